@@ -1,0 +1,1 @@
+"""What server and client share: the batch format, data-plane frames, subjects, errors, protobuf."""

@@ -1,0 +1,554 @@
+"""The record batch: unit of append, checksum, compression, replication, disk and wire.
+
+A batch is an 88-byte header and a columnar body, little-endian, every column 8-byte aligned so
+that Arrow maps it without a copy. docs/file_formats.md is the normative text.
+
+Header, stamped fields marked *:
+
+    0   4s  magic "JSLB"           40  u32  record_count
+    4   u16 version                44  u32  last_offset_delta
+    6   u16 flags                  48  u32  uncompressed_length
+    8   u32 length                 52  i32  producer_sequence
+    12  u32 body_crc               56  i64  producer_id
+    16  i64 base_offset *          64  i64  min_timestamp
+    24  i64 leader_epoch *         72  i64  max_timestamp
+    32  i64 append_timestamp *     80  u32  body_length
+                                   84  u32  header_crc *
+
+Body columns, in this order, those after the first only when their flag says so:
+
+    value offsets i32[n+1], value data, value validity
+    key offsets i32[n+1], key data, key validity
+    header-block offsets i32[n+1], header-block data
+    subject: u32 length and bytes, the same for every record; or offsets i32[n+1] and data
+    timestamps i64[n]
+    offset deltas i32[n]
+
+Invariants. `body_crc` is computed once by whoever builds the batch and covers the body as stored
+(compressed, without padding); the leader re-stamps three fields and the header CRC, nothing else.
+`length` is header + body + padding to 8. A batch covers the offsets
+[base_offset, base_offset + last_offset_delta], even where compaction has removed records.
+
+CRCs prove integrity, not honesty: `Batch.check_columns` must pass before a producer's batch is
+appended or a stranger's buffers are handed to Arrow (a wild offset crashes the process).
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from enum import IntFlag
+from itertools import accumulate, islice, repeat
+from typing import NamedTuple
+
+import google_crc32c
+import lz4.frame
+import zstandard
+
+from jetstream_protocol.errors import CorruptBatchError
+
+# Columns are written and viewed in the machine's own order.
+assert sys.byteorder == "little", "jetstream needs a little-endian machine"
+
+MAGIC = b"JSLB"
+VERSION = 1
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""NATS's own payload limit is 64 MiB; nothing longer can arrive."""
+RECORDS_MAX = 1 << 20
+"""Bounds what one batch can make a reader allocate."""
+
+_HEADER = struct.Struct("<4sHHIIqqqIIIiqqqII")
+HEADER_BYTES = _HEADER.size
+_STAMP = struct.Struct("<qqq")
+_STAMP_AT = 16
+_U32 = struct.Struct("<I")
+_CRC_AT = 84
+NO_PRODUCER = -1
+
+crc32c = google_crc32c.value
+
+
+class Flags(IntFlag):
+    """Which columns a body has, and how it is compressed (the two lowest bits are one number)."""
+
+    ZSTD = 1
+    LZ4 = 2
+    VALUE_VALIDITY = 4
+    KEYS = 8
+    KEY_VALIDITY = 16
+    HEADERS = 32
+    SUBJECT_COLUMN = 64
+    TIMESTAMPS = 128
+    OFFSET_DELTAS = 256
+
+
+COMPRESSION_MASK = 3
+_KNOWN_FLAGS = 511
+
+
+def _padded(length: int) -> int:
+    return (length + 7) & ~7
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch's header, in the order of the bytes (without magic and header CRC)."""
+
+    version: int
+    flags: int
+    length: int
+    body_crc: int
+    base_offset: int
+    leader_epoch: int
+    append_timestamp: int
+    record_count: int
+    last_offset_delta: int
+    uncompressed_length: int
+    producer_sequence: int
+    producer_id: int
+    min_timestamp: int
+    max_timestamp: int
+    body_length: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+
+def decode_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """The header at `position`. Raises CorruptBatchError unless every field can be true.
+
+    The header's CRC is checked; the body's is not (`Batch.decode` does that).
+    """
+    if len(buffer) - position < HEADER_BYTES:
+        raise CorruptBatchError("batch header cut short", position=position)
+    magic, *fields, header_crc = _HEADER.unpack_from(buffer, position)
+    if magic != MAGIC:
+        raise CorruptBatchError("not a batch: wrong magic", position=position)
+    if crc32c(bytes(buffer[position : position + _CRC_AT])) != header_crc:
+        raise CorruptBatchError("batch header fails its CRC", position=position)
+    header = BatchHeader._make(fields)
+    problem = _header_problem(header)
+    if problem:
+        raise CorruptBatchError(problem, position=position)
+    return header
+
+
+def _header_problem(header: BatchHeader) -> str:
+    """Why a header with a good CRC is still refused; "" when it is not."""
+    if header.version != VERSION:
+        return f"batch version {header.version}; this software reads version {VERSION}"
+    if header.flags & ~_KNOWN_FLAGS or header.flags & COMPRESSION_MASK == COMPRESSION_MASK:
+        return f"unknown batch flags {header.flags:#x}: written by newer software?"
+    if header.length != _padded(HEADER_BYTES + header.body_length):
+        return f"batch length {header.length} does not fit body length {header.body_length}"
+    if header.length > BATCH_BYTES_MAX or header.uncompressed_length > BATCH_BYTES_MAX:
+        return f"batch longer than {BATCH_BYTES_MAX} bytes"
+    if not header.flags & COMPRESSION_MASK and header.uncompressed_length != header.body_length:
+        return "uncompressed length differs from body length of an uncompressed batch"
+    if header.record_count > RECORDS_MAX or header.last_offset_delta >= RECORDS_MAX:
+        return f"batch of more than {RECORDS_MAX} records"
+    if header.record_count > header.last_offset_delta + 1:
+        return "batch has more records than offsets"
+    if header.base_offset < 0 or header.leader_epoch < 0:
+        return "negative offset or leader epoch"
+    return ""
+
+
+class EncodedBatch:
+    """A batch ready to append: `header` is stamped in place, `body` never changes.
+
+    `body` includes the padding, so `len(header) + len(body) == length`.
+    """
+
+    __slots__ = ("body", "header", "last_offset_delta", "length", "record_count")
+
+    def __init__(
+        self, header: bytearray, body: bytes, record_count: int, last_offset_delta: int
+    ) -> None:
+        self.header = header
+        self.body = body
+        self.length = len(header) + len(body)
+        self.record_count = record_count
+        self.last_offset_delta = last_offset_delta
+
+    def stamp(self, base_offset: int, leader_epoch: int, append_timestamp: int) -> None:
+        """Write the leader's three fields and the header CRC."""
+        header = self.header
+        _STAMP.pack_into(header, _STAMP_AT, base_offset, leader_epoch, append_timestamp)
+        _U32.pack_into(header, _CRC_AT, crc32c(bytes(header[:_CRC_AT])))
+
+    def to_bytes(self) -> bytes:
+        return bytes(self.header) + self.body
+
+
+class _BodyBuilder:
+    """Collects aligned columns."""
+
+    __slots__ = ("length", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.length = 0
+
+    def add(self, data: bytes) -> None:
+        self.parts.append(data)
+        self.length += len(data)
+        padding = -self.length & 7
+        if padding:
+            self.parts.append(bytes(padding))
+            self.length += padding
+
+    def add_strings(self, items: Sequence[bytes]) -> None:
+        """An offsets column and a data column."""
+        self.add(array("i", accumulate(map(len, items), initial=0)).tobytes())
+        self.add(b"".join(items))
+
+    def add_nullable(self, items: Sequence[bytes | None], nulls: bool) -> None:
+        """The same with an Arrow validity bitmap (bit set: present) behind it, if `nulls`."""
+        if not nulls:
+            self.add_strings(items)  # type: ignore[arg-type]  # the caller found no None
+            return
+        self.add_strings([item or b"" for item in items])
+        # Binary digits, last record first: text of base two converts in linear time.
+        digits = "".join(["0" if item is None else "1" for item in reversed(items)])
+        self.add(int(digits or "0", 2).to_bytes((len(items) + 7) // 8, "little"))
+
+
+def encode(
+    values: Sequence[bytes | None],
+    subjects: bytes | Sequence[bytes],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    header_blocks: Sequence[bytes] | None = None,
+    timestamps: Sequence[int] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    last_offset_delta: int | None = None,
+    producer_id: int = NO_PRODUCER,
+    producer_sequence: int = -1,
+    compression: int = 0,
+) -> EncodedBatch:
+    """Build a batch of `len(values)` records, not yet stamped.
+
+    values, keys: None is null (for a value: a tombstone). subjects: one for all, or one each.
+    header_blocks: raw NATS header blocks, b"" for none. timestamps: µs; without them every
+    record's timestamp is the append timestamp. offset_deltas, last_offset_delta: only after
+    compaction. compression: 0, Flags.ZSTD or Flags.LZ4.
+    """
+    count = len(values)
+    flags = 0
+    body = _BodyBuilder()
+    if None in values:
+        flags |= Flags.VALUE_VALIDITY
+    body.add_nullable(values, bool(flags))
+    if keys is not None:
+        flags |= Flags.KEYS
+        nulls = None in keys
+        flags |= Flags.KEY_VALIDITY if nulls else 0
+        body.add_nullable(keys, nulls)
+    if header_blocks is not None:
+        flags |= Flags.HEADERS
+        body.add_strings(header_blocks)
+    flags |= _add_subjects(body, subjects)
+    min_timestamp = max_timestamp = 0
+    if timestamps is not None:
+        flags |= Flags.TIMESTAMPS
+        min_timestamp = min(timestamps, default=0)
+        max_timestamp = max(timestamps, default=0)
+        body.add(array("q", timestamps).tobytes())
+    if offset_deltas is not None:
+        flags |= Flags.OFFSET_DELTAS
+        body.add(array("i", offset_deltas).tobytes())
+    if last_offset_delta is None:
+        last_offset_delta = count - 1
+
+    data = b"".join(body.parts)
+    uncompressed_length = len(data)
+    if compression:
+        flags |= compression
+        data = _compress(data, compression)
+    body_length = len(data)
+    body_crc = crc32c(data)
+    length = _padded(HEADER_BYTES + body_length)
+    padding = length - HEADER_BYTES - body_length
+    header = bytearray(HEADER_BYTES)
+    _HEADER.pack_into(
+        header, 0, MAGIC, VERSION, flags, length, body_crc, 0, 0, 0, count, last_offset_delta,
+        uncompressed_length, producer_sequence, producer_id, min_timestamp, max_timestamp,
+        body_length, 0,
+    )  # fmt: skip
+    return EncodedBatch(
+        header, data + bytes(padding) if padding else data, count, last_offset_delta
+    )
+
+
+def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:
+    """Add the subject column in its shorter form; returns the flag it needs."""
+    if not isinstance(subjects, bytes):
+        if not subjects or subjects.count(subjects[0]) != len(subjects):
+            body.add_strings(subjects)
+            return Flags.SUBJECT_COLUMN
+        subjects = subjects[0]
+    body.add(_U32.pack(len(subjects)) + subjects)
+    return 0
+
+
+def _compress(data: bytes, compression: int) -> bytes:
+    if compression == Flags.ZSTD:
+        return zstandard.ZstdCompressor(level=1).compress(data)
+    if compression == Flags.LZ4:
+        return bytes(lz4.frame.compress(data))
+    raise ValueError(f"unknown compression {compression}")
+
+
+def _decompress(data: bytes, compression: int, length: int) -> bytes:
+    """Exactly `length` bytes, never more in memory: a bomb is cut off, then refused."""
+    try:
+        if compression == Flags.ZSTD:
+            # decompress() would believe the size the frame claims; a reader stops where told.
+            reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data))
+            plain = reader.read(length + 1)
+        else:
+            plain = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=length + 1)
+    except (zstandard.ZstdError, RuntimeError, EOFError) as error:
+        raise CorruptBatchError(f"batch body does not decompress: {error}") from error
+    if len(plain) != length:
+        raise CorruptBatchError("batch body decompresses to another length than its header says")
+    return bytes(plain)
+
+
+class Column(NamedTuple):
+    """A column of byte strings: positions in the body. `validity` is -1 where all are present."""
+
+    offsets: int
+    data: int
+    data_length: int
+    validity: int
+
+
+class Layout(NamedTuple):
+    """Where each column of a body stands. Found in O(1), without looking at the records."""
+
+    values: Column
+    keys: Column | None
+    header_blocks: Column | None
+    subjects: Column | None
+    subject: bytes  # the constant subject where there is no column
+    timestamps: int  # -1: none
+    offset_deltas: int  # -1: none
+
+
+class _LayoutReader:
+    """Walks a body's columns, refusing to step outside it."""
+
+    __slots__ = ("body", "count", "end", "position")
+
+    def __init__(self, body: bytes, count: int) -> None:
+        self.body = body
+        self.count = count
+        self.position = 0
+        self.end = len(body)
+
+    def take(self, length: int) -> int:
+        start = self.position
+        if start + length > self.end:
+            raise CorruptBatchError("a column reaches beyond the end of the batch")
+        self.position = _padded(start + length)
+        return start
+
+    def strings(self, nullable: bool) -> Column:
+        offsets = self.take(4 * (self.count + 1))
+        (data_length,) = _U32.unpack_from(self.body, offsets + 4 * self.count)
+        data = self.take(data_length)
+        validity = self.take((self.count + 7) // 8) if nullable else -1
+        return Column(offsets, data, data_length, validity)
+
+
+def _read_layout(body: bytes, count: int, flags: int) -> Layout:
+    reader = _LayoutReader(body, count)
+    values = reader.strings(bool(flags & Flags.VALUE_VALIDITY))
+    keys = reader.strings(bool(flags & Flags.KEY_VALIDITY)) if flags & Flags.KEYS else None
+    header_blocks = reader.strings(False) if flags & Flags.HEADERS else None
+    subjects = None
+    subject = b""
+    if flags & Flags.SUBJECT_COLUMN:
+        subjects = reader.strings(False)
+    else:
+        at = reader.take(4)
+        (length,) = _U32.unpack_from(body, at)
+        reader.position = at  # length and bytes are one column
+        reader.take(4 + length)
+        subject = body[at + 4 : at + 4 + length]
+    timestamps = reader.take(8 * count) if flags & Flags.TIMESTAMPS else -1
+    offset_deltas = reader.take(4 * count) if flags & Flags.OFFSET_DELTAS else -1
+    if reader.position != len(body):
+        raise CorruptBatchError("batch body is longer than its columns")
+    return Layout(values, keys, header_blocks, subjects, subject, timestamps, offset_deltas)
+
+
+class Batch:
+    """A decoded view of one batch: columns are sliced out on demand, nothing per record before.
+
+    `decode` checks both CRCs and that the columns lie within the body; `check_columns` checks
+    every record's bounds.
+    """
+
+    __slots__ = ("body", "header", "layout")
+
+    def __init__(self, header: BatchHeader, body: bytes, layout: Layout) -> None:
+        self.header = header
+        self.body = body
+        self.layout = layout
+
+    @classmethod
+    def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> Batch:
+        """The batch at `position`. Raises CorruptBatchError (`position` says where)."""
+        header = decode_header(buffer, position)
+        stored = bytes(buffer[position + HEADER_BYTES : position + header.length])
+        if len(stored) != header.length - HEADER_BYTES:
+            raise CorruptBatchError("batch cut short", position=position)
+        body = stored[: header.body_length]
+        if crc32c(body) != header.body_crc or any(stored[header.body_length :]):
+            raise CorruptBatchError("batch body fails its CRC", position=position)
+        try:
+            compression = header.flags & COMPRESSION_MASK
+            if compression:
+                body = _decompress(body, compression, header.uncompressed_length)
+            layout = _read_layout(body, header.record_count, header.flags)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(error.reason, position=position) from error
+        return cls(header, body, layout)
+
+    def __len__(self) -> int:
+        return self.header.record_count
+
+    def check_columns(self) -> None:
+        """Raise CorruptBatchError unless every record lies within its columns (design 4).
+
+        A few nanoseconds a record; needed for bytes from outside, not for our own.
+        """
+        layout = self.layout
+        for name, column in (
+            ("value", layout.values),
+            ("key", layout.keys),
+            ("header", layout.header_blocks),
+            ("subject", layout.subjects),
+        ):
+            if column is None:
+                continue
+            offsets = self._column_offsets(column)
+            if offsets[0] != 0 or not all(map(operator.le, offsets, islice(offsets, 1, None))):
+                raise CorruptBatchError(f"{name} offsets do not start at 0 and grow")
+        self._check_subjects()
+        self._check_positions()
+
+    def _check_subjects(self) -> None:
+        layout = self.layout
+        try:
+            if layout.subjects is None:
+                layout.subject.decode()
+            elif not self._data(layout.subjects).isascii():
+                for subject in self.subjects():
+                    subject.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptBatchError("a subject is not UTF-8") from error
+
+    def _check_positions(self) -> None:
+        header = self.header
+        if self.layout.offset_deltas < 0:
+            if header.record_count != header.last_offset_delta + 1:
+                raise CorruptBatchError("record count and last offset delta disagree")
+        else:
+            deltas = self._ints(self.layout.offset_deltas, len(self), "i")
+            increasing = all(map(operator.lt, deltas, islice(deltas, 1, None)))
+            if deltas and (deltas[0] < 0 or deltas[-1] > header.last_offset_delta):
+                increasing = False
+            if not increasing:
+                raise CorruptBatchError("offset deltas do not grow within the batch")
+        timestamps = self.timestamps() if self.layout.timestamps >= 0 else [0]
+        if (header.min_timestamp, header.max_timestamp) != (
+            min(timestamps, default=0),
+            max(timestamps, default=0),
+        ):
+            raise CorruptBatchError("timestamp bounds differ from the timestamps")
+
+    def values(self) -> list[bytes | None]:
+        """Each record's value; None: a tombstone."""
+        return self._nullable(self.layout.values)
+
+    def keys(self) -> list[bytes | None]:
+        """Each record's key; None: no key."""
+        if self.layout.keys is None:
+            return [None] * len(self)
+        return self._nullable(self.layout.keys)
+
+    def header_blocks(self) -> list[bytes]:
+        """Each record's raw NATS header block; b"": none."""
+        if self.layout.header_blocks is None:
+            return [b""] * len(self)
+        return self._strings(self.layout.header_blocks)
+
+    def subjects(self) -> list[bytes]:
+        if self.layout.subjects is None:
+            return [self.layout.subject] * len(self)
+        return self._strings(self.layout.subjects)
+
+    def timestamps(self) -> list[int]:
+        """Each record's timestamp, µs: its producer's, else the append timestamp."""
+        if self.layout.timestamps < 0:
+            return [self.header.append_timestamp] * len(self)
+        return self._ints(self.layout.timestamps, len(self), "q")
+
+    def offsets(self) -> Sequence[int]:
+        base = self.header.base_offset
+        if self.layout.offset_deltas < 0:
+            return range(base, base + len(self))
+        deltas = self._ints(self.layout.offset_deltas, len(self), "i")
+        return list(map(operator.add, repeat(base), deltas))
+
+    def _ints(self, position: int, count: int, code: str) -> list[int]:
+        width = 4 if code == "i" else 8
+        view = memoryview(self.body)[position : position + width * count]
+        return view.cast(code).tolist()
+
+    def _column_offsets(self, column: Column) -> list[int]:
+        return self._ints(column.offsets, len(self) + 1, "i")
+
+    def _data(self, column: Column) -> bytes:
+        return self.body[column.data : column.data + column.data_length]
+
+    def _strings(self, column: Column) -> list[bytes]:
+        data = self._data(column)
+        offsets = self._column_offsets(column)
+        return [data[a:b] for a, b in zip(offsets, islice(offsets, 1, None), strict=False)]
+
+    def _nullable(self, column: Column) -> list[bytes | None]:
+        items: list[bytes | None] = list(self._strings(column))
+        if column.validity >= 0:
+            bits = int.from_bytes(
+                self.body[column.validity : column.validity + (len(self) + 7) // 8], "little"
+            )
+            digits = f"{bits:0{len(items)}b}"[::-1]
+            items = [
+                item if digit == "1" else None for item, digit in zip(items, digits, strict=False)
+            ]
+        return items
+
+
+def iterate(buffer: bytes | bytearray | memoryview, *, file: str = "") -> Iterator[Batch]:
+    """Decode the whole batches that `buffer` is made of. Raises CorruptBatchError."""
+    position = 0
+    while position < len(buffer):
+        try:
+            batch = Batch.decode(buffer, position)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(error.reason, file, position) from error
+        yield batch
+        position += batch.header.length

@@ -1,0 +1,270 @@
+"""Every error that crosses a boundary, in one tree, with one table of its spellings.
+
+    JetstreamError
+    ├── InvalidRequestError            the request itself is wrong; nothing was done
+    │   ├── UnsupportedHeaderError     a NATS header asks for what this server does not do
+    │   └── MessageTooLargeError
+    ├── NotFoundError
+    │   ├── StreamNotFoundError        no stream of that name or id
+    │   └── NoStreamError              no stream listens on that subject
+    ├── AmbiguousStreamError           a bare name fits several streams; say name@subject
+    ├── StreamExistsError              it exists with another configuration
+    ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
+    ├── PermissionDeniedError
+    ├── UnauthenticatedError
+    ├── OffsetOutOfRangeError          below the log start or beyond any possible end
+    ├── DivergedError                  the reader's last epoch belongs to another history
+    ├── NotLeaderError          (r)    ask the leader
+    ├── NotReplicaError         (r)    ask a replica
+    ├── FencedEpochError        (r)    the request comes from an older leader epoch
+    ├── UnknownEpochError       (r)    the request is ahead of what this node knows
+    ├── UnavailableError        (r)    no leader, not reachable, stopping, over a bound
+    │   └── NotEnoughReplicasError (r) refused before the append: the ISR is below its minimum
+    ├── UnknownOutcomeError            it may or may not have happened
+    │   └── NotEnoughReplicasAfterAppendError   appended, not committed
+    ├── StorageError                   a replica is offline: I/O error, failed fsync
+    │   ├── StorageFullError    (r)
+    │   └── CorruptBatchError          bytes that fail their checks; names file and position
+    └── InternalError                  a bug of ours
+
+(r): retriable — the same request may succeed later or elsewhere, and repeating it is safe.
+
+`CODES` maps each class to its gRPC status and to the `code` and `err_code` of a NATS ack; the
+`code` string travels in the `Error` message of both protocols (docs/protocol.md, "Errors").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetstream_protocol.generated import common_pb2
+
+
+class JetstreamError(Exception):
+    """Root of the tree. `str(error)` is one sentence that says what to do."""
+
+    retriable: bool = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def code(self) -> str:
+        return CODES[type(self)].code
+
+    def to_proto(self) -> common_pb2.Error:
+        """The wire form shared by gRPC trailers and data-plane responses."""
+        return common_pb2.Error(code=self.code, message=self.message, retriable=self.retriable)
+
+
+class InvalidRequestError(JetstreamError):
+    pass
+
+
+class UnsupportedHeaderError(InvalidRequestError):
+    pass
+
+
+class MessageTooLargeError(InvalidRequestError):
+    pass
+
+
+class NotFoundError(JetstreamError):
+    pass
+
+
+class StreamNotFoundError(NotFoundError):
+    pass
+
+
+class NoStreamError(NotFoundError):
+    pass
+
+
+class AmbiguousStreamError(JetstreamError):
+    def __init__(self, message: str, candidates: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.candidates = candidates
+
+    def to_proto(self) -> common_pb2.Error:
+        error = super().to_proto()
+        error.candidates.extend(self.candidates)
+        return error
+
+
+class StreamExistsError(JetstreamError):
+    pass
+
+
+class PreconditionFailedError(JetstreamError):
+    pass
+
+
+class PermissionDeniedError(JetstreamError):
+    pass
+
+
+class UnauthenticatedError(JetstreamError):
+    pass
+
+
+class OffsetOutOfRangeError(JetstreamError):
+    """The offset can never be read; `[log_start_offset, high_watermark)` can."""
+
+    def __init__(self, message: str, log_start_offset: int = 0, high_watermark: int = 0) -> None:
+        super().__init__(message)
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
+
+    def to_proto(self) -> common_pb2.Error:
+        error = super().to_proto()
+        error.log_start_offset = self.log_start_offset
+        error.high_watermark = self.high_watermark
+        return error
+
+
+class DivergedError(JetstreamError):
+    """The log agrees with the reader up to `end_offset` of `epoch`, not beyond."""
+
+    def __init__(self, message: str, epoch: int = -1, end_offset: int = 0) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.end_offset = end_offset
+
+    def to_proto(self) -> common_pb2.Error:
+        error = super().to_proto()
+        error.diverging_epoch = self.epoch
+        error.diverging_end_offset = self.end_offset
+        return error
+
+
+class _RedirectError(JetstreamError):
+    """Carries the node to ask instead, where it is known."""
+
+    retriable = True
+
+    def __init__(self, message: str, redirect: common_pb2.NodeAddress | None = None) -> None:
+        super().__init__(message)
+        self.redirect = redirect
+
+    def to_proto(self) -> common_pb2.Error:
+        error = super().to_proto()
+        if self.redirect is not None:
+            error.redirect.CopyFrom(self.redirect)
+        return error
+
+
+class NotLeaderError(_RedirectError):
+    pass
+
+
+class NotReplicaError(_RedirectError):
+    pass
+
+
+class FencedEpochError(JetstreamError):
+    retriable = True
+
+
+class UnknownEpochError(JetstreamError):
+    retriable = True
+
+
+class UnavailableError(JetstreamError):
+    retriable = True
+
+
+class NotEnoughReplicasError(UnavailableError):
+    pass
+
+
+class UnknownOutcomeError(JetstreamError):
+    pass
+
+
+class NotEnoughReplicasAfterAppendError(UnknownOutcomeError):
+    pass
+
+
+class StorageError(JetstreamError):
+    pass
+
+
+class StorageFullError(StorageError):
+    retriable = True
+
+
+class CorruptBatchError(StorageError):
+    """Bytes that are not a valid batch. `file` is "" for bytes that came over the wire."""
+
+    def __init__(self, message: str, file: str = "", position: int = 0) -> None:
+        where = f"{file} at byte {position}: " if file else ""
+        super().__init__(where + message)
+        self.reason = message
+        self.file = file
+        self.position = position
+
+
+class InternalError(JetstreamError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How one error is written on each wire."""
+
+    code: str
+    grpc_status: str
+    nats_code: int
+    nats_err_code: int
+
+
+CODES: dict[type[JetstreamError], Spelling] = {
+    # NATS JetStream's own err_code where it has one for the same thing, ours from 20000 on.
+    InvalidRequestError: Spelling("invalid_request", "INVALID_ARGUMENT", 400, 10003),
+    UnsupportedHeaderError: Spelling("unsupported_header", "INVALID_ARGUMENT", 400, 20001),
+    MessageTooLargeError: Spelling("message_too_large", "INVALID_ARGUMENT", 400, 10054),
+    NotFoundError: Spelling("not_found", "NOT_FOUND", 404, 10014),
+    StreamNotFoundError: Spelling("stream_not_found", "NOT_FOUND", 404, 10059),
+    NoStreamError: Spelling("no_stream", "NOT_FOUND", 404, 20002),
+    AmbiguousStreamError: Spelling("ambiguous_stream", "FAILED_PRECONDITION", 400, 20003),
+    StreamExistsError: Spelling("stream_exists", "ALREADY_EXISTS", 400, 10058),
+    PreconditionFailedError: Spelling("precondition_failed", "FAILED_PRECONDITION", 400, 10071),
+    PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),
+    UnauthenticatedError: Spelling("unauthenticated", "UNAUTHENTICATED", 401, 20005),
+    OffsetOutOfRangeError: Spelling("offset_out_of_range", "OUT_OF_RANGE", 400, 20006),
+    DivergedError: Spelling("diverged", "FAILED_PRECONDITION", 409, 20007),
+    NotLeaderError: Spelling("not_leader", "FAILED_PRECONDITION", 503, 20008),
+    NotReplicaError: Spelling("not_replica", "FAILED_PRECONDITION", 503, 20009),
+    FencedEpochError: Spelling("fenced_epoch", "ABORTED", 503, 20010),
+    UnknownEpochError: Spelling("unknown_epoch", "ABORTED", 503, 20011),
+    UnavailableError: Spelling("unavailable", "UNAVAILABLE", 503, 10008),
+    NotEnoughReplicasError: Spelling("not_enough_replicas", "UNAVAILABLE", 503, 20012),
+    UnknownOutcomeError: Spelling("unknown_outcome", "UNKNOWN", 503, 20013),
+    NotEnoughReplicasAfterAppendError: Spelling(
+        "not_enough_replicas_after_append", "UNKNOWN", 503, 20014
+    ),
+    StorageError: Spelling("storage_error", "INTERNAL", 503, 10077),
+    StorageFullError: Spelling("storage_full", "RESOURCE_EXHAUSTED", 503, 10047),
+    CorruptBatchError: Spelling("corrupt_batch", "DATA_LOSS", 400, 20015),
+    InternalError: Spelling("internal", "INTERNAL", 500, 20016),
+}
+
+_BY_CODE = {spelling.code: cls for cls, spelling in CODES.items()}
+
+
+def from_proto(error: common_pb2.Error) -> JetstreamError:
+    """The error a peer sent, as its class; a code this version does not know is an InternalError."""
+    cls = _BY_CODE.get(error.code)
+    if cls is None:
+        return InternalError(f"{error.message} (unknown error code {error.code!r})")
+    if cls is OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(error.message, error.log_start_offset, error.high_watermark)
+    if cls is DivergedError:
+        return DivergedError(error.message, error.diverging_epoch, error.diverging_end_offset)
+    if cls is AmbiguousStreamError:
+        return AmbiguousStreamError(error.message, tuple(error.candidates))
+    if issubclass(cls, _RedirectError):
+        return cls(error.message, error.redirect if error.HasField("redirect") else None)
+    return cls(error.message)

@@ -1,0 +1,64 @@
+"""Data-plane frames: how heads and raw batches share one TCP connection.
+
+    u32  length       of all that follows, little-endian
+    u8   kind         one of Kind
+    u8   reserved     0
+    u16  head_length
+    u32  correlation  chosen by the asker, repeated in the answer
+    head              a protobuf message of proto/jetstream/v1/dataplane.proto
+    tail              whole batches, as stored; only in fetch responses
+
+A connection starts with HELLO and its reply; then requests may be pipelined, and answers come in
+any order. A frame from a client is at most REQUEST_BYTES_MAX long: longer, malformed or unknown
+frames close the connection. docs/protocol.md, "Data plane", is the normative text.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from jetstream_protocol.errors import InvalidRequestError
+
+PROTOCOL_VERSION = 1
+REQUEST_BYTES_MAX = 64 * 1024  # Requests name streams and positions; they carry no records.
+RESPONSE_BYTES_MAX = 128 * 1024 * 1024  # A batch is at most 64 MiB; see batch.BATCH_BYTES_MAX.
+
+_PREFIX = struct.Struct("<IBBHI")  # length, kind, reserved, head_length, correlation
+PREFIX_BYTES = _PREFIX.size
+_LENGTH_COVERS = PREFIX_BYTES - 4  # `length` does not count itself
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    HELLO_REPLY = 2
+    FETCH = 3
+    FETCH_REPLY = 4
+
+
+class Prefix(NamedTuple):
+    kind: int
+    correlation: int
+    head_length: int
+    tail_length: int
+
+
+def encode(kind: Kind, correlation: int, head: bytes, tail_length: int = 0) -> bytes:
+    """Prefix and head of a frame; the caller sends `tail_length` bytes of batches after it."""
+    length = _LENGTH_COVERS + len(head) + tail_length
+    return _PREFIX.pack(length, kind, 0, len(head), correlation) + head
+
+
+def decode_prefix(data: bytes | bytearray | memoryview, bytes_max: int) -> Prefix:
+    """The first PREFIX_BYTES of a frame. Raises InvalidRequestError when they cannot be one.
+
+    `bytes_max` bounds the whole frame.
+    """
+    length, kind, reserved, head_length, correlation = _PREFIX.unpack_from(data)
+    if length + 4 > bytes_max:
+        raise InvalidRequestError(f"frame of {length + 4} bytes; at most {bytes_max} are allowed")
+    tail_length = length - _LENGTH_COVERS - head_length
+    if reserved or tail_length < 0:
+        raise InvalidRequestError("malformed frame prefix: this is not the data-plane protocol")
+    return Prefix(kind, correlation, head_length, tail_length)

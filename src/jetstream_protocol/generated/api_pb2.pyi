@@ -1,0 +1,286 @@
+from jetstream_protocol.generated import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FLUSH_UNSPECIFIED: _ClassVar[Flush]
+    FLUSH_NONE: _ClassVar[Flush]
+    FLUSH_INTERVAL: _ClassVar[Flush]
+    FLUSH_GROUP: _ClassVar[Flush]
+
+class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACKS_UNSPECIFIED: _ClassVar[Acks]
+    ACKS_REPLY: _ClassVar[Acks]
+    ACKS_ENVELOPE: _ClassVar[Acks]
+    ACKS_OFF: _ClassVar[Acks]
+FLUSH_UNSPECIFIED: Flush
+FLUSH_NONE: Flush
+FLUSH_INTERVAL: Flush
+FLUSH_GROUP: Flush
+ACKS_UNSPECIFIED: Acks
+ACKS_REPLY: Acks
+ACKS_ENVELOPE: Acks
+ACKS_OFF: Acks
+
+class StreamConfig(_message.Message):
+    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group")
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    replicas: int
+    min_insync_replicas: int
+    flush: Flush
+    acks: Acks
+    group: str
+    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ...) -> None: ...
+
+class Stream(_message.Message):
+    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    ELR_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    subject: str
+    config: StreamConfig
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    leader: int
+    leader_epoch: int
+    stream_epoch: int
+    isr: _containers.RepeatedScalarFieldContainer[int]
+    elr: _containers.RepeatedScalarFieldContainer[int]
+    created_at_us: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ...) -> None: ...
+
+class StreamDescription(_message.Message):
+    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_APPENDED_FIELD_NUMBER: _ClassVar[int]
+    ACKS_SENT_FIELD_NUMBER: _ClassVar[int]
+    NACKS_SENT_FIELD_NUMBER: _ClassVar[int]
+    ACKS_SUPPRESSED_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTED_GAPS_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    flushed_offset: int
+    size_bytes: int
+    segments: int
+    state: str
+    records_appended: int
+    acks_sent: int
+    nacks_sent: int
+    acks_suppressed: int
+    suspected_gaps: int
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ...) -> None: ...
+
+class CreateStreamRequest(_message.Message):
+    __slots__ = ("name", "subject", "config")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subject: str
+    config: StreamConfig
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
+
+class CreateStreamResponse(_message.Message):
+    __slots__ = ("stream", "created")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    created: bool
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class DescribeStreamRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class DescribeStreamResponse(_message.Message):
+    __slots__ = ("description",)
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    description: StreamDescription
+    def __init__(self, description: _Optional[_Union[StreamDescription, _Mapping]] = ...) -> None: ...
+
+class ListStreamsRequest(_message.Message):
+    __slots__ = ("feeding_subject",)
+    FEEDING_SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    feeding_subject: str
+    def __init__(self, feeding_subject: _Optional[str] = ...) -> None: ...
+
+class ListStreamsResponse(_message.Message):
+    __slots__ = ("streams", "revision")
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    revision: int
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class DeleteStreamRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class DeleteStreamResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    offset: int
+    last_epoch: int
+    bytes_max: int
+    bytes_min: int
+    wait_ms_max: int
+    decode: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., decode: _Optional[bool] = ...) -> None: ...
+
+class FetchResponse(_message.Message):
+    __slots__ = ("stream_id", "log_start_offset", "high_watermark", "leader_epoch", "batches", "messages")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    log_start_offset: int
+    high_watermark: int
+    leader_epoch: int
+    batches: bytes
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batches: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+
+class Message(_message.Message):
+    __slots__ = ("offset", "timestamp_us", "subject", "key", "value", "header_block")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HEADER_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    timestamp_us: int
+    subject: bytes
+    key: bytes
+    value: bytes
+    header_block: bytes
+    def __init__(self, offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., subject: _Optional[bytes] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., header_block: _Optional[bytes] = ...) -> None: ...
+
+class ConsumeRequest(_message.Message):
+    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "decode")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    offset: int
+    last_epoch: int
+    bytes_max: int
+    decode: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., decode: _Optional[bool] = ...) -> None: ...
+
+class ListOffsetsRequest(_message.Message):
+    __slots__ = ("queries",)
+    class Query(_message.Message):
+        __slots__ = ("stream", "earliest", "latest", "timestamp_us")
+        STREAM_FIELD_NUMBER: _ClassVar[int]
+        EARLIEST_FIELD_NUMBER: _ClassVar[int]
+        LATEST_FIELD_NUMBER: _ClassVar[int]
+        TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+        stream: _common_pb2.StreamRef
+        earliest: bool
+        latest: bool
+        timestamp_us: int
+        def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    queries: _containers.RepeatedCompositeFieldContainer[ListOffsetsRequest.Query]
+    def __init__(self, queries: _Optional[_Iterable[_Union[ListOffsetsRequest.Query, _Mapping]]] = ...) -> None: ...
+
+class ListOffsetsResponse(_message.Message):
+    __slots__ = ("results",)
+    class Result(_message.Message):
+        __slots__ = ("stream_id", "offset", "leader_epoch", "error")
+        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        stream_id: int
+        offset: int
+        leader_epoch: int
+        error: _common_pb2.Error
+        def __init__(self, stream_id: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ListOffsetsResponse.Result]
+    def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResponse.Result, _Mapping]]] = ...) -> None: ...
+
+class DescribeClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeClusterResponse(_message.Message):
+    __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node")
+    class Node(_message.Message):
+        __slots__ = ("address", "rack", "incarnation", "fenced", "draining")
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        RACK_FIELD_NUMBER: _ClassVar[int]
+        INCARNATION_FIELD_NUMBER: _ClassVar[int]
+        FENCED_FIELD_NUMBER: _ClassVar[int]
+        DRAINING_FIELD_NUMBER: _ClassVar[int]
+        address: _common_pb2.NodeAddress
+        rack: str
+        incarnation: int
+        fenced: bool
+        draining: bool
+        def __init__(self, address: _Optional[_Union[_common_pb2.NodeAddress, _Mapping]] = ..., rack: _Optional[str] = ..., incarnation: _Optional[int] = ..., fenced: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    NATS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_NODE_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    controller: int
+    nodes: _containers.RepeatedCompositeFieldContainer[DescribeClusterResponse.Node]
+    nats: _containers.RepeatedScalarFieldContainer[str]
+    server_version: str
+    answering_node: int
+    def __init__(self, cluster_id: _Optional[str] = ..., controller: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[DescribeClusterResponse.Node, _Mapping]]] = ..., nats: _Optional[_Iterable[str]] = ..., server_version: _Optional[str] = ..., answering_node: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,93 @@
+"""NATS subjects and patterns: validity, matching, overlap, and what a stream may be named.
+
+A subject is tokens joined by dots. In a pattern, `*` stands for one token and `>`, as the last
+token, for one or more. Everything here is text in, answer out; ingest compiles patterns once.
+"""
+
+from __future__ import annotations
+
+import re
+
+from jetstream_protocol.errors import InvalidRequestError
+
+SUBJECT_BYTES_MAX = 1024  # nats-server's default max_control_line is 4096, for the whole line.
+NAME_LENGTH_MAX = 255
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# NATS allows any byte but white space and NUL; control characters would garble logs and terminals.
+_TOKEN = re.compile(r"[^\s\x00-\x20\x7f.]+")
+
+RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
+"""Subjects that carry NATS's own traffic: a stream that overlaps one must not acknowledge."""
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequestError unless `name` can name a stream."""
+    if len(name) > NAME_LENGTH_MAX or not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"invalid stream name {name!r}: use 1 to {NAME_LENGTH_MAX} letters, digits, '_', '-' "
+            "and '.', beginning with a letter, a digit or '_'"
+        )
+
+
+def check_pattern(subject: str) -> None:
+    """Raise InvalidRequestError unless `subject` is a NATS subject or pattern."""
+    tokens = subject.split(".")
+    if len(subject.encode("utf-8", "surrogateescape")) > SUBJECT_BYTES_MAX:
+        raise InvalidRequestError(f"subject is longer than {SUBJECT_BYTES_MAX} bytes")
+    for position, token in enumerate(tokens):
+        if not _TOKEN.fullmatch(token) or not token.isprintable():
+            raise InvalidRequestError(
+                f"invalid subject {subject!r}: tokens between dots must not be empty and must not "
+                "contain white space or control characters"
+            )
+        if token == ">" and position != len(tokens) - 1:
+            raise InvalidRequestError(f"invalid subject {subject!r}: '>' must be the last token")
+
+
+def check_literal(subject: str) -> None:
+    """Raise InvalidRequestError unless one can publish to `subject`: valid, without wildcards."""
+    check_pattern(subject)
+    if is_pattern(subject):
+        raise InvalidRequestError(f"cannot publish to {subject!r}: it contains a wildcard")
+
+
+def is_pattern(subject: str) -> bool:
+    return any(token in ("*", ">") for token in subject.split("."))
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a message published on the literal `subject` reaches a subscriber of `pattern`."""
+    wanted = pattern.split(".")
+    given = subject.split(".")
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(given) <= len(wanted):
+            return False
+    elif len(given) != len(wanted):
+        return False
+    return all(w in ("*", g) for w, g in zip(wanted, given, strict=False))
+
+
+def overlaps(left: str, right: str) -> bool:
+    """Whether some literal subject matches both patterns."""
+    a, b = left.split("."), right.split(".")
+    for x, y in zip(a, b, strict=False):
+        if x == ">" or y == ">":
+            return True
+        if x != y and x != "*" and y != "*":
+            return False
+    return len(a) == len(b)
+
+
+def to_regex(pattern: str) -> bytes:
+    """A bytes regex that fully matches the literal subjects `pattern` matches."""
+    parts = []
+    for token in pattern.split("."):
+        if token == "*":
+            parts.append(rb"[^.]+")
+        elif token == ">":
+            parts.append(rb".+")
+        else:
+            parts.append(re.escape(token.encode()))
+    return rb"\.".join(parts)
