@@ -515,8 +515,9 @@ class Batch:
 
     def _ints(self, position: int, count: int, code: str) -> list[int]:
         width = 4 if code == "i" else 8
-        view = memoryview(self.body)[position : position + width * count]
-        return view.cast(code).tolist()
+        column: array[int] = array(code)
+        column.frombytes(self.body[position : position + width * count])
+        return column.tolist()
 
     def _column_offsets(self, column: Column) -> list[int]:
         return self._ints(column.offsets, len(self) + 1, "i")

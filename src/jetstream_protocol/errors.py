@@ -255,7 +255,7 @@ _BY_CODE = {spelling.code: cls for cls, spelling in CODES.items()}
 
 
 def from_proto(error: common_pb2.Error) -> JetstreamError:
-    """The error a peer sent, as its class; a code this version does not know is an InternalError."""
+    """The error a peer sent, as its class; an unknown code becomes an InternalError."""
     cls = _BY_CODE.get(error.code)
     if cls is None:
         return InternalError(f"{error.message} (unknown error code {error.code!r})")
