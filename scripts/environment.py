@@ -76,7 +76,9 @@ def make() -> None:
 
 
 def run(command: list[str], problem: str) -> None:
-    if subprocess.run(command, cwd=TREE, stdin=subprocess.DEVNULL).returncode:
+    # Older pips would install pysyncobj through setup.py, and warn; newer ones ignore this.
+    environment = {**os.environ, "PIP_USE_PEP517": "1"}
+    if subprocess.run(command, cwd=TREE, env=environment, stdin=subprocess.DEVNULL).returncode:
         sys.exit(f"\nscripts/environment: {problem}")
 
 

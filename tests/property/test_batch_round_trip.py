@@ -1,0 +1,77 @@
+"""Batches give back what they were built from, and every damaged byte is noticed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
+from jetstream_protocol.errors import CorruptBatchError
+from tests.property.batches import INT64, Records, records
+
+OFFSETS = st.integers(0, 2**62)
+
+
+@given(records(min_size=0), OFFSETS, OFFSETS, INT64)
+def test_every_combination_of_columns_round_trips(
+    given_records: Records, base_offset: int, leader_epoch: int, timestamp: int
+) -> None:
+    batch = Batch.decode(given_records.to_bytes(base_offset, leader_epoch, timestamp))
+    batch.check_columns()
+    count = len(given_records.values)
+    assert len(batch) == count
+    assert batch.values() == given_records.values
+    assert batch.subjects() == list(given_records.subject_column)
+    assert batch.keys() == (given_records.keys or [None] * count)
+    assert batch.header_blocks() == (given_records.header_blocks or [b""] * count)
+    assert batch.timestamps() == (given_records.timestamps or [timestamp] * count)
+    deltas = given_records.offset_deltas or range(count)
+    assert list(batch.offsets()) == [base_offset + delta for delta in deltas]
+    assert batch.header.leader_epoch == leader_epoch
+
+
+@given(records())
+def test_the_length_of_a_batch_is_what_its_header_says(given_records: Records) -> None:
+    encoded = given_records.encode()
+    encoded.stamp(0, 0, 0)
+    data = encoded.to_bytes()
+    assert len(data) == encoded.length == decode_header(data).length
+    assert len(data) % 8 == 0
+
+
+@given(records(), st.data())
+def test_every_flipped_byte_is_detected(given_records: Records, data: st.DataObject) -> None:
+    good = given_records.to_bytes(7, 3, 1_000)
+    position = data.draw(st.integers(0, len(good) - 1))
+    flip = data.draw(st.integers(1, 255))
+    bad = bytearray(good)
+    bad[position] ^= flip
+    with pytest.raises(CorruptBatchError):
+        Batch.decode(bad)
+
+
+@given(records(max_size=5), st.data())
+def test_every_truncation_is_detected(given_records: Records, data: st.DataObject) -> None:
+    good = given_records.to_bytes()
+    with pytest.raises(CorruptBatchError):
+        Batch.decode(good[: data.draw(st.integers(0, len(good) - 1))])
+
+
+@given(records(), INT64.filter(lambda n: n >= 0), INT64)
+def test_stamping_changes_neither_the_body_nor_its_checksum(
+    given_records: Records, offset: int, timestamp: int
+) -> None:
+    encoded = given_records.encode()
+    encoded.stamp(0, 0, 0)
+    before = encoded.to_bytes()
+    encoded.stamp(offset, 5, timestamp)
+    after = encoded.to_bytes()
+    assert after[HEADER_BYTES:] == before[HEADER_BYTES:]
+    assert decode_header(after).body_crc == decode_header(before).body_crc
+
+
+@given(st.lists(records(max_size=4), max_size=4))
+def test_batches_back_to_back_are_read_one_by_one(batches: list[Records]) -> None:
+    data = b"".join(item.to_bytes() for item in batches)
+    assert [batch.values() for batch in iterate(data)] == [item.values for item in batches]
