@@ -1,0 +1,100 @@
+"""What one applied command changed: the values the registry commits and its watchers receive.
+
+A command is decided first, from unchanged state, into a tuple of these; committing them cannot
+fail. A watcher sees them in order, each once; `diff` gives the same for an installed snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.streams import (
+    ClusterSettings,
+    ControllerClaim,
+    NodeMetadata,
+    StreamMetadata,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCreated:
+    stream: StreamMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChanged:
+    before: StreamMetadata
+    after: StreamMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeleted:
+    stream: StreamMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """`before` is None for a node seen the first time, `after` is None for a removed one."""
+
+    before: NodeMetadata | None
+    after: NodeMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    before: ClusterSettings
+    after: ClusterSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChanged:
+    before: ControllerClaim
+    after: ControllerClaim
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReported:
+    """Complaints about a stream's leader, as (reporter, time in µs); empty: none stand any more."""
+
+    stream_id: StreamId
+    reports: tuple[tuple[NodeId, int], ...]
+
+
+Change = (
+    StreamCreated
+    | StreamChanged
+    | StreamDeleted
+    | NodeChanged
+    | SettingsChanged
+    | ControllerChanged
+    | LeaderReported
+)
+
+
+def diff_streams(
+    before: Mapping[StreamId, StreamMetadata], after: Mapping[StreamId, StreamMetadata]
+) -> Iterator[Change]:
+    """The changes that lead from one set of streams to another, deletions first."""
+    for stream_id, stream in before.items():
+        if stream_id not in after:
+            yield StreamDeleted(stream)
+    for stream_id, stream in after.items():
+        known = before.get(stream_id)
+        if known is None:
+            yield StreamCreated(stream)
+        elif known != stream:
+            yield StreamChanged(known, stream)
+
+
+def diff_nodes(
+    before: Mapping[NodeId, NodeMetadata], after: Mapping[NodeId, NodeMetadata]
+) -> Iterator[Change]:
+    """The changes that lead from one set of nodes to another."""
+    for node_id, node in before.items():
+        if node_id not in after:
+            yield NodeChanged(node, None)
+    for node_id, node in after.items():
+        if before.get(node_id) != node:
+            yield NodeChanged(before.get(node_id), node)

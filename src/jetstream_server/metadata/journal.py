@@ -1,0 +1,356 @@
+"""The metadata group's durable log: entries, term and vote in one journal, and one snapshot.
+
+    <directory>/journal    file header, then records; append-only
+    <directory>/snapshot   file header, then records; replaced as a whole
+
+File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format version.
+Record, little-endian:
+
+    0   4s  magic "JSMR"       12  u64  index
+    4   u32 kind               20  u64  term
+    8   u32 length             28  u32  CRC32C of bytes 0..28 and the payload
+                               32  payload, `length` bytes
+
+Kinds: ENTRY (index, term, payload); TRUNCATE (entries from index on are gone); VOTE (term, payload
+the node voted for, empty: none); in a snapshot STATE (index and term of the last entry it
+includes, payload the state), then the ENTRY records a log needs to go on from there (`base`).
+
+Crash policy. Nothing is promised before `sync` has returned. On open, a bad record with no valid
+record anywhere behind it is a torn tail: it was never promised, and is cut off. A bad record with
+a valid one behind it is corruption: opening is refused with file and position, nothing is
+changed. `install` replaces the snapshot first and the journal second, each by temporary file,
+fsync, rename and fsync of the directory; between the two, the old journal still fits the new
+snapshot. After a failed write or sync the journal takes nothing more: what the disk holds then is
+unknown until it is opened again.
+
+Used from one thread at a time; it does no locking of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from jetstream_protocol.errors import StorageError
+
+_JOURNAL_HEADER = b"JSMETAJ\x01"
+_SNAPSHOT_HEADER = b"JSMETAS\x01"
+_HEADER_BYTES = 8
+_RECORD = struct.Struct("<4sIIQQ")  # magic, kind, length, index, term
+_CRC = struct.Struct("<I")
+_MAGIC = b"JSMR"
+_RECORD_BYTES = _RECORD.size + _CRC.size
+PAYLOAD_BYTES_MAX = 1 << 30
+"""A length beyond this is damage, not data: ten million streams fit."""
+
+_ENTRY, _TRUNCATE, _VOTE, _STATE = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command of the replicated log."""
+
+    index: int
+    term: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state after the entry (`index`, `term`), and the entries a log goes on from.
+
+    base: consecutive entries up to and including `index`; may be empty.
+    """
+
+    index: int
+    term: int
+    data: bytes
+    base: tuple[Entry, ...] = ()
+
+
+class Journal:
+    """An open journal. Entries are consecutive: first_index … last_index."""
+
+    def __init__(self, directory: str, snapshot: Snapshot | None) -> None:
+        self.directory = directory
+        self.snapshot_index = snapshot.index if snapshot else 0
+        self.snapshot_term = snapshot.term if snapshot else 0
+        self.term = 0
+        self.voted_for = ""
+        self.size_bytes = 0
+        self.failure = ""
+        self._entries: list[Entry] = []
+        self._unwritten: list[bytes] = []
+        self._descriptor = -1
+
+    @classmethod
+    def open(cls, directory: str) -> Journal:
+        """The journal in `directory`, created if nothing is there.
+
+        Raises StorageError, naming file and position, for anything but a torn tail.
+        """
+        try:
+            os.makedirs(directory, exist_ok=True)
+            return cls._open(directory)
+        except OSError as error:
+            raise StorageError(f"metadata journal in {directory}: {error}") from error
+
+    @classmethod
+    def _open(cls, directory: str) -> Journal:
+        path = os.path.join(directory, "journal")
+        snapshot = read_snapshot(directory)
+        journal = cls(directory, snapshot)
+        if os.path.exists(path):
+            journal._recover(path)
+        elif snapshot is not None:
+            raise StorageError(
+                f"{path} is missing beside a snapshot: this node's vote is lost, and it must not "
+                "take part again with this folder"
+            )
+        else:
+            _replace_file(path, [_JOURNAL_HEADER])
+        journal._fit_to(snapshot, path)
+        journal._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        journal.size_bytes = os.fstat(journal._descriptor).st_size
+        return journal
+
+    @property
+    def first_index(self) -> int:
+        """Index of the first entry held; snapshot_index + 1 when none is."""
+        return self._entries[0].index if self._entries else self.snapshot_index + 1
+
+    @property
+    def last_index(self) -> int:
+        return self._entries[-1].index if self._entries else self.snapshot_index
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, index: int) -> Entry:
+        """The entry of that index, which must be held."""
+        entry = self._entries[index - self._entries[0].index]
+        assert entry.index == index, "entries are consecutive"
+        return entry
+
+    def entries(self, index: int, count: int | None = None) -> list[Entry]:
+        """Entries from `index` on, at most `count`."""
+        start = max(0, index - self.first_index)
+        return self._entries[start : None if count is None else start + count]
+
+    def append(self, entry: Entry) -> None:
+        """Add the next entry. Not durable before `sync`."""
+        assert not self._entries or entry.index == self.last_index + 1, "entries are consecutive"
+        self._entries.append(entry)
+        self._unwritten.append(_record(_ENTRY, entry.index, entry.term, entry.data))
+
+    def truncate(self, index: int) -> None:
+        """Remove the entries from `index` on. Not durable before `sync`."""
+        kept = max(0, index - self.first_index)
+        if kept < len(self._entries):
+            del self._entries[kept:]
+            self._unwritten.append(_record(_TRUNCATE, index, 0, b""))
+
+    def save_vote(self, term: int, voted_for: str) -> None:
+        """Remember the current term and whom this node voted for. Not durable before `sync`."""
+        if (term, voted_for) != (self.term, self.voted_for):
+            self.term, self.voted_for = term, voted_for
+            self._unwritten.append(_record(_VOTE, 0, term, voted_for.encode()))
+
+    @property
+    def is_synced(self) -> bool:
+        return not self._unwritten
+
+    def sync(self) -> None:
+        """Make everything before this call durable. Raises StorageError, then and ever after."""
+        if not self._unwritten:
+            return
+        data = b"".join(self._unwritten)
+        self._guarded(lambda: self._write_and_sync(data))
+        self._unwritten.clear()
+        self.size_bytes += len(data)
+
+    def install(self, snapshot: Snapshot, *, keep_from: int | None = None) -> None:
+        """Make the snapshot the start of the log, durably; entries before `keep_from` go.
+
+        keep_from: normally an index at or below snapshot.index, whose entries are held. None drops
+        every entry and goes on from `snapshot.base`: for a snapshot received from a leader.
+        """
+        kept = list(snapshot.base) if keep_from is None else self.entries(keep_from)
+        self._guarded(lambda: self._install(snapshot, kept))
+        self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
+        self._entries = kept
+        self._unwritten.clear()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        if self.failure:
+            raise StorageError(self.failure)
+        try:
+            action()
+        except OSError as error:
+            self.failure = f"metadata journal in {self.directory} is offline: {error}"
+            raise StorageError(self.failure) from error
+
+    def _write_and_sync(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        os.fdatasync(self._descriptor)
+
+    def _install(self, snapshot: Snapshot, kept: Sequence[Entry]) -> None:
+        state = _record(_STATE, snapshot.index, snapshot.term, snapshot.data)
+        _replace_file(
+            os.path.join(self.directory, "snapshot"),
+            [_SNAPSHOT_HEADER, state, *map(_entry_record, snapshot.base)],
+        )
+        path = os.path.join(self.directory, "journal")
+        self._rewrite(path, kept)
+        os.close(self._descriptor)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def _recover(self, path: str) -> None:
+        """Replay the journal's records; cut off a torn tail."""
+        data = _read_file(path)
+        if len(data) < _HEADER_BYTES or data[:_HEADER_BYTES] != _JOURNAL_HEADER:
+            raise StorageError(f"{path} at byte 0: not a metadata journal this software can read")
+        end = _HEADER_BYTES
+        for kind, index, term, payload, end in _records(path, data, tolerate_torn_tail=True):
+            if kind == _ENTRY:
+                self._replay_entry(path, end, Entry(index, term, payload))
+            elif kind == _TRUNCATE:
+                del self._entries[max(0, index - self.first_index) :]
+            elif kind == _VOTE:
+                self.term, self.voted_for = term, payload.decode()
+            else:
+                raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")
+        if end < len(data):
+            os.truncate(path, end)
+            _sync_path(path)
+
+    def _replay_entry(self, path: str, end: int, entry: Entry) -> None:
+        if self._entries and entry.index != self._entries[-1].index + 1:
+            raise StorageError(
+                f"{path} before byte {end}: entry {entry.index} follows {self._entries[-1].index}"
+            )
+        self._entries.append(entry)
+
+    def _fit_to(self, snapshot: Snapshot | None, path: str) -> None:
+        """Finish an `install` that was interrupted between its two files."""
+        if snapshot is None:
+            return
+        following = [entry for entry in self._entries if entry.index > snapshot.index]
+        held = [entry for entry in self._entries if entry.index == snapshot.index]
+        if held:
+            continues = held[0].term == snapshot.term
+        else:
+            continues = bool(following) and following[0].index == snapshot.index + 1
+        fitting = [*snapshot.base, *(following if continues else ())]
+        if fitting != self._entries:
+            self._entries = fitting
+            self._rewrite(path, fitting)
+
+    def _rewrite(self, path: str, entries: Sequence[Entry]) -> None:
+        vote = _record(_VOTE, 0, self.term, self.voted_for.encode())
+        _replace_file(path, [_JOURNAL_HEADER, vote, *map(_entry_record, entries)])
+
+
+def read_snapshot(directory: str) -> Snapshot | None:
+    """The snapshot in a journal's directory. Raises StorageError if it is damaged."""
+    path = os.path.join(directory, "snapshot")
+    if not os.path.exists(path):
+        return None
+    data = _read_file(path)
+    if data[:_HEADER_BYTES] != _SNAPSHOT_HEADER:
+        raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
+    records = list(_records(path, data, tolerate_torn_tail=False))
+    kinds = [record[0] for record in records]
+    if not records or kinds != [_STATE] + [_ENTRY] * (len(records) - 1):
+        raise StorageError(f"{path} at byte {_HEADER_BYTES}: records of a snapshot are missing")
+    _, index, term, state, _ = records[0]
+    base = tuple(Entry(index, term, payload) for _, index, term, payload, _ in records[1:])
+    return Snapshot(index, term, state, base)
+
+
+def _record(kind: int, index: int, term: int, payload: bytes) -> bytes:
+    head = _RECORD.pack(_MAGIC, kind, len(payload), index, term)
+    return head + _CRC.pack(google_crc32c.value(head + payload)) + payload
+
+
+def _entry_record(entry: Entry) -> bytes:
+    return _record(_ENTRY, entry.index, entry.term, entry.data)
+
+
+_Record = tuple[int, int, int, bytes, int]  # kind, index, term, payload, where it ends
+
+
+def _decode(data: bytes, position: int) -> _Record | None:
+    """The record at `position`, None unless a whole valid one is there."""
+    start = position + _RECORD_BYTES
+    if start > len(data):
+        return None
+    magic, kind, length, index, term = _RECORD.unpack_from(data, position)
+    end = start + length
+    if magic != _MAGIC or length > PAYLOAD_BYTES_MAX or end > len(data):
+        return None
+    (crc,) = _CRC.unpack_from(data, position + _RECORD.size)
+    head = data[position : position + _RECORD.size]
+    if google_crc32c.value(head + data[start:end]) != crc:
+        return None
+    return kind, index, term, data[start:end], end
+
+
+def _records(path: str, data: bytes, *, tolerate_torn_tail: bool) -> Iterator[_Record]:
+    position = _HEADER_BYTES
+    while position < len(data):
+        record = _decode(data, position)
+        if record is None:
+            if tolerate_torn_tail and not _valid_record_after(data, position):
+                return
+            raise StorageError(
+                f"{path} at byte {position}: corrupt record with valid ones around it; restore "
+                "this node's metadata folder or let it join anew with an empty data folder"
+            )
+        yield record
+        position = record[4]
+
+
+def _valid_record_after(data: bytes, position: int) -> bool:
+    candidate = data.find(_MAGIC, position + 1)
+    while candidate >= 0:
+        if _decode(data, candidate) is not None:
+            return True
+        candidate = data.find(_MAGIC, candidate + 1)
+    return False
+
+
+def _read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _replace_file(path: str, parts: Sequence[bytes]) -> None:
+    """Write a file whole or not at all: temporary file, fsync, rename, fsync of the directory."""
+    temporary = path + ".tmp"
+    with open(temporary, "wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_path(os.path.dirname(path))
+
+
+def _sync_path(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

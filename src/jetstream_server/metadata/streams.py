@@ -1,0 +1,193 @@
+"""What the metadata group knows about streams and nodes: immutable values, and their JSON form.
+
+Invariants the registry keeps (docs/replication.md, "Metadata"):
+
+* `isr` and `elr` are disjoint subsets of `replicas`, in the order of `replicas`.
+* Every member of `isr` is registered and not fenced.
+* `leader` is a member of `isr`, or NO_NODE.
+* `leader_epoch` grows when a leadership ends or begins, `stream_epoch` with every change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, cast, get_args
+
+from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
+
+FlushPolicy = Literal["none", "interval", "group"]
+AckPolicy = Literal["reply", "envelope", "off"]
+
+FLUSH_POLICIES: tuple[FlushPolicy, ...] = get_args(FlushPolicy)
+ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What a user may set on a stream, every field effective (defaults filled in)."""
+
+    replicas: int
+    min_insync_replicas: int
+    flush: FlushPolicy
+    acks: AckPolicy
+
+    @classmethod
+    def with_defaults(
+        cls,
+        replicas: int,
+        *,
+        min_insync_replicas: int | None = None,
+        flush: FlushPolicy | None = None,
+        acks: AckPolicy | None = None,
+    ) -> StreamSettings:
+        """Unset fields take the defaults of docs/guarantees.md, which depend on `replicas`."""
+        if min_insync_replicas is None:
+            min_insync_replicas = 2 if replicas >= 3 else 1
+        return cls(
+            replicas=replicas,
+            min_insync_replicas=min_insync_replicas,
+            flush=flush or ("group" if replicas == 1 else "interval"),
+            acks=acks or "reply",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StreamSettings:
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMetadata:
+    """One stream. `id` is the metadata revision of its creation, never reused.
+
+    last_known: while there is no leader, the replicas that left `isr` and `elr` because their logs
+    cannot be trusted; when both are empty, an election needs all of them (docs/replication.md).
+    unflushed: replicas that have not reported a full flush since `flush` became "group".
+    lossy_elections: leaders chosen although committed records may have been lost.
+    """
+
+    id: StreamId
+    name: str
+    subject: str
+    group: str
+    config: StreamSettings
+    replicas: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    stream_epoch: int
+    isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...]
+    created_at_us: int
+    last_known: tuple[NodeId, ...] = ()
+    unflushed: tuple[NodeId, ...] = ()
+    lossy_elections: int = 0
+
+    @property
+    def full_name(self) -> str:
+        """The stream's identity for people."""
+        return f"{self.name}@{self.subject}"
+
+    @property
+    def flushes_before_ack(self) -> bool:
+        """Whether every committed record is on every ISR member's disk, not only in its memory."""
+        return self.config.flush == "group" and not self.unflushed
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in _STREAM_FIELDS}
+        values["config"] = self.config.to_dict()
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StreamMetadata:
+        converted = dict(values)
+        converted["config"] = StreamSettings.from_dict(values["config"])
+        for name in ("replicas", "isr", "elr", "last_known", "unflushed"):
+            converted[name] = tuple(values[name])
+        return cls(**converted)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a node's ports are reached from outside: advertised, as host:port."""
+
+    grpc: str
+    data: str
+    raft: str
+    http: str
+
+    def to_dict(self) -> dict[str, str]:
+        return cast("dict[str, str]", asdict(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, str]) -> Addresses:
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetadata:
+    """One node. `incarnation` is the revision at which this run of its process registered.
+
+    session: the random token of that run; registering twice with one token changes nothing.
+    fenced: its session lapsed: it is in no ISR and leads nothing.
+    draining: it is about to stop: it is given nothing new.
+    """
+
+    node_id: NodeId
+    incarnation: int
+    fenced: bool
+    draining: bool
+    rack: str
+    addresses: Addresses
+    session: str = ""
+    feature_level_max: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in _NODE_FIELDS}
+        values["addresses"] = self.addresses.to_dict()
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> NodeMetadata:
+        return cls(**{**values, "addresses": Addresses.from_dict(values["addresses"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What holds for the whole cluster. `cluster_id` is "" until it is first set, then fixed.
+
+    feature_level: the newest operations every node understands; it only grows.
+    ack_subjects: patterns an ack may be published to.
+    """
+
+    cluster_id: str = ""
+    feature_level: int = 1
+    ack_subjects: tuple[str, ...] = ("_INBOX.>",)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ClusterSettings:
+        return cls(**{**values, "ack_subjects": tuple(values["ack_subjects"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerClaim:
+    """Who decides. `epoch` is the revision of the claim: commands with an older one are refused."""
+
+    node_id: NodeId
+    epoch: int
+
+    def to_dict(self) -> dict[str, int]:
+        return cast("dict[str, int]", asdict(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ControllerClaim:
+        return cls(**values)
+
+
+_STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
+_NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))

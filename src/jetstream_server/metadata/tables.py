@@ -1,0 +1,145 @@
+"""The registry's state in memory: streams, nodes, cluster settings, and the indexes over them.
+
+Reads are by id, by name, by subject and by node, none of them a walk over all streams. The only
+way to change anything is `commit`, which takes changes already decided and cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jetstream_protocol.errors import AmbiguousStreamError, StreamNotFoundError
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.metadata.changes import (
+    Change,
+    ControllerChanged,
+    LeaderReported,
+    NodeChanged,
+    SettingsChanged,
+    StreamChanged,
+    StreamCreated,
+    StreamDeleted,
+)
+from jetstream_server.metadata.streams import (
+    ClusterSettings,
+    ControllerClaim,
+    NodeMetadata,
+    StreamMetadata,
+)
+from jetstream_server.metadata.subject_index import SubjectIndex
+
+
+class Tables:
+    """All metadata. Mappings are for reading; `commit` keeps them and the indexes in step."""
+
+    __slots__ = (
+        "_by_name",
+        "_by_node",
+        "_subjects",
+        "controller",
+        "leaderships",
+        "nodes",
+        "reports",
+        "settings",
+        "streams",
+    )
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamId, StreamMetadata] = {}
+        self.nodes: dict[NodeId, NodeMetadata] = {}
+        self.settings = ClusterSettings()
+        self.controller = ControllerClaim(NO_NODE, 0)
+        self.reports: dict[StreamId, tuple[tuple[NodeId, int], ...]] = {}
+        self.leaderships: dict[NodeId, int] = {}
+        self._by_name: dict[str, dict[str, StreamId]] = {}
+        self._by_node: dict[NodeId, dict[StreamId, None]] = {}
+        self._subjects = SubjectIndex()
+
+    def find(self, name: str, subject: str) -> StreamMetadata | None:
+        """The stream of that identity."""
+        stream_id = self._by_name.get(name, {}).get(subject)
+        return None if stream_id is None else self.streams[stream_id]
+
+    def resolve(self, name: str, subject: str = "") -> StreamMetadata:
+        """The stream a person means by a name, with or without its subject.
+
+        Raises StreamNotFoundError, or AmbiguousStreamError with the candidates as name@subject.
+        """
+        if not subject:
+            name, _, subject = name.partition("@")
+        if subject:
+            stream = self.find(name, subject)
+            if stream is None:
+                raise StreamNotFoundError(f"there is no stream {name}@{subject}")
+            return stream
+        candidates = self._by_name.get(name, {})
+        if not candidates:
+            raise StreamNotFoundError(f"there is no stream {name!r}")
+        if len(candidates) > 1:
+            names = tuple(f"{name}@{pattern}" for pattern in sorted(candidates))
+            message = f"{name!r} could be any of {', '.join(names)}: name one of them in full"
+            raise AmbiguousStreamError(message, names)
+        return self.streams[next(iter(candidates.values()))]
+
+    def feeding(self, subject: str) -> list[StreamMetadata]:
+        """The streams that a message published on the literal `subject` reaches, by id."""
+        return [self.streams[stream_id] for stream_id in self._subjects.matching(subject)]
+
+    def streams_of(self, node_id: NodeId) -> list[StreamMetadata]:
+        """The streams that have a replica on the node, by id."""
+        return [self.streams[stream_id] for stream_id in sorted(self._by_node.get(node_id, ()))]
+
+    def replica_count(self, node_id: NodeId) -> int:
+        return len(self._by_node.get(node_id, ()))
+
+    def is_alive(self, node_id: NodeId) -> bool:
+        node = self.nodes.get(node_id)
+        return node is not None and not node.fenced
+
+    def commit(self, changes: Iterable[Change]) -> None:
+        """Make decided changes true."""
+        for change in changes:
+            match change:
+                case StreamCreated(stream):
+                    self._add_stream(stream)
+                case StreamChanged(before, after):
+                    self.streams[after.id] = after
+                    self._count_leadership(before.leader, -1)
+                    self._count_leadership(after.leader, 1)
+                case StreamDeleted(stream):
+                    self._remove_stream(stream)
+                case NodeChanged(_, NodeMetadata() as node):
+                    self.nodes[node.node_id] = node
+                case NodeChanged(NodeMetadata() as node, _):
+                    del self.nodes[node.node_id]
+                case SettingsChanged(_, settings):
+                    self.settings = settings
+                case ControllerChanged(_, controller):
+                    self.controller = controller
+                case LeaderReported(stream_id, ()):
+                    self.reports.pop(stream_id, None)
+                case LeaderReported(stream_id, reports):
+                    self.reports[stream_id] = reports
+
+    def _add_stream(self, stream: StreamMetadata) -> None:
+        self.streams[stream.id] = stream
+        self._by_name.setdefault(stream.name, {})[stream.subject] = stream.id
+        self._subjects.add(stream.subject, stream.id)
+        for node_id in stream.replicas:
+            self._by_node.setdefault(node_id, {})[stream.id] = None
+        self._count_leadership(stream.leader, 1)
+
+    def _remove_stream(self, stream: StreamMetadata) -> None:
+        del self.streams[stream.id]
+        subjects = self._by_name[stream.name]
+        del subjects[stream.subject]
+        if not subjects:
+            del self._by_name[stream.name]
+        self._subjects.remove(stream.subject, stream.id)
+        for node_id in stream.replicas:
+            del self._by_node[node_id][stream.id]
+        self._count_leadership(stream.leader, -1)
+
+    def _count_leadership(self, node_id: NodeId, by: int) -> None:
+        if node_id != NO_NODE:
+            self.leaderships[node_id] = self.leaderships.get(node_id, 0) + by
