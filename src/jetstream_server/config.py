@@ -251,19 +251,17 @@ def load(
 ) -> Config:
     """The configuration from `path` (None: defaults), the environment, and `overrides`.
 
-    `overrides` are top-level keys set by the command line; they win. Raises ConfigurationError.
+    `overrides` are top-level keys set by the command line, of the right types; they win. Raises ConfigurationError.
     """
     values = {} if path is None else _read(path)
     _check_variables(environment)
     try:
         config = Config(**values)
-        if overrides:
-            config = Config.model_validate(config.model_copy(update=dict(overrides)).model_dump())
     except ValidationError as error:
         raise ConfigurationError(_one_line(error)) from error
     except ValueError as error:  # pydantic-settings: an environment variable that is not JSON
         raise ConfigurationError(str(error).splitlines()[0]) from error
-    return config
+    return config.model_copy(update=dict(overrides or {}))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""Between the values of the metadata group and the messages of the gRPC API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
+
+_FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
+_ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
+
+
+def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
+    return pb.Stream(
+        id=stream.id,
+        name=stream.name,
+        subject=stream.subject,
+        config=pb.StreamConfig(
+            replicas=stream.config.replicas,
+            min_insync_replicas=stream.config.min_insync_replicas,
+            flush=_FLUSH[stream.config.flush],
+            acks=_ACKS[stream.config.acks],
+            group=stream.group,
+        ),
+        replicas=stream.replicas,
+        leader=stream.leader,
+        leader_epoch=stream.leader_epoch,
+        stream_epoch=stream.stream_epoch,
+        isr=stream.isr,
+        elr=stream.elr,
+        created_at_us=stream.created_at_us,
+    )
+
+
+def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
+    """What the user set, None where they did not. Raises InvalidRequestError for unknown enums."""
+    return {
+        "replicas": config.replicas if config.HasField("replicas") else None,
+        "min_insync_replicas": (
+            config.min_insync_replicas if config.HasField("min_insync_replicas") else None
+        ),
+        "flush": _named("flush", config.flush, _FLUSH),
+        "acks": _named("acks", config.acks, _ACKS),
+        "group": config.group,
+    }
+
+
+def _named(field: str, value: int, names: dict[str, Any]) -> str | None:
+    if value == 0:
+        return None
+    for name, number in names.items():
+        if number == value:
+            return name
+    raise InvalidRequestError(f"{field}: unknown value {value}; use one of {', '.join(names)}")
+
+
+def node_to_proto(node: NodeMetadata) -> pb.DescribeClusterResponse.Node:
+    return pb.DescribeClusterResponse.Node(
+        address=common_pb2.NodeAddress(
+            node_id=node.node_id,
+            grpc=node.addresses.grpc,
+            data=node.addresses.data,
+            http=node.addresses.http,
+        ),
+        rack=node.rack,
+        incarnation=node.incarnation,
+        fenced=node.fenced,
+        draining=node.draining,
+    )

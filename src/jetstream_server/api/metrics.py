@@ -1,0 +1,60 @@
+"""The node's numbers in Prometheus' form, read from the running parts when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from jetstream_server.replication.replicas import Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNumbers:
+    """What is not per stream."""
+
+    data_plane_connections: int
+    nats_disconnects: int
+    nats_reconnects: int
+    pending_acks: int
+    uncommitted_bytes: int
+
+
+class NodeMetrics(Collector):
+    """Sums over the streams of this node: with ten thousand streams a series each is a burden."""
+
+    def __init__(self, replicas: Replicas, numbers: Callable[[], NodeNumbers]) -> None:
+        self._replicas = replicas
+        self._numbers = numbers
+
+    def collect(self) -> Iterator[Metric]:
+        numbers = self._numbers()
+        replicas = list(self._replicas)
+        offline = sum(1 for replica in replicas if replica.log.offline_reason)
+        counters = [replica.counters for replica in replicas]
+        for name, text, value in (
+            ("streams", "Replicas held by this node", len(replicas)),
+            ("streams_offline", "Replicas that take no appends: act on this", offline),
+            ("log_bytes", "Bytes in all logs", sum(r.log.size_bytes for r in replicas)),
+            ("pending_acks", "Acknowledgements that wait for a commit", numbers.pending_acks),
+            ("uncommitted_bytes", "Appended and not committed", numbers.uncommitted_bytes),
+            ("data_plane_connections", "Open connections", numbers.data_plane_connections),
+        ):
+            yield GaugeMetricFamily(f"jetstream_{name}", text, value)
+        for name, text, value in (
+            ("records_appended", "Records stored", sum(c.records_appended for c in counters)),
+            ("bytes_appended", "Bytes of batches stored", sum(c.bytes_appended for c in counters)),
+            ("acks_sent", "Acknowledgements sent", sum(c.acks_sent for c in counters)),
+            ("nacks_sent", "Refusals sent", sum(c.nacks_sent for c in counters)),
+            (
+                "acks_suppressed",
+                "Acks asked for on subjects outside ack_subjects",
+                sum(c.acks_suppressed for c in counters),
+            ),
+            ("nats_disconnects", "Losses of the NATS connection", numbers.nats_disconnects),
+            ("nats_reconnects", "NATS connections made anew", numbers.nats_reconnects),
+        ):
+            yield CounterMetricFamily(f"jetstream_{name}", text, value)

@@ -1,0 +1,127 @@
+"""The `jetstream-server` command: options, logging, signals, exit codes.
+
+Exit codes: 0 stopped cleanly; 1 the server could not start or failed; 2 wrong usage or
+configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+_NEEDED = ("aiohttp", "grpc_health", "pydantic_settings", "structlog", "uvloop", "yaml")
+
+command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """Entry point. Says how to install the server where only the client is."""
+    missing = [module for module in _NEEDED if find_spec(module) is None]
+    if missing:
+        print(
+            "jetstream-server needs the server extra; install it with:\n"
+            "  pip install 'jetstream-log[server]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
+    command()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"jetstream-server {version('jetstream-log')}")
+        raise typer.Exit
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@command.command()
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="The cluster's YAML file, the same on every node.")
+    ] = None,
+    node_id: Annotated[
+        int | None,
+        typer.Option(help="Which node of the file this is. Default: JETSTREAM_NODE_ID, host name."),
+    ] = None,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="One node on loopback with an embedded NATS server.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder. Default: ./jetstream-data.")
+    ] = None,
+    port_base: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65531,
+            help="Ports: gRPC N, data N+1, Raft N+2, HTTP N+3, embedded NATS N+4. "
+            "Default: 9292 to 9295, NATS 4222.",
+        ),
+    ] = None,
+    nats: Annotated[
+        str | None, typer.Option(help="Use this NATS server instead of an embedded one.")
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(help="debug, info, warning or error.", case_sensitive=False)
+    ] = "info",
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Run one Jetstream node until SIGTERM or Ctrl-C.
+
+    A first try:  jetstream-server --dev
+
+    A cluster's node:  jetstream-server --config config/cluster.yaml --node-id 0
+    """
+    from jetstream_server import app, logs
+    from jetstream_server.config import ConfigurationError, load, own_node
+
+    if not dev and config is None:
+        _fail("give --config cluster.yaml, or --dev for a single node to try things on", 2)
+    if port_base is not None and not dev:
+        _fail("--port-base goes with --dev; with --config the file says where each node listens", 2)
+    if not logs.configure(log_level):
+        _fail(f"--log-level: {log_level!r} is not one of {', '.join(logs.LEVELS)}", 2)
+    try:
+        overrides = _overrides(dev, data, port_base, nats)
+        settings = load(config, overrides)
+        node = own_node(settings, node_id, os.environ)
+    except ConfigurationError as error:
+        _fail(str(error), 2)
+    try:
+        with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
+            runner.run(app.serve(settings, node))
+    except app.StartError as error:
+        _fail(str(error), 1)
+
+
+def _overrides(
+    dev: bool, data: Path | None, port_base: int | None, nats: str | None
+) -> dict[str, object]:
+    """What the command line sets, as top-level keys of the configuration."""
+    from jetstream_server.config import NatsConfig, NodeConfig
+
+    overrides: dict[str, object] = {}
+    if data is not None:
+        overrides["data"] = data
+    if port_base is not None:
+        overrides["nodes"] = [NodeConfig.on_ports(0, port_base)]
+    if nats is not None:
+        overrides["nats"] = NatsConfig(servers=[nats])
+    elif dev:
+        listen = {} if port_base is None else {"embedded_listen": f"127.0.0.1:{port_base + 4}"}
+        overrides["nats"] = NatsConfig(embedded=True, **listen)  # type: ignore[arg-type]
+    return overrides

@@ -1,0 +1,103 @@
+"""The data-plane listener: accepts sockets, serves fetches from the replicas of this node."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import structlog
+
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
+from jetstream_server.dataplane.connection import Connection
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.fetch import FetchPosition, fetch
+from jetstream_server.replication.replicas import Replicas
+
+CONNECTIONS_MAX = 4096
+"""Beyond it new clients are closed at once; descriptors are needed for the log as well."""
+_BACKLOG = 512
+
+logger = structlog.get_logger("jetstream.dataplane")
+
+
+class DataPlaneServer:
+    """`start` listens, `close` ends every connection."""
+
+    def __init__(
+        self, replicas: Replicas, authorize: Authorize, *, node_id: int, cluster_id: str
+    ) -> None:
+        self._replicas = replicas
+        self._authorize = authorize
+        self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                # Out of descriptors, or a client that left at once: neither ends the listener.
+                logger.warning("cannot accept a data-plane client", error=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._connections) >= CONNECTIONS_MAX:
+                logger.warning("too many data-plane clients", connections_max=CONNECTIONS_MAX)
+                sock.close()
+                continue
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = loop.create_task(Connection(sock, self._hello, self._fetch).run())
+            self._connections.add(task)
+            task.add_done_callback(self._disconnected)
+
+    def _disconnected(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("data-plane connection failed", exc_info=task.exception())
+
+    async def _fetch(
+        self, request: pb.DataFetchRequest
+    ) -> tuple[pb.DataFetchResponse, LogSlice | None]:
+        """Serve one fetch. Raises the JetstreamError that is its answer."""
+        replica = self._replicas.resolve(request.stream)
+        self._authorize(ANONYMOUS, Operation.READ, replica.stream.full_name)
+        position = FetchPosition.checked(
+            offset=request.offset,
+            last_epoch=request.last_epoch if request.HasField("last_epoch") else None,
+            bytes_max=request.bytes_max,
+            bytes_min=request.bytes_min,
+            wait_ms_max=request.wait_ms_max,
+        )
+        found = await fetch(replica, position)
+        response = pb.DataFetchResponse(
+            stream_id=replica.stream.id,
+            log_start_offset=replica.log.log_start_offset,
+            high_watermark=replica.high_watermark,
+            leader_epoch=replica.stream.leader_epoch,
+        )
+        return response, found
+
+    async def close(self) -> None:
+        tasks = list(self._connections)
+        if self._accepting is not None:
+            tasks.append(self._accepting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()

@@ -1,0 +1,122 @@
+"""All streams this node leads, on one NATS connection: subscriptions follow leaderships.
+
+The `ReplicaListener` of the node. A stream is listened to exactly while this node leads it; group
+members that cannot store leave their queue group, so that it does not feed a black hole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from jetstream_protocol.errors import StorageError, StreamNotFoundError, UnavailableError
+from jetstream_server.ingest.acks import AckPolicy
+from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.stream import Bounds, StreamIngest
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+
+CONFIRM_SECONDS = 5.0
+"""A NATS server that takes longer to confirm a subscription is as good as away."""
+DRAIN_SECONDS = 5.0
+_DRAIN_POLL_SECONDS = 0.005
+
+logger = structlog.get_logger("jetstream.ingest")
+
+
+class Ingest:
+    """See the module. `start` must have returned before streams can be created."""
+
+    def __init__(
+        self, connection: NatsConnection, replicas: Replicas, policy: AckPolicy, bounds: Bounds
+    ) -> None:
+        self._connection = connection
+        self._replicas = replicas
+        self._policy = policy
+        self._bounds = bounds
+        self._streams: dict[int, StreamIngest] = {}
+        self._by_sid: dict[int, StreamIngest] = {}
+
+    def leading(self, replica: Replica) -> None:
+        """Subscribe; what arrives from now on is appended under this leadership."""
+        ingest = StreamIngest(
+            replica, self._replicas, self._policy, self._bounds, self._connection.write
+        )
+        self._streams[replica.stream.id] = ingest
+        if replica.log.offline_reason and replica.stream.group:
+            return
+        self._subscribe(ingest)
+
+    def _subscribe(self, ingest: StreamIngest) -> None:
+        stream = ingest.replica.stream
+        ingest.sid = self._connection.subscribe(stream.subject, stream.group, self._deliver)
+        self._by_sid[ingest.sid] = ingest
+
+    def _unsubscribe(self, ingest: StreamIngest) -> None:
+        if self._by_sid.pop(ingest.sid, None) is not None:
+            self._connection.unsubscribe(ingest.sid)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        ingest = self._by_sid.get(delivery.sid)
+        if ingest is not None:  # Else it was on its way when we unsubscribed.
+            ingest.deliver(delivery)
+
+    def stopped_leading(self, replica: Replica) -> None:
+        ingest = self._streams.pop(replica.stream.id, None)
+        if ingest is not None:
+            self._unsubscribe(ingest)
+            ingest.drop()
+
+    def committed(self, replica: Replica) -> None:
+        ingest = self._streams.get(replica.stream.id)
+        if ingest is not None:
+            ingest.committed()
+
+    def failed(self, replica: Replica, error: StorageError) -> None:
+        ingest = self._streams.get(replica.stream.id)
+        if ingest is not None:
+            ingest.fail(error)
+            if replica.stream.group:
+                self._unsubscribe(ingest)
+
+    def disconnected(self, reason: str) -> None:
+        """The NATS connection was lost: what was published meanwhile without ack is missing."""
+        for ingest in self._streams.values():
+            ingest.replica.counters.suspected_gaps += 1
+
+    async def confirm(self, stream_id: int) -> None:
+        """Return once the NATS server has the stream's subscription.
+
+        Raises UnavailableError when it does not answer, StreamNotFoundError when the stream is not
+        led here (any more).
+        """
+        if stream_id not in self._streams:
+            raise StreamNotFoundError("the stream was deleted while it was being created")
+        try:
+            await self._connection.flush(CONFIRM_SECONDS)
+        except (TimeoutError, ConnectionError) as error:
+            raise UnavailableError(
+                "the stream exists, but NATS did not confirm its subscription; check the NATS "
+                "server and create the stream again"
+            ) from error
+
+    async def stop(self) -> None:
+        """Unsubscribe, store what is on its way, acknowledge what commits, and disconnect."""
+        for ingest in self._streams.values():
+            if ingest.sid in self._by_sid:
+                self._connection.unsubscribe(ingest.sid)
+        try:
+            # Behind the PONG nothing more is delivered; until then deliveries are still taken.
+            await self._connection.flush(CONFIRM_SECONDS)
+        except (TimeoutError, ConnectionError):
+            logger.warning("NATS did not confirm the end of the subscriptions")
+        self._by_sid.clear()
+        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while any(ingest.pending_count for ingest in self._streams.values()):
+            if asyncio.get_running_loop().time() > deadline:
+                logger.warning("stopping with acknowledgements pending")
+                break
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+        await self._connection.close()

@@ -1,0 +1,91 @@
+"""Waiting for committed records: the long poll behind every port that serves reads (design 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.replica import Replica
+
+BYTES_MAX_DEFAULT = 1024 * 1024
+BYTES_MAX_LIMIT = 64 * 1024 * 1024  # One answer; also the largest batch there can be.
+WAIT_MS_LIMIT = 300_000  # A reader that waits longer asks again; a vanished one is forgotten.
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPosition:
+    """What a reader asks for, checked. Times in milliseconds, sizes in bytes."""
+
+    offset: int
+    last_epoch: int
+    bytes_max: int
+    bytes_min: int
+    wait_ms_max: int
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        offset: int,
+        last_epoch: int | None,
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: int,
+    ) -> FetchPosition:
+        """Zero means the default. Raises InvalidRequestError for what cannot be meant."""
+        if offset < 0:
+            raise InvalidRequestError(f"offset {offset} is negative; offsets begin at 0")
+        if last_epoch is not None and last_epoch < -1:
+            raise InvalidRequestError(f"last_epoch {last_epoch} is below -1")
+        if wait_ms_max > WAIT_MS_LIMIT:
+            raise InvalidRequestError(f"wait_ms_max is at most {WAIT_MS_LIMIT}")
+        bytes_max = min(bytes_max or BYTES_MAX_DEFAULT, BYTES_MAX_LIMIT)
+        return cls(
+            offset=offset,
+            last_epoch=-1 if last_epoch is None else last_epoch,
+            bytes_max=bytes_max,
+            bytes_min=min(bytes_min or 1, bytes_max),
+            wait_ms_max=wait_ms_max,
+        )
+
+
+async def fetch(replica: Replica, position: FetchPosition) -> LogSlice | None:
+    """Committed batches at `position`, waiting as long as it allows; None: nothing came.
+
+    Raises what `Replica.read` raises, at once or when the state changes during the wait.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + position.wait_ms_max / 1000
+    while True:
+        found = replica.read(position.offset, position.bytes_max, position.last_epoch)
+        if found is not None and _is_enough(found, position, replica):
+            return found
+        remaining = deadline - loop.time()
+        if remaining <= 0 or not await _more_committed(replica, remaining):
+            return found
+
+
+def _is_enough(found: LogSlice, position: FetchPosition, replica: Replica) -> bool:
+    """Either as much as was asked for, or cut short by something that waiting does not change."""
+    return found.length >= position.bytes_min or found.next_offset < replica.high_watermark
+
+
+async def _more_committed(replica: Replica, seconds: float) -> bool:
+    """Wait for a rise of the high watermark or the end of the replica; False: neither came."""
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    replica.add_waiter(wake)
+    try:
+        async with asyncio.timeout(seconds):
+            await woken
+    except TimeoutError:
+        return False
+    finally:
+        replica.remove_waiter(wake)
+    return True

@@ -1,0 +1,125 @@
+"""The configuration file: what is accepted, and the one line that names what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jetstream_server.config import Config, ConfigurationError, NodeConfig, load, own_node
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("JETSTREAM_")]:
+        monkeypatch.delenv(name)
+
+
+def read(tmp_path: Path, text: str) -> Config:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
+    config = read(tmp_path, "")
+    assert [node.id for node in config.nodes] == [0]
+    assert config.nodes[0].grpc.listen == "127.0.0.1:9292"
+    assert config.nodes[0].http.advertise == "127.0.0.1:9295"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("foo: 1", "foo: unknown key"),
+        ("nats: {embeded: true}", "nats.embeded: unknown key"),
+        ("nats: {servers: 3}", "nats.servers: Input should be a valid list"),
+        ("log: {segment_bytes: 12}", "log.segment_bytes: "),
+        ("log: {segment_bytes: many}", "log.segment_bytes: "),
+        ("log: {flush_interval_ms: 0}", "log.flush_interval_ms: "),
+        ("nodes: [{id: x}]", "nodes.0.id: "),
+        ("nodes: []", "nodes: "),
+        ("nodes: [{id: 0}, {id: 0}]", "nodes: two nodes have the same id"),
+        ("nodes: [{id: 0}, {id: 1}]", "nodes: two ports are advertised as 127.0.0.1:9292"),
+        ("nodes: [{id: 0, grpc: nonsense}]", "nodes.0.grpc.listen: 'nonsense' is not host:port"),
+        ("nodes: [{id: 0, grpc: '0.0.0.0:1'}]", "nodes.0.grpc: advertise is needed"),
+        ("nodes: [{id: 0, grpc: '10.1.1.1:1'}]", "nodes: node 0 listens for grpc on 10.1.1.1"),
+        ("nats: {user: u}", "nats: user and password go together"),
+        ("nats: {token: t, credentials_file: f}", "nats: give one of"),
+        ("ingest: {ack_subjects: ['a..b']}", "ingest.ack_subjects.0: "),
+        ("data: a\ndata: b", "data: given twice"),
+        ("- a", "the file must be a mapping"),
+        ("a: [", "is not YAML"),
+        ("cluster: ''", "cluster: "),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, text)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refused_value_is_not_repeated_because_it_may_be_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, "nats: {password: [hunter2], user: u}")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_not_in_the_representation(tmp_path: Path) -> None:
+    config = read(tmp_path, "nats: {user: u, password: hunter2}")
+    assert "hunter2" not in repr(config)
+
+
+def test_a_variable_overrides_the_file_and_leaves_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_LOG__FLUSH_INTERVAL_MS", "77")
+    config = read(tmp_path, "log: {segment_bytes: 1MiB, flush_interval_ms: 5000}")
+    assert (config.log.flush_interval_ms, config.log.segment_bytes) == (77, 1 << 20)
+
+
+def test_the_command_line_overrides_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_DATA", "/from/variable")
+    assert load(None, {"data": Path("/from/command/line")}).data == Path("/from/command/line")
+    assert load(None).data == Path("/from/variable")
+
+
+def test_an_unknown_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETSTREAM_FLUSH", "1")
+    with pytest.raises(ConfigurationError, match="^JETSTREAM_FLUSH: unknown variable"):
+        load(None)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot read .*none.yaml"):
+        load(tmp_path / "none.yaml")
+
+
+def test_listening_everywhere_needs_insecure_and_an_advertised_address(tmp_path: Path) -> None:
+    endpoint = "{listen: '0.0.0.0:1000', advertise: 'log.example:1000'}"
+    with pytest.raises(ConfigurationError, match="insecure"):
+        read(tmp_path, f"nodes: [{{id: 0, grpc: {endpoint}}}]")
+    config = read(tmp_path, f"insecure: true\nnodes: [{{id: 0, grpc: {endpoint}}}]")
+    assert config.nodes[0].grpc.advertise == "log.example:1000"
+
+
+def test_a_node_finds_itself_by_argument_variable_or_host_name() -> None:
+    import socket
+
+    nodes = [
+        NodeConfig.on_ports(0, 10000),
+        NodeConfig.on_ports(1, 10010).model_copy(update={"host": socket.gethostname()}),
+    ]
+    config = load(None, {"nodes": nodes})
+    assert own_node(config, 0, {}).id == 0
+    assert own_node(config, None, {"JETSTREAM_NODE_ID": "0"}).id == 0
+    assert own_node(config, None, {}).id == 1
+    with pytest.raises(ConfigurationError, match="no node with id 7"):
+        own_node(config, 7, {})
+    with pytest.raises(ConfigurationError, match="JETSTREAM_NODE_ID: 'x'"):
+        own_node(config, None, {"JETSTREAM_NODE_ID": "x"})
