@@ -49,7 +49,7 @@ import google_crc32c
 import lz4.frame
 import zstandard
 
-from jetstream_protocol.errors import CorruptBatchError, MessageTooLargeError
+from jetstream_protocol.errors import CorruptBatchError
 
 # Columns are written and viewed in the machine's own order.
 assert sys.byteorder == "little", "jetstream needs a little-endian machine"
@@ -240,8 +240,8 @@ def encode(
     values, keys: None is null (for a value: a tombstone). subjects: one for all, or one each.
     header_blocks: raw NATS header blocks, b"" for none. timestamps: µs; without them every
     record's timestamp is the append timestamp. offset_deltas, last_offset_delta: only after
-    compaction. compression: 0, Flags.ZSTD or Flags.LZ4. Raises MessageTooLargeError rather than
-    build what no reader would accept.
+    compaction. compression: 0, Flags.ZSTD or Flags.LZ4. No reader accepts a batch longer than
+    BATCH_BYTES_MAX or of more than RECORDS_MAX records: who may have that much checks and splits.
     """
     count = len(values)
     assert count or last_offset_delta is not None, "a batch covers at least one offset"
@@ -279,11 +279,6 @@ def encode(
     body_length = len(data)
     body_crc = crc32c(data)
     length = _padded(HEADER_BYTES + body_length)
-    if max(length, uncompressed_length) > BATCH_BYTES_MAX or count > RECORDS_MAX:
-        raise MessageTooLargeError(
-            f"a batch of {count} records and {uncompressed_length} bytes; at most {RECORDS_MAX} "
-            f"records and {BATCH_BYTES_MAX} bytes fit"
-        )
     padding = length - HEADER_BYTES - body_length
     header = bytearray(HEADER_BYTES)
     _HEADER.pack_into(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from jetstream_protocol.batch import EncodedBatch, Flags, encode
+
+T = TypeVar("T")
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PAYLOADS = st.binary(max_size=40)
@@ -56,7 +59,7 @@ def records(draw: st.DrawFn, min_size: int = 1, max_size: int = 20) -> Records:
     """Any combination of columns and compression, with and without compaction's gaps."""
     count = draw(st.integers(min_size, max_size))
 
-    def column(items: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    def column(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
         return st.lists(items, min_size=count, max_size=count)
 
     some = st.sets(st.integers(0, 60), min_size=count, max_size=count)
@@ -67,7 +70,8 @@ def records(draw: st.DrawFn, min_size: int = 1, max_size: int = 20) -> Records:
     if offset_deltas is not None:
         reach = offset_deltas[-1] if offset_deltas else 0
         last_offset_delta = draw(st.integers(reach, reach + 5))
-    nullable = column(PAYLOADS) | column(st.none() | PAYLOADS)
+    present: st.SearchStrategy[bytes | None] = PAYLOADS.map(lambda payload: payload)
+    nullable = column(present) | column(st.none() | PAYLOADS)
     return Records(
         values=draw(nullable),
         subjects=draw(SUBJECT | column(SUBJECT)),

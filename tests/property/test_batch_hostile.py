@@ -36,7 +36,7 @@ WIDTHS = {"version": 16, "flags": 16, "producer_sequence": 31}
 UNSIGNED = {"length", "record_count", "last_offset_delta", "uncompressed_length", "body_length"}
 
 
-def forged(data: bytes, body: bytes | None = None, **changes: int) -> bytes:
+def forged(data: bytes, body: bytes | None = None, /, **changes: int) -> bytes:
     """`data` with header fields and body replaced, and both checksums made good again."""
     fields = dict(zip(FIELDS, _HEADER.unpack_from(data), strict=True))
     if body is None:

@@ -17,7 +17,7 @@ from jetstream_protocol.batch import (
     encode,
     iterate,
 )
-from jetstream_protocol.errors import CorruptBatchError, MessageTooLargeError
+from jetstream_protocol.errors import CorruptBatchError
 from tests.vectors.vector import VECTORS, octets, read_vector, texts
 
 
@@ -59,13 +59,13 @@ def test_a_batch_emptied_by_compaction_still_covers_its_offsets() -> None:
     assert (decoded.header.last_offset, decoded.header.next_offset) == (109, 110)
 
 
-def test_a_batch_that_no_reader_would_accept_is_not_built() -> None:
-    with pytest.raises(MessageTooLargeError):
-        encode([bytes(BATCH_BYTES_MAX)], b"s")
-    with pytest.raises(MessageTooLargeError):
-        encode([bytes(BATCH_BYTES_MAX)], b"s", compression=Flags.ZSTD)
-    with pytest.raises(MessageTooLargeError):
-        encode([b""] * (RECORDS_MAX + 1), b"s")
+@pytest.mark.parametrize("compression", [0, Flags.ZSTD, Flags.LZ4])
+def test_a_batch_beyond_the_bounds_is_refused_by_readers(compression: int) -> None:
+    for values in ([bytes(BATCH_BYTES_MAX)], [b""] * (RECORDS_MAX + 1)):
+        batch = encode(values, b"s", compression=compression)
+        batch.stamp(0, 0, 0)
+        with pytest.raises(CorruptBatchError, match="batch longer than|batch of more than"):
+            Batch.decode(batch.to_bytes())
 
 
 def test_the_largest_batches_are_read_back() -> None:
