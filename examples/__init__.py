@@ -1,0 +1,1 @@
+"""Programs that use Jetstream the way its users would."""
