@@ -51,17 +51,17 @@ def without_node(
     led = stream.leader == node_id
     if led:
         election.remove(node_id)
-    after = replace(
-        stream,
-        isr=isr,
-        elr=elr,
-        leader=NO_NODE if led else stream.leader,
-        leader_epoch=LeaderEpoch(stream.leader_epoch + led),
-    )
+    after = replace(stream, isr=isr, elr=elr, leader=NO_NODE if led else stream.leader)
     if after.leader == NO_NODE:
         after = _with_last_known(stream, after)
         after = _elected(after, election)
-    return _next(stream, after)
+    return _next(stream, after, leadership_ended=led)
+
+
+def without_elr(stream: StreamMetadata) -> StreamMetadata:
+    """The stream with nobody eligible beside its ISR; not yet a stream epoch later."""
+    after = replace(stream, elr=())
+    return after if after.leader != NO_NODE else _with_last_known(stream, after)
 
 
 def with_node(stream: StreamMetadata, election: Election) -> StreamMetadata:
@@ -107,8 +107,7 @@ def _elected(stream: StreamMetadata, election: Election) -> StreamMetadata:
 
 
 def _led_by(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
-    epoch = LeaderEpoch(stream.leader_epoch + 1)
-    return replace(stream, leader=leader, leader_epoch=epoch, last_known=())
+    return replace(stream, leader=leader, last_known=())
 
 
 def _with_last_known(before: StreamMetadata, after: StreamMetadata) -> StreamMetadata:
@@ -121,8 +120,18 @@ def _with_last_known(before: StreamMetadata, after: StreamMetadata) -> StreamMet
     return replace(after, last_known=last_known)
 
 
-def _next(before: StreamMetadata, after: StreamMetadata) -> StreamMetadata:
-    """One stream epoch later, however many steps led there; unchanged when nothing changed."""
-    if after == before:
+def _next(
+    before: StreamMetadata, after: StreamMetadata, *, leadership_ended: bool = False
+) -> StreamMetadata:
+    """One stream epoch later, however many steps led there; unchanged when nothing changed.
+
+    A leadership that ended begins a new leader epoch even when the same node leads again.
+    """
+    if after == before and not leadership_ended:
         return before
-    return replace(after, stream_epoch=before.stream_epoch + 1)
+    other_leadership = leadership_ended or after.leader != before.leader
+    return replace(
+        after,
+        stream_epoch=before.stream_epoch + 1,
+        leader_epoch=LeaderEpoch(before.leader_epoch + other_leadership),
+    )

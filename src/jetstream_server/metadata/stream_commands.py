@@ -30,7 +30,7 @@ from jetstream_server.metadata.changes import (
 )
 from jetstream_server.metadata.controller import Election
 from jetstream_server.metadata.decision import Decision
-from jetstream_server.metadata.elections import deposed, elected_uncleanly, with_isr
+from jetstream_server.metadata.elections import deposed, elected_uncleanly, with_isr, without_elr
 from jetstream_server.metadata.fields import Fields
 from jetstream_server.metadata.streams import (
     ACK_POLICIES,
@@ -110,7 +110,7 @@ def alter_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
         return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
     after = replace(stream, config=config, stream_epoch=stream.stream_epoch + 1)
     if config.min_insync_replicas != stream.config.min_insync_replicas:
-        after = replace(after, elr=())
+        after = without_elr(after)
     if config.flush != stream.config.flush:
         after = replace(after, unflushed=stream.replicas if config.flush == "group" else ())
     return _changed(tables, stream, after)

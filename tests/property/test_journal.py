@@ -1,0 +1,96 @@
+"""The journal against a model: a list of entries, a vote, a snapshot; reopened at any point."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetstream_protocol.errors import StorageError
+from jetstream_server.metadata.journal import Entry, Journal, Snapshot
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.binary(max_size=40)),
+        st.tuples(st.just("truncate"), st.integers(0, 12)),
+        st.tuples(st.just("vote"), st.integers(0, 5)),
+        st.tuples(st.just("compact"), st.integers(0, 12)),
+        st.tuples(st.just("reopen"), st.none()),
+    ),
+    max_size=30,
+)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.vote = (0, "")
+        self.compacted = 0
+
+    def run(self, journal: Journal, step: str, argument: Any) -> None:
+        if step == "append":
+            entry = Entry(journal.last_index + 1, self.vote[0], argument)
+            journal.append(entry)
+            self.entries.append(entry)
+        elif step == "truncate":
+            journal.truncate(max(argument, self.compacted + 1))
+            self.entries = [e for e in self.entries if e.index < max(argument, self.compacted + 1)]
+        elif step == "vote":
+            journal.save_vote(argument, f"node-{argument}")
+            self.vote = (argument, f"node-{argument}")
+        elif step == "compact" and any(e.index == argument > self.compacted for e in self.entries):
+            [last] = [entry for entry in self.entries if entry.index == argument]
+            snapshot = Snapshot(last.index, last.term, b"state", (last,))
+            journal.install(snapshot, keep_from=last.index)
+            self.entries = [entry for entry in self.entries if entry.index >= last.index]
+            self.compacted = last.index
+
+    def check(self, journal: Journal) -> None:
+        assert journal.entries(0) == self.entries
+        assert (journal.term, journal.voted_for) == self.vote
+        assert journal.snapshot_index == self.compacted
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=steps)
+def test_a_journal_reopened_holds_what_was_synced(steps: list[tuple[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        model = Model()
+        journal = Journal.open(directory)
+        for step, argument in [*steps, ("reopen", None)]:
+            if step == "reopen":
+                journal.sync()
+                journal.close()
+                journal = Journal.open(directory)
+            model.run(journal, step, argument)
+            model.check(journal)
+        journal.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8), data=st.data())
+def test_a_damaged_byte_is_refused_or_costs_only_the_tail(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        journal = Journal.open(directory)
+        entries = [Entry(number, 1, bytes(size)) for number, size in enumerate(sizes, start=1)]
+        for entry in entries:
+            journal.append(entry)
+        journal.sync()
+        journal.close()
+        path = Path(directory) / "journal"
+        damaged = bytearray(path.read_bytes())
+        position = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[position] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(damaged)
+        last_record_at = len(damaged) - 32 - sizes[-1]
+        with contextlib.suppress(StorageError):
+            journal = Journal.open(directory)
+            journal.close()
+            assert position >= last_record_at, "damage before the last record went unnoticed"
+            assert journal.entries(0) == entries[:-1]

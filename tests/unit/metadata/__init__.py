@@ -1,0 +1,1 @@
+"""Tests of src/jetstream_server/metadata."""

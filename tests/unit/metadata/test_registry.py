@@ -1,0 +1,285 @@
+import json
+import zlib
+
+import pytest
+
+from jetstream_protocol.errors import (
+    AmbiguousStreamError,
+    FencedEpochError,
+    InvalidRequestError,
+    NotFoundError,
+    PreconditionFailedError,
+    StorageError,
+    StreamNotFoundError,
+    UnknownOutcomeError,
+)
+from jetstream_server.metadata.changes import (
+    ControllerChanged,
+    NodeChanged,
+    SettingsChanged,
+    StreamCreated,
+    StreamDeleted,
+)
+from jetstream_server.metadata.registry import OPERATIONS, Registry, check_result
+from jetstream_server.metadata.results import SPAN, WINDOW
+
+from .cluster import ADDRESSES, Cluster
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        "{}",
+        '{"op":1}',
+        '{"op":{"op":"barrier"}}',
+        '{"op":"nonsense"}',
+        '{"op":"create_stream"}',
+        '{"op":"barrier","surprise":1}',
+        '{"op":"barrier","id":7}',
+        '{"op":"barrier","id":["a",1]}',
+        '{"op":"delete_stream","stream_id":NaN}',
+        '{"op":"delete_stream","stream_id":1e400}',
+        '{"op":"delete_stream","stream_id":-1}',
+        '{"op":"delete_stream","stream_id":' + "9" * 5000 + "}",
+        "[" * 100_000,
+        '"\\ud800"',
+        " " * (1 << 21),
+    ],
+)
+def test_a_bad_command_is_answered_and_changes_only_the_revision(command: str) -> None:
+    registry = Registry()
+    result = json.loads(registry.apply(command, 1))
+    assert result["error"]["code"] in ("invalid_request", "stream_not_found")
+    assert registry.revision == 1
+    assert registry.take_changes() == []
+
+
+def test_every_operation_survives_every_wrong_type_in_every_field() -> None:
+    cluster = Cluster(3)
+    stream = cluster.create()
+    fields = [
+        "name", "subject", "group", "config", "replicas", "created_at_us", "stream_id", "node_id",
+        "session", "addresses", "rack", "trusted", "distrusted", "leader", "leader_epoch", "isr",
+        "stream_epoch", "incarnations", "reporter", "now_us", "cluster_id", "ack_subjects",
+        "feature_level", "force", "draining", "node_incarnation",
+    ]  # fmt: skip
+    values = [None, True, -1, 1.5, "x", "", [], [None], [[1]], {}, {"a": 1}, 1 << 70, "a b", [-1]]
+    for op in OPERATIONS:
+        for field in fields:
+            for value in values:
+                command = {"op": op, "stream_id": stream.id, "node_id": 0, field: value}
+                registry = cluster.registry
+                result = json.loads(registry.apply(json.dumps(command), registry.revision + 1))
+                assert result.get("error", {}).get("code") != "internal", (command, result)
+
+
+def test_a_mistake_in_a_decision_is_refused_without_any_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mistaken(*_: object) -> None:
+        raise KeyError("our bug")
+
+    monkeypatch.setitem(OPERATIONS, "barrier", (1, mistaken))
+    registry = Registry()
+    assert json.loads(registry.apply('{"op":"barrier"}', 1))["error"]["code"] == "internal"
+    assert registry.take_changes() == []
+
+
+def test_a_bare_name_resolves_until_a_second_stream_has_it() -> None:
+    cluster = Cluster(1)
+    first = cluster.create("orders", "orders.eu", (0,))
+    assert cluster.registry.resolve("orders") is first
+    second = cluster.create("orders", "orders.us", (0,))
+    with pytest.raises(AmbiguousStreamError) as caught:
+        cluster.registry.resolve("orders")
+    assert caught.value.candidates == ("orders@orders.eu", "orders@orders.us")
+    assert cluster.registry.resolve("orders", "orders.us") is second
+    assert cluster.registry.resolve("orders@orders.eu") is first
+    with pytest.raises(StreamNotFoundError):
+        cluster.registry.resolve("orders@orders.*")
+    with pytest.raises(StreamNotFoundError):
+        cluster.registry.resolve("other")
+
+
+def test_changes_are_reported_in_order() -> None:
+    cluster = Cluster(1)
+    [change] = cluster.changes
+    assert isinstance(change, NodeChanged)
+    stream = cluster.create(replicas=(0,))
+    assert cluster.changes == [StreamCreated(stream)]
+    cluster.do("claim_controller", node_id=0)
+    assert isinstance(cluster.changes[0], ControllerChanged)
+    cluster.do("set_cluster", cluster_id="c")
+    assert isinstance(cluster.changes[0], SettingsChanged)
+    cluster.do("delete_stream", stream_id=stream.id)
+    assert cluster.changes == [StreamDeleted(stream)]
+
+
+class TestDeduplication:
+    def test_a_repeated_command_happens_once_and_gets_its_first_result(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        first = cluster.do("claim_controller", node_id=0, id=[incarnation, 0])
+        again = cluster.do("claim_controller", node_id=0, id=[incarnation, 0])
+        assert again == first
+        assert cluster.changes == []
+
+    def test_a_refusal_is_repeated_too(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        for _ in range(2):
+            with pytest.raises(NotFoundError):
+                cluster.do("fence_node", node_id=5, id=[incarnation, 3])
+        cluster.register(5)
+        with pytest.raises(NotFoundError):
+            cluster.do("fence_node", node_id=5, id=[incarnation, 3])
+
+    def test_a_late_command_of_a_replaced_process_is_refused(self) -> None:
+        cluster = Cluster()
+        old = cluster.register(0)
+        new = cluster.register(0)
+        with pytest.raises(FencedEpochError):
+            cluster.do("barrier", id=[old, 0])
+        cluster.do("barrier", id=[new, 0])
+
+    def test_a_copy_too_late_to_be_known_is_refused_as_unknown(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        for sequence in range(WINDOW + 1):
+            cluster.do("barrier", id=[incarnation, sequence])
+        with pytest.raises(UnknownOutcomeError):
+            cluster.do("barrier", id=[incarnation, 0])
+        assert cluster.do("barrier", id=[incarnation, 1])["revision"] == 3
+
+    def test_commands_within_the_span_apply_in_any_order(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        cluster.do("barrier", id=[incarnation, SPAN - 1])
+        cluster.do("barrier", id=[incarnation, 0])
+
+    def test_results_survive_a_snapshot(self) -> None:
+        cluster = Cluster()
+        incarnation = cluster.register(0)
+        first = cluster.do("claim_controller", node_id=0, id=[incarnation, 0])
+        restored = Registry()
+        restored.restore(cluster.registry.snapshot())
+        cluster.registry = restored
+        assert cluster.do("claim_controller", node_id=0, id=[incarnation, 0]) == first
+
+
+class TestController:
+    def test_a_command_of_an_older_controller_is_refused(self) -> None:
+        cluster = Cluster(2)
+        old = cluster.do("claim_controller", node_id=0)["epoch"]
+        new = cluster.do("claim_controller", node_id=1)["epoch"]
+        assert new > old
+        with pytest.raises(FencedEpochError):
+            cluster.do("fence_node", node_id=1, controller_epoch=old)
+        cluster.do("fence_node", node_id=0, controller_epoch=new)
+        assert cluster.registry.nodes[0].fenced
+
+
+class TestSettings:
+    def test_the_cluster_id_is_set_once(self) -> None:
+        cluster = Cluster()
+        cluster.do("set_cluster", cluster_id="one")
+        cluster.do("set_cluster", cluster_id="one")
+        with pytest.raises(PreconditionFailedError, match="cannot become"):
+            cluster.do("set_cluster", cluster_id="two")
+
+    def test_the_feature_level_rises_only_when_every_node_understands_it(self) -> None:
+        cluster = Cluster()
+        cluster.register(0, feature_level_max=2)
+        cluster.register(1, feature_level_max=1)
+        with pytest.raises(PreconditionFailedError, match=r"nodes \[1\]"):
+            cluster.do("set_cluster", feature_level=2)
+        cluster.register(1, feature_level_max=2)
+        cluster.do("set_cluster", feature_level=2)
+        with pytest.raises(PreconditionFailedError, match="cannot go back"):
+            cluster.do("set_cluster", feature_level=1)
+        with pytest.raises(PreconditionFailedError, match="too old"):
+            cluster.register(2, feature_level_max=1)
+
+    def test_an_operation_of_a_higher_feature_level_waits_for_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(OPERATIONS, "later", (2, OPERATIONS["barrier"][1]))
+        cluster = Cluster()
+        cluster.register(0, feature_level_max=2)
+        with pytest.raises(InvalidRequestError, match="feature level 1"):
+            cluster.do("later")
+        cluster.do("set_cluster", feature_level=2)
+        cluster.do("later")
+
+
+class TestSnapshot:
+    def test_a_restored_registry_behaves_like_the_original(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("set_cluster", cluster_id="c", ack_subjects=["acks.>"])
+        cluster.do("claim_controller", node_id=1)
+        restored = Registry()
+        restored.restore(cluster.registry.snapshot())
+        assert restored.streams == cluster.registry.streams
+        assert restored.nodes == cluster.registry.nodes
+        assert restored.settings == cluster.registry.settings
+        assert restored.controller == cluster.registry.controller
+        assert restored.feeding("orders.a") == [stream]
+        command = json.dumps({"op": "fence_node", "node_id": stream.leader})
+        assert restored.apply(command, 100) == cluster.registry.apply(command, 100)
+        assert restored.streams == cluster.registry.streams
+
+    def test_watchers_get_the_difference_that_a_snapshot_makes(self) -> None:
+        cluster = Cluster(1)
+        gone = cluster.create("gone", "gone", (0,))
+        behind = Registry()
+        behind.restore(cluster.registry.snapshot())
+        behind.take_changes()
+        cluster.do("delete_stream", stream_id=gone.id)
+        new = cluster.create("new", "new", (0,))
+        behind.restore(cluster.registry.snapshot())
+        assert behind.take_changes() == [StreamDeleted(gone), StreamCreated(new)]
+
+    @pytest.mark.parametrize(
+        "snapshot",
+        [
+            b"",
+            b"garbage",
+            zlib.compress(b"{}"),
+            zlib.compress(b'{"format":2}'),
+            zlib.compress(b"["),
+        ],
+    )
+    def test_an_unreadable_snapshot_is_refused_and_changes_nothing(self, snapshot: bytes) -> None:
+        cluster = Cluster(1)
+        with pytest.raises(StorageError, match="snapshot"):
+            cluster.registry.restore(snapshot)
+        assert list(cluster.registry.nodes) == [0]
+
+    def test_ten_thousand_streams_stay_small(self) -> None:
+        cluster = Cluster(3)
+        for number in range(1_000):
+            cluster.create(f"stream-{number}", f"subject.{number}.>")
+        assert len(cluster.registry.snapshot()) < 100_000
+
+
+def test_check_result_raises_the_error_of_its_code() -> None:
+    registry = Registry()
+    result = json.loads(registry.apply('{"op":"delete_stream","stream_id":4}', 1))
+    with pytest.raises(StreamNotFoundError, match="id 4"):
+        check_result(result)
+
+
+def test_addresses_must_be_complete() -> None:
+    cluster = Cluster()
+    with pytest.raises(InvalidRequestError, match="raft"):
+        cluster.do(
+            "register_node",
+            node_id=0,
+            session="s",
+            addresses={key: value for key, value in ADDRESSES.items() if key != "raft"},
+        )

@@ -1,0 +1,301 @@
+import pytest
+
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    UnavailableError,
+    UnknownEpochError,
+)
+from jetstream_server.metadata.stream_commands import REPORT_PERIOD_US
+
+from .cluster import Cluster
+
+
+class TestCreate:
+    def test_the_id_is_the_revision_of_the_creation(self) -> None:
+        cluster = Cluster(1)
+        stream = cluster.create(replicas=(0,))
+        assert stream.id == cluster.registry.revision
+
+    def test_defaults_follow_the_number_of_replicas(self) -> None:
+        cluster = Cluster(3)
+        one = cluster.create("one", "one", (0,)).config
+        two = cluster.create("two", "two", (0, 1)).config
+        three = cluster.create("three", "three", (0, 1, 2)).config
+        assert (one.min_insync_replicas, one.flush, one.acks) == (1, "group", "reply")
+        assert (two.min_insync_replicas, two.flush) == (1, "interval")
+        assert (three.min_insync_replicas, three.flush) == (2, "interval")
+
+    def test_creating_it_again_returns_the_same_stream(self) -> None:
+        cluster = Cluster(3)
+        first = cluster.create(config={"replicas": 3})
+        again = cluster.do(
+            "create_stream", name="orders", subject="orders.>", replicas=[1], created_at_us=9
+        )
+        assert again["stream_id"] == first.id
+        assert again["created"] is False
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"config": {"replicas": 2}, "replicas": (0, 1)},
+            {"config": {"min_insync_replicas": 1}},
+            {"config": {"flush": "none"}},
+            {"config": {"acks": "off"}},
+            {"group": "workers"},
+        ],
+    )
+    def test_another_configuration_is_refused_and_named(self, fields: dict) -> None:
+        cluster = Cluster(3)
+        cluster.create()
+        with pytest.raises(StreamExistsError, match="another configuration: "):
+            cluster.create(**fields)
+
+    def test_one_name_on_two_subjects_is_two_streams(self) -> None:
+        cluster = Cluster(1)
+        assert cluster.create("a", "x", (0,)).id != cluster.create("a", "y", (0,)).id
+
+    @pytest.mark.parametrize(
+        "subject", [">", "*.a", "_INBOX.a", "_INBOX.>", "*.>", "$SYS.>", "$JS.API.*", "acks.a"]
+    )
+    def test_a_subject_where_acks_travel_needs_acks_off(self, subject: str) -> None:
+        cluster = Cluster(1)
+        cluster.do("set_cluster", ack_subjects=["_INBOX.>", "acks.>"])
+        with pytest.raises(InvalidRequestError, match="acks: off"):
+            cluster.create("s", subject, (0,))
+        with pytest.raises(InvalidRequestError, match="acks: off"):
+            cluster.create("s", subject, (0,), config={"acks": "envelope"})
+        cluster.create("s", subject, (0,), config={"acks": "off"})
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"name": "a b"}, "stream name"),
+            ({"subject": "a..b"}, "subject"),
+            ({"group": "a b"}, "stream name"),
+            ({"replicas": ()}, "placed on 0 nodes"),
+            ({"replicas": (0, 0)}, "different node ids"),
+            ({"replicas": (0, 7)}, r"nodes \[7\] are not part"),
+            ({"config": {"replicas": 2}}, "placed on 3 nodes, not 2"),
+            ({"config": {"min_insync_replicas": 4}}, "more than the stream's 3"),
+            ({"config": {"min_insync_replicas": 0}}, "min_insync_replicas"),
+            ({"config": {"flush": "sometimes"}}, "one of none, interval, group"),
+            ({"config": {"colour": "red"}}, "unknown fields 'colour'"),
+        ],
+    )
+    def test_impossible_streams_are_refused(self, fields: dict, message: str) -> None:
+        cluster = Cluster(3)
+        with pytest.raises(InvalidRequestError, match=message):
+            cluster.create(**fields)
+        assert cluster.registry.streams == {}
+
+    def test_fenced_nodes_of_the_placement_start_outside_the_isr(self) -> None:
+        cluster = Cluster(3)
+        cluster.do("fence_node", node_id=1)
+        assert cluster.create().isr == (0, 2)
+        cluster.do("fence_node", node_id=2)
+        with pytest.raises(UnavailableError, match="2 are needed"):
+            cluster.create("more", "more")
+
+    def test_leaders_are_spread_over_the_nodes(self) -> None:
+        cluster = Cluster(3)
+        for number in range(9):
+            cluster.create(f"s{number}", f"s{number}")
+        assert cluster.registry.leaderships == {0: 3, 1: 3, 2: 3}
+
+
+class TestDelete:
+    def test_a_deleted_stream_is_gone_from_every_index(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("delete_stream", stream_id=stream.id)
+        registry = cluster.registry
+        assert registry.feeding("orders.a") == []
+        assert registry.streams_of(0) == []
+        assert registry.leaderships == {0: 0}
+        with pytest.raises(StreamNotFoundError):
+            registry.resolve("orders")
+        with pytest.raises(StreamNotFoundError):
+            cluster.do("delete_stream", stream_id=stream.id)
+
+    def test_an_id_is_never_used_again(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("delete_stream", stream_id=stream.id)
+        assert cluster.create().id > stream.id
+
+
+class TestChangeIsr:
+    def test_a_shrink_below_the_minimum_keeps_the_leaver_eligible(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0, 1))
+        assert (cluster.now(stream).isr, cluster.now(stream).elr) == ((0, 1), ())
+        cluster.change_isr(stream, (0,))
+        assert (cluster.now(stream).isr, cluster.now(stream).elr) == ((0,), (1,))
+        cluster.change_isr(stream, (0, 2))
+        assert (cluster.now(stream).isr, cluster.now(stream).elr) == ((0, 2), ())
+
+    def test_each_change_is_a_new_stream_epoch_of_the_same_leader_epoch(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0, 1))
+        assert cluster.now(stream).stream_epoch == stream.stream_epoch + 1
+        assert cluster.now(stream).leader_epoch == stream.leader_epoch
+
+    def test_stale_and_future_epochs_are_told_apart(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("transfer_leader", stream_id=stream.id, leader=1)
+        cluster.change_isr(stream, (0, 1))
+        with pytest.raises(FencedEpochError):
+            cluster.change_isr(stream, (0, 1), leader_epoch=stream.leader_epoch)
+        with pytest.raises(UnknownEpochError):
+            cluster.change_isr(stream, (0, 1), leader_epoch=99)
+        with pytest.raises(FencedEpochError):
+            cluster.change_isr(stream, (0, 1), leader=0)
+        with pytest.raises(PreconditionFailedError):
+            cluster.change_isr(stream, (0, 1), stream_epoch=stream.stream_epoch)
+
+    def test_only_live_replicas_in_their_current_incarnation_may_join(self) -> None:
+        cluster = Cluster(4)
+        stream = cluster.create()
+        cluster.do("fence_node", node_id=2)
+        with pytest.raises(InvalidRequestError, match="not alive"):
+            cluster.change_isr(stream, (0, 1, 2))
+        stale = cluster.registry.nodes[2].incarnation
+        cluster.register(2)
+        with pytest.raises(InvalidRequestError, match="incarnation"):
+            cluster.change_isr(stream, (0, 2), incarnations=[1, stale])
+        with pytest.raises(InvalidRequestError, match="holds no replica"):
+            cluster.change_isr(stream, (0, 3))
+        with pytest.raises(InvalidRequestError, match="contain its leader"):
+            cluster.change_isr(stream, (1, 2))
+        with pytest.raises(InvalidRequestError, match="one incarnation for each"):
+            cluster.change_isr(stream, (0, 1), incarnations=[1])
+        cluster.do("drain_node", node_id=2)
+        with pytest.raises(InvalidRequestError, match="draining"):
+            cluster.change_isr(stream, (0, 1, 2))
+
+    def test_proposing_the_present_isr_changes_nothing(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (2, 1, 0))
+        assert cluster.now(stream) is stream
+
+
+class TestTransferLeader:
+    def test_a_hand_over_begins_a_new_leader_epoch(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("transfer_leader", stream_id=stream.id, leader=2)
+        now = cluster.now(stream)
+        assert (now.leader, now.leader_epoch, now.isr) == (2, stream.leader_epoch + 1, (0, 1, 2))
+        assert cluster.registry.leaderships == {0: 0, 2: 1}
+
+    def test_handing_over_to_the_leader_changes_nothing(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("transfer_leader", stream_id=stream.id, leader=0)
+        assert cluster.now(stream) is stream
+
+    def test_the_target_must_be_in_sync_and_staying(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0, 1))
+        cluster.do("drain_node", node_id=1)
+        for target in (1, 2):
+            with pytest.raises(PreconditionFailedError):
+                cluster.do("transfer_leader", stream_id=stream.id, leader=target)
+
+    def test_a_stale_stream_epoch_is_refused(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        with pytest.raises(PreconditionFailedError, match="stream epoch"):
+            cluster.do("transfer_leader", stream_id=stream.id, leader=1, stream_epoch=5)
+
+
+class TestReportLeader:
+    def report(self, cluster: Cluster, stream_id: int, reporter: int, now_us: int = 0) -> bool:
+        result = cluster.do(
+            "report_leader",
+            stream_id=stream_id,
+            leader_epoch=0,
+            reporter=reporter,
+            now_us=now_us,
+        )
+        return bool(result["deposed"])
+
+    def test_a_majority_of_the_followers_in_sync_deposes(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        assert not self.report(cluster, stream.id, 1)
+        assert not self.report(cluster, stream.id, 1)
+        assert self.report(cluster, stream.id, 2)
+        assert cluster.now(stream).leader == 1
+        assert cluster.registry.reports == {}
+
+    def test_old_reports_do_not_add_up(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        assert not self.report(cluster, stream.id, 1)
+        assert not self.report(cluster, stream.id, 2, now_us=REPORT_PERIOD_US + 1)
+        assert self.report(cluster, stream.id, 1, now_us=REPORT_PERIOD_US + 2)
+
+    def test_reports_about_an_ended_leadership_are_refused(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        self.report(cluster, stream.id, 1)
+        cluster.do("transfer_leader", stream_id=stream.id, leader=2)
+        assert cluster.registry.reports == {}
+        with pytest.raises(FencedEpochError):
+            self.report(cluster, stream.id, 1)
+
+    def test_only_followers_in_sync_are_heard(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0, 1))
+        for reporter in (0, 2):
+            with pytest.raises(PreconditionFailedError):
+                self.report(cluster, stream.id, reporter)
+
+
+class TestAlter:
+    def test_a_new_minimum_clears_the_elr_in_the_same_entry(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0,))
+        assert cluster.now(stream).elr == (1, 2)
+        epoch = cluster.now(stream).stream_epoch
+        cluster.do(
+            "alter_stream",
+            stream_id=stream.id,
+            stream_epoch=epoch,
+            config={"min_insync_replicas": 3},
+        )
+        assert cluster.now(stream).elr == ()
+
+    def test_flush_group_is_trusted_only_after_every_replica_flushed(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        assert not stream.flushes_before_ack
+        cluster.do("alter_stream", stream_id=stream.id, stream_epoch=0, config={"flush": "group"})
+        for node_id in (0, 1, 2):
+            assert not cluster.now(stream).flushes_before_ack
+            cluster.do("confirm_flush", stream_id=stream.id, node_id=node_id)
+        assert cluster.now(stream).flushes_before_ack
+
+    def test_a_stale_epoch_or_an_impossible_value_is_refused(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        for epoch, config, error in (
+            (1, {"acks": "off"}, PreconditionFailedError),
+            (0, {"replicas": 2}, InvalidRequestError),
+            (0, {"min_insync_replicas": 4}, InvalidRequestError),
+        ):
+            with pytest.raises(error):
+                cluster.do("alter_stream", stream_id=stream.id, stream_epoch=epoch, config=config)
+        assert cluster.now(stream) is stream
