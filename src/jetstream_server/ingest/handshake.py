@@ -1,0 +1,70 @@
+"""What must be settled before a NATS server takes us: TLS or not, and the CONNECT line. Pure,
+except that credentials may be read from files."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_server.ingest.auth import Credentials
+from jetstream_server.ingest.servers import ServerAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOptions:
+    """How to open a link.
+
+    tls: None means TLS only where the URL or the server asks for it, with the system's
+    authorities. tls_handshake_first: TLS from the first byte, as the server must be configured.
+    """
+
+    name: str = "jetstream"
+    version: str = "0"
+    credentials: Credentials = field(default_factory=Credentials)
+    tls: ssl.SSLContext | None = None
+    tls_handshake_first: bool = False
+    connect_timeout_s: float = 3.0
+    ping_interval_s: float = 10.0
+
+    def wants_tls(self, address: ServerAddress) -> bool:
+        """Whether to refuse a server that does without."""
+        return address.tls or self.tls is not None or self.tls_handshake_first
+
+    def tls_context(self) -> ssl.SSLContext:
+        return self.tls or ssl.create_default_context()
+
+
+def upgrades_to_tls(options: LinkOptions, address: ServerAddress, info: dict[str, Any]) -> bool:
+    """Whether TLS follows this INFO. Raises UnavailableError where we want it and it is not
+    offered: credentials must not travel in the clear then."""
+    if info.get("tls_required"):
+        return True
+    if options.wants_tls(address) and not info.get("tls_available"):
+        raise UnavailableError(f"{address.url} does not offer TLS")
+    return options.wants_tls(address)
+
+
+def connect_line(options: LinkOptions, address: ServerAddress, info: dict[str, Any]) -> bytes:
+    """CONNECT, with the credentials of the URL if it has any, else those of the options.
+
+    Blocks on credential files. Raises UnauthenticatedError where they cannot be used.
+    """
+    credentials = options.credentials
+    if address.user or address.token:
+        credentials = Credentials(user=address.user, password=address.password, token=address.token)
+    fields = {
+        "verbose": False,
+        "pedantic": False,
+        "tls_required": options.wants_tls(address),
+        "name": options.name,
+        "lang": "python-jetstream",
+        "version": options.version,
+        "protocol": 1,  # we understand INFO at any time
+        "headers": True,
+        "no_responders": True,
+        **credentials.connect_fields(str(info.get("nonce", ""))),
+    }
+    return b"CONNECT %b\r\n" % json.dumps(fields, separators=(",", ":")).encode()

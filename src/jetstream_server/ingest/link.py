@@ -1,0 +1,264 @@
+"""One connection to one NATS server, from INFO to its end. It never reconnects: connection.py does.
+
+    connect → INFO → (TLS) → CONNECT + PING → PONG: open → … → lost
+
+With `tls_handshake_first` TLS comes before INFO. Reads are large, for one read becomes one record
+batch per stream. Writes of one tick of the loop leave together.
+
+Invariants.
+* Before a read is parsed, `before_feed` is asked; when it says no, not one of its bytes
+  has an effect and the connection is cut.
+* Credentials never leave before TLS is up where TLS was asked for, by us or by the server.
+* Bytes that arrived ahead of the TLS handshake are not believed behind it.
+* `lost` is set exactly once, and no event follows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
+from jetstream_server.ingest.handshake import LinkOptions, connect_line, upgrades_to_tls
+from jetstream_server.ingest.parser import (
+    Delivery,
+    Event,
+    Info,
+    NatsParser,
+    NatsProtocolError,
+    Ping,
+    Pong,
+    ServerError,
+)
+from jetstream_server.ingest.servers import ServerAddress
+
+READ_BYTES_MAX: Final = 1024 * 1024
+"""About 5,000 small messages, 5 ms of work: larger batches gain nothing, and the loop waits."""
+
+PINGS_UNANSWERED_MAX: Final = 2
+"""As in the other NATS clients; any byte received counts as an answer."""
+
+# What -ERR says about credentials, in lower case.
+_AUTHENTICATION_WORDS: Final = ("authorization", "authentication")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents:
+    """What a link tells the connection it belongs to. Called on the loop; must not block.
+
+    before_feed: whether the bytes just read may be looked at. received: how many they are.
+    complained: -ERR; answers whether it concerns subjects only, so that the connection lives on.
+    """
+
+    before_feed: Callable[[], bool]
+    received: Callable[[int], None]
+    delivered: Callable[[Delivery], None]
+    informed: Callable[[NatsLink, Info], None]
+    complained: Callable[[NatsLink, str], bool]
+
+
+class NatsLink(asyncio.BufferedProtocol):
+    """To be opened once; then, until `lost`, for the loop's thread only."""
+
+    def __init__(self, events: LinkEvents, address: ServerAddress, options: LinkOptions) -> None:
+        self.address = address
+        self.info: dict[str, Any] = {}
+        self.pings_sent = 0
+        self.pongs_received = 0
+        self._events = events
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        self.lame_duck: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._parser = NatsParser()
+        self._buffer = bytearray(READ_BYTES_MAX)
+        self._view = memoryview(self._buffer)
+        self._informed: asyncio.Future[None] = self._loop.create_future()
+        self._pongs: deque[asyncio.Future[None]] = deque()
+        self._pings_unanswered = 0
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._reason = ""
+        self._complaint = ""
+
+    async def open(self) -> None:
+        """Return once the server has accepted us. Raises OSError (TLS included), NatsProtocolError,
+        UnavailableError or UnauthenticatedError; the link is then lost."""
+        accepted = False
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                await self._connect()
+                line = await asyncio.to_thread(connect_line, self._options, self.address, self.info)
+                self.write(line)
+                await self.ping()
+            accepted = True
+        except TimeoutError as error:
+            raise UnavailableError(f"{self.address.url} does not answer in time") from error
+        finally:
+            if not accepted:
+                self.abort("not opened")
+        self._ping_timer = self._loop.call_later(self._options.ping_interval_s, self._keep_alive)
+
+    async def _connect(self) -> None:
+        options, address = self._options, self.address
+        first = options.tls_handshake_first
+        await self._loop.create_connection(
+            lambda: self,
+            address.host,
+            address.port,
+            ssl=options.tls_context() if first else None,
+            server_hostname=address.tls_name if first else None,
+        )
+        await self._informed
+        if first or not upgrades_to_tls(options, address, self.info):
+            return
+        assert self._transport is not None
+        if self._parser.held_bytes:
+            raise NatsProtocolError("the server went on in the clear where TLS must begin")
+        transport = await self._loop.start_tls(
+            self._transport, self, options.tls_context(), server_hostname=address.tls_name
+        )
+        if transport is None:
+            raise UnavailableError(f"{address.url} closed during the TLS handshake")
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Send whole protocol lines, together with all else of this tick. Dropped once lost."""
+        if not self._outgoing:
+            self._loop.call_soon(self._write_out)
+        self._outgoing.append(data)
+        self._outgoing_bytes += len(data)
+
+    def _write_out(self) -> None:
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    @property
+    def write_buffer_size(self) -> int:
+        """Bytes the kernel has not taken yet."""
+        held = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._outgoing_bytes + held
+
+    def ping(self) -> asyncio.Future[None]:
+        """Done when the server has processed all that was written before, and all that it sent
+        before has been delivered. Fails with UnavailableError or UnauthenticatedError when the
+        connection ends first."""
+        pong: asyncio.Future[None] = self._loop.create_future()
+        self._pongs.append(pong)
+        if self.lost.done():
+            self._fail_waiters()
+        else:
+            self.pings_sent += 1
+            self.write(b"PING\r\n")
+        return pong
+
+    def close(self, reason: str) -> None:
+        """End the connection after sending what was written; nothing more is received."""
+        self._reason = self._reason or reason
+        self._write_out()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once; what was not sent yet is dropped."""
+        self._reason = self._reason or reason
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._end()
+
+    def _keep_alive(self) -> None:
+        if self._pings_unanswered >= PINGS_UNANSWERED_MAX:
+            self.abort("stale: the server answers no PING")
+            return
+        self._pings_unanswered += 1
+        self.ping()
+        self._ping_timer = self._loop.call_later(self._options.ping_interval_s, self._keep_alive)
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._reason:
+            return  # given up already
+        if not self._events.before_feed():
+            self.abort("not allowed to receive any more")
+            return
+        self._events.received(nbytes)
+        self._pings_unanswered = 0
+        try:
+            events = self._parser.feed(bytes(self._view[:nbytes]))
+        except NatsProtocolError as error:
+            self.abort(f"protocol error: {error}")
+            return
+        for event in events:
+            if isinstance(event, Delivery):
+                self._events.delivered(event)
+            else:
+                self._handle(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self._complaint:
+            self._reason = self._reason or f"{type(exc).__name__}: {exc}"
+        self._end()
+
+    def _end(self) -> None:
+        # Where the server closes after an -ERR, that is why.
+        self._reason = self._reason or self._complaint or "closed by the server"
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        if not self.lost.done():
+            self.lost.set_result(self._reason)
+        self._fail_waiters()
+
+    def _fail_waiters(self) -> None:
+        for waiter in (self._informed, *self._pongs):
+            if not waiter.done():
+                waiter.set_exception(self._loss())
+                waiter.exception()  # retrieved: possibly nobody waits any more
+        self._pongs.clear()
+
+    def _loss(self) -> JetstreamError:
+        text = f"lost {self.address.url}: {self._reason}"
+        if any(word in self._complaint.lower() for word in _AUTHENTICATION_WORDS):
+            return UnauthenticatedError(text)
+        return UnavailableError(text)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Ping):
+            self.write(b"PONG\r\n")
+        elif isinstance(event, Pong):
+            self._pong()
+        elif isinstance(event, Info):
+            self.info.update(event.fields)
+            if not self._informed.done():
+                self._informed.set_result(None)
+            if event.fields.get("ldm") and not self.lame_duck.done():
+                self.lame_duck.set_result(None)
+            self._events.informed(self, event)
+        elif isinstance(event, ServerError) and not self._events.complained(self, event.text):
+            self._complaint = event.text
+
+    def _pong(self) -> None:
+        if not self._pongs:
+            self.abort("protocol error: a PONG that nobody asked for")
+            return
+        self.pongs_received += 1
+        waiter = self._pongs.popleft()
+        if not waiter.done():
+            waiter.set_result(None)

