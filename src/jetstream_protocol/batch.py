@@ -147,6 +147,8 @@ def _header_problem(header: BatchHeader) -> str:
         return f"batch version {header.version}; this software reads version {VERSION}"
     if header.flags & ~_KNOWN_FLAGS or header.flags & COMPRESSION_MASK == COMPRESSION_MASK:
         return f"unknown batch flags {header.flags:#x}: written by newer software?"
+    if header.flags & Flags.KEY_VALIDITY and not header.flags & Flags.KEYS:
+        return "batch flags claim null keys but no keys"
     if header.length != _padded(HEADER_BYTES + header.body_length):
         return f"batch length {header.length} does not fit body length {header.body_length}"
     if header.length > BATCH_BYTES_MAX or header.uncompressed_length > BATCH_BYTES_MAX:

@@ -160,6 +160,7 @@ def test_wild_value_offsets_never_reach_a_reader(offsets: tuple[int, ...]) -> No
         {"version": 2},
         {"flags": 512},
         {"flags": 3},
+        {"flags": 16},
         {"base_offset": -1},
         {"leader_epoch": -1},
         {"min_timestamp": 1},
