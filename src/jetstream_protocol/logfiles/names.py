@@ -1,0 +1,34 @@
+"""What the files of a log are called.
+
+    <stream folder>/00000000000000000000.log     segment: whole batches, back to back
+    <stream folder>/00000000000000000000.index   its index (index_file.py)
+    <stream folder>/checkpoint                   checkpoint_file.py
+    <stream folder>/*.tmp                        an atomic write that was interrupted
+
+The number is the segment's base offset, twenty digits, so that names sort as offsets do.
+"""
+
+from __future__ import annotations
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TEMPORARY_SUFFIX = ".tmp"
+CHECKPOINT_NAME = "checkpoint"
+_DIGITS = 20  # 2**63 has nineteen; the field is what people know from Kafka.
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:0{_DIGITS}d}{LOG_SUFFIX}"
+
+
+def index_name(base_offset: int) -> str:
+    return f"{base_offset:0{_DIGITS}d}{INDEX_SUFFIX}"
+
+
+def base_offset_of(name: str, suffix: str = LOG_SUFFIX) -> int | None:
+    """The base offset in a file name, or None when it is no such name."""
+    digits = name.removesuffix(suffix)
+    if digits == name or len(digits) != _DIGITS or not digits.isascii() or not digits.isdigit():
+        return None
+    offset = int(digits)
+    return offset if offset < 1 << 63 else None

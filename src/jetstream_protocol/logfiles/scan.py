@@ -1,0 +1,174 @@
+"""Walking the batches of a segment, and telling a torn tail from corruption.
+
+A segment is whole batches back to back from byte 0; each begins where the one before ends, so
+every batch begins at a multiple of 8. A *valid* batch passes both CRCs; it *continues* the log
+when its base offset is the next offset and its leader epoch is not below the one before.
+
+Validity (design 5). At the first position that holds no valid, continuing batch:
+
+* a valid batch there (it only does not continue) or anywhere behind it is **corruption**: a torn
+  write cannot leave one. The bytes must be kept.
+* otherwise it is a **torn tail**: an append that was not finished, which may be cut off.
+
+Where the bad batch's own header is intact, "behind it" begins at the end the header names: the
+payloads inside may themselves be stored batches, and must not be taken for the log's.
+
+Everything reads through a `Read` callable, so that server, command line and simulated disk share
+this code. It never writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jetstream_protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, crc32c, decode_header
+from jetstream_protocol.errors import CorruptBatchError
+
+Read = Callable[[int, int], bytes]
+"""`read(position, length)`: those bytes of the segment, fewer only at its end."""
+
+SCAN_BYTES = 1 << 20
+"""Read at a time by a scan of everything: large enough to make the reads' own cost vanish."""
+
+_ALIGNMENT = 8
+
+
+@dataclass(slots=True)
+class Tail:
+    """What the next batch has to continue."""
+
+    offset: int
+    leader_epoch: int = -1
+    timestamp: int = 0
+
+    def problem(self, header: BatchHeader) -> str:
+        """Why the batch does not continue the log; "" when it does."""
+        if header.base_offset != self.offset:
+            return f"batch at offset {header.base_offset} where {self.offset} is next"
+        if header.leader_epoch < self.leader_epoch:
+            return f"leader epoch {header.leader_epoch} after epoch {self.leader_epoch}"
+        return ""
+
+    def advance(self, header: BatchHeader) -> None:
+        self.offset = header.next_offset
+        self.leader_epoch = header.leader_epoch
+        self.timestamp = max(self.timestamp, header.append_timestamp)
+
+
+class Window:
+    """The part of a segment that was read last; moves forward as positions are asked for."""
+
+    __slots__ = ("_chunk_bytes", "_read", "buffer", "end", "start")
+
+    def __init__(self, read: Read, end: int, chunk_bytes: int) -> None:
+        self._read = read
+        self._chunk_bytes = chunk_bytes
+        self.end = end
+        self.start = 0
+        self.buffer = b""
+
+    def locate(self, position: int, length: int) -> int:
+        """Where `position` is in `buffer`, once it holds `length` bytes from there (or all)."""
+        at = position - self.start
+        if at < 0 or at + length > len(self.buffer):
+            wanted = min(max(length, self._chunk_bytes), self.end - position)
+            self.buffer = self._read(position, wanted)
+            self.start = position
+            at = 0
+        return at
+
+    def header(self, position: int) -> BatchHeader:
+        """The header at `position`. Raises CorruptBatchError with that position."""
+        at = self.locate(position, HEADER_BYTES)
+        try:
+            return decode_header(self.buffer, at)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(error.reason, position=position) from error
+
+    def check_body(self, position: int, header: BatchHeader) -> None:
+        """Raise CorruptBatchError unless the body is all there and passes its CRC."""
+        at = self.locate(position, header.length)
+        check_body(self.buffer, at, header, position)
+
+
+def check_body(buffer: bytes, at: int, header: BatchHeader, position: int) -> None:
+    """Raise CorruptBatchError unless the stored body behind the header at `at` is intact."""
+    body_end = at + HEADER_BYTES + header.body_length
+    if len(buffer) < at + header.length:
+        raise CorruptBatchError("batch cut short", position=position)
+    padding_is_zero = not any(buffer[body_end : at + header.length])
+    if crc32c(buffer[at + HEADER_BYTES : body_end]) != header.body_crc or not padding_is_zero:
+        raise CorruptBatchError("batch body fails its CRC", position=position)
+
+
+def walk(
+    read: Read, start: int, end: int, *, bodies: bool, chunk_bytes: int = SCAN_BYTES
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch in [start, end), which begins with one.
+
+    bodies: check the bodies' CRCs too. Raises CorruptBatchError, with the position, at the first
+    that is not valid or reaches beyond `end`.
+    """
+    window = Window(read, end, chunk_bytes)
+    position = start
+    while position < end:
+        header = window.header(position)
+        if position + header.length > end:
+            raise CorruptBatchError("batch cut short", position=position)
+        if bodies:
+            window.check_body(position, header)
+        yield position, header
+        position += header.length
+
+
+def is_valid(window: Window, position: int) -> BatchHeader | None:
+    """The header of the valid batch at `position`, or None when there is none."""
+    try:
+        header = window.header(position)
+        if position + header.length > window.end:
+            return None
+        window.check_body(position, header)
+    except CorruptBatchError:
+        return None
+    return header
+
+
+def _may_follow(header: BatchHeader, tail: Tail) -> bool:
+    return header.base_offset >= tail.offset and header.leader_epoch >= tail.leader_epoch
+
+
+def find_valid(read: Read, start: int, end: int, tail: Tail) -> int | None:
+    """The position of the first valid batch at or behind `start` that could belong to the log.
+
+    One that lies wholly before `tail` cannot: it is a stored batch inside somebody's payload.
+    """
+    headers = Window(read, end, SCAN_BYTES)
+    bodies = Window(read, end, SCAN_BYTES)
+    position = -(-start // _ALIGNMENT) * _ALIGNMENT
+    while end - position >= HEADER_BYTES:
+        at = headers.locate(position, HEADER_BYTES)
+        found = headers.buffer.find(MAGIC, at)
+        if found < 0:
+            # The magic may straddle the end of what was read; positions are aligned.
+            position = headers.start + max(len(headers.buffer) // _ALIGNMENT * _ALIGNMENT, 8)
+            continue
+        position = headers.start + found
+        if position % _ALIGNMENT == 0:
+            header = is_valid(bodies, position)
+            if header is not None and _may_follow(header, tail):
+                return position
+        position = (position // _ALIGNMENT + 1) * _ALIGNMENT
+    return None
+
+
+def find_valid_behind(read: Read, bad: int, end: int, tail: Tail) -> int | None:
+    """The position of a valid batch at or behind the bad position `bad`; None: a torn tail."""
+    window = Window(read, end, SCAN_BYTES)
+    try:
+        header = window.header(bad)
+    except CorruptBatchError:
+        return find_valid(read, bad + 1, end, tail)
+    if is_valid(window, bad):
+        return bad
+    return find_valid(read, bad + header.length, end, tail)

@@ -1,0 +1,328 @@
+"""Every file operation the log needs, and the real disk.
+
+`Disk` is the whole contract: a simulated disk that implements it runs the real log code. Paths
+are plain strings joined with "/". Operations raise OSError and nothing else; the log translates
+it at its own boundary (`storage_error`).
+
+What the log relies on (a simulated disk must be no kinder):
+
+* bytes written are readable at once, but survive a power failure only after `fsync` of the file,
+  and a new, renamed or removed name only after `fsync_directory` of its folder;
+* a failed `write` may leave any part of the bytes written;
+* a failed `fsync` may have lost them, and trying again proves nothing.
+
+`OsDisk` keeps at most `descriptors_max` files open, whatever the number of logs. A descriptor in
+use is pinned: closing it under a running fsync would let its number be reused, and the fsync
+would report on another file. Closing a descriptor with unsynced bytes is safe on Linux: a
+write-back error nobody has seen is reported to whoever opens the file next.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+from jetstream_protocol.errors import StorageError, StorageFullError
+
+Buffer = bytes | bytearray | memoryview
+
+DESCRIPTORS_MAX = 512
+"""Half of the usual soft limit of 1,024; the other half is for sockets."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the operation failed only for want of space, and may succeed later."""
+    return error.errno in _FULL
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """The error of our own tree for `error`, met while `doing` (words that name the file)."""
+    reason = error.strerror or str(error)
+    if is_full(error):
+        return StorageFullError(f"{doing}: {reason}; free space or let retention run")
+    return StorageError(f"{doing}: {reason}")
+
+
+class Disk(Protocol):
+    """File operations; all raise OSError."""
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """A new lock between the loop and the flusher thread; without threads, a null context."""
+
+    def writable(self, directory: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in it, sorted."""
+
+    def make_directory(self, path: str) -> None:
+        """Make one folder; its parent is there."""
+
+    def create(self, path: str) -> None:
+        """Make an empty file. FileExistsError when there is one."""
+
+    def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all the buffers, back to back, from `position` on."""
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        """Those bytes; fewer only where the file ends."""
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace the whole file or leave it as it was; durable: synced before it returns."""
+
+    def truncate(self, path: str, size: int) -> None: ...
+
+    def fsync(self, path: str) -> None: ...
+
+    def fsync_directory(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty folder."""
+
+
+class _Open:
+    """An open file: closed when the last user lets go after it fell out of the cache."""
+
+    __slots__ = ("dropped", "fd", "pins")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.pins = 1
+        self.dropped = False
+
+
+class Descriptor(AbstractContextManager[int]):
+    """A file descriptor that stays open within the `with` block, for sendfile."""
+
+    __slots__ = ("_disk", "_open", "_path")
+
+    def __init__(self, disk: OsDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._open: _Open | None = None
+
+    def __enter__(self) -> int:
+        self._open = self._disk._acquire(self._path)
+        return self._open.fd
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._open is not None
+        self._disk._release(self._open)
+
+
+class OsDisk:
+    """The real disk. Safe to use from several threads."""
+
+    def __init__(self, descriptors_max: int = DESCRIPTORS_MAX) -> None:
+        self._descriptors_max = descriptors_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
+    def writable(self, directory: str) -> bool:
+        return os.access(directory, os.W_OK | os.X_OK)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        os.mkdir(path)
+
+    def create(self, path: str) -> None:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+    def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        opened = self._acquire(path)
+        try:
+            wanted = sum(map(len, buffers))
+            written = os.pwritev(opened.fd, buffers, position)
+            if written != wanted:
+                # Only an almost full disk or a signal cuts a write short; the rest says which.
+                rest = memoryview(b"".join(buffers))
+                while written < wanted:
+                    written += os.pwrite(opened.fd, rest[written:], position + written)
+        finally:
+            self._release(opened)
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        opened = self._acquire(path)
+        try:
+            data = os.pread(opened.fd, length, position)
+            while 0 < len(data) < length:
+                more = os.pread(opened.fd, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        finally:
+            self._release(opened)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb", buffering=0) as file:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                if durable:
+                    os.fsync(file.fileno())
+        except OSError:
+            if os.path.exists(temporary):
+                os.unlink(temporary)  # On a full disk it would hold space for nothing.
+            raise
+        self.rename(temporary, path)
+        if durable:
+            self.fsync_directory(os.path.dirname(path))
+
+    def truncate(self, path: str, size: int) -> None:
+        opened = self._acquire(path)
+        try:
+            os.ftruncate(opened.fd, size)
+        finally:
+            self._release(opened)
+
+    def fsync(self, path: str) -> None:
+        opened = self._acquire(path)
+        try:
+            os.fdatasync(opened.fd)  # It writes the file's length too, only not its times.
+        finally:
+            self._release(opened)
+
+    def fsync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+        self._forget(source)
+        self._forget(target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+        self._forget(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    # What only a real disk has.
+
+    def descriptor(self, path: str) -> Descriptor:
+        """`with disk.descriptor(path) as fd:` for os.sendfile; raises OSError on entry."""
+        return Descriptor(self, path)
+
+    def resident(self, path: str, position: int, length: int) -> bool:
+        """Whether the first and the last byte can be read without waiting for the device.
+
+        Two probes of 0.6 µs. A range in the page cache is nearly always there as a whole, since
+        appends fill it and read-ahead extends it from the front.
+        """
+        opened = self._acquire(path)
+        try:
+            byte = bytearray(1)
+            os.preadv(opened.fd, [byte], position, os.RWF_NOWAIT)
+            os.preadv(opened.fd, [byte], position + length - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            # A file system that cannot say keeps its files in memory or nowhere near it.
+        finally:
+            self._release(opened)
+        return True
+
+    def close(self) -> None:
+        """Close every descriptor that is not in use; those in use close when let go."""
+        with self._lock:
+            entries = list(self._open.values())
+            self._open.clear()
+        for opened in entries:
+            self._drop(opened)
+
+    # The cache of descriptors.
+
+    def _acquire(self, path: str) -> _Open:
+        with self._lock:
+            opened = self._open.get(path)
+            if opened is not None:
+                self._open.move_to_end(path)
+                opened.pins += 1
+                return opened
+        fresh = _Open(self._open_file(path))
+        evicted: list[_Open] = []
+        with self._lock:
+            opened = self._open.setdefault(path, fresh)
+            if opened is not fresh:  # Another thread opened it meanwhile.
+                opened.pins += 1
+            while len(self._open) > self._descriptors_max:
+                evicted.append(self._open.popitem(last=False)[1])
+        if opened is not fresh:
+            os.close(fresh.fd)
+        for entry in evicted:
+            self._drop(entry)
+        return opened
+
+    def _open_file(self, path: str) -> int:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _release(self, opened: _Open) -> None:
+        with self._lock:
+            opened.pins -= 1
+            closing = opened.dropped and not opened.pins
+        if closing:
+            os.close(opened.fd)
+
+    def _forget(self, path: str) -> None:
+        with self._lock:
+            opened = self._open.pop(path, None)
+        if opened is not None:
+            self._drop(opened)
+
+    def _drop(self, opened: _Open) -> None:
+        with self._lock:
+            opened.dropped = True
+            closing = not opened.pins
+        if closing:
+            os.close(opened.fd)

@@ -1,0 +1,81 @@
+"""Where each leader epoch of a log begins.
+
+Entries (leader epoch, start offset), strictly growing in both. A leadership is entered at its log
+end before anything is appended or any fetch answered; a follower enters the epochs of the batches
+it appends: one rule for both (design 7). The entry becomes durable with the epoch's first batch,
+from which recovery reads it again; an epoch without a batch leaves nothing to agree about.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+UNDEFINED = -1
+
+
+class EpochEnd(NamedTuple):
+    """The epoch that was found, and where it ends (exclusive). Both -1: not known."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class LeaderEpochCache:
+    """Sorted, in memory; the checkpoint keeps a copy."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._entries: list[tuple[int, int]] = list(entries)
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(leader epoch, start offset), oldest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 when the log has none."""
+        return self._entries[-1][0] if self._entries else UNDEFINED
+
+    def assign(self, leader_epoch: int, start_offset: int) -> None:
+        """Begin `leader_epoch` at `start_offset`, over whatever is not before it in both."""
+        if leader_epoch == self.latest_epoch and start_offset >= self._entries[-1][1]:
+            return
+        entries = self._entries
+        while entries and (entries[-1][0] >= leader_epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        entries.append((leader_epoch, start_offset))
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch of the record at `offset`; -1 before the first."""
+        at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[at - 1][0] if at else UNDEFINED
+
+    def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
+        """Where the newest epoch not above `leader_epoch` ends (references of KIP-279).
+
+        An epoch newer than all known is undefined. One older than all known ends where the
+        oldest known begins.
+        """
+        entries = self._entries
+        if entries and leader_epoch == entries[-1][0]:
+            return EpochEnd(leader_epoch, log_end_offset)
+        above = bisect_right(entries, leader_epoch, key=lambda entry: entry[0])
+        if above == len(entries):
+            return EpochEnd(UNDEFINED, UNDEFINED)
+        end = entries[above][1]
+        return EpochEnd(entries[above - 1][0] if above else leader_epoch, end)
+
+    def truncate_from_end(self, log_end_offset: int) -> None:
+        """Forget epochs that begin at or behind the new log end."""
+        while self._entries and self._entries[-1][1] >= log_end_offset:
+            self._entries.pop()
+
+    def truncate_from_start(self, log_start_offset: int) -> None:
+        """Forget epochs that end at or before the new log start; the one it cuts stays whole."""
+        above = bisect_right(self._entries, log_start_offset, key=lambda entry: entry[1])
+        if above:
+            del self._entries[: above - 1]

@@ -1,0 +1,221 @@
+"""The data folder of a node: its lock, whose it is, how the last run ended, and the streams in it.
+
+    <data>/lock            held with flock while a server runs
+    <data>/meta.json       {"format_version": 1, "cluster_id": "...", "node_id": 1}
+    <data>/session         how the last run began and ended (a state file, see log.checkpoint)
+    <data>/metadata/       the metadata group's own files
+    <data>/streams/<id>/   one log each
+    <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>
+
+Crash policy: `meta.json` is written once, before anything else. A folder without it is new; one
+whose `meta.json` is unreadable, or belongs to another cluster, node or format, stops the start,
+since using it could mix two histories. `session` says "not clean" from the moment the folder is
+opened until a clean close: **safety** a run that could not say goodbye is never taken for clean.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_server.log.checkpoint import read_state, write_state
+from jetstream_server.log.disk import Disk, storage_error
+
+FORMAT_VERSION = 1
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+_KIND = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """What is known of the run before this one.
+
+    clean: logs were flushed and closed. same_boot: the machine has not restarted since it began,
+    so its page cache survived. incarnation: the one it had registered; -1: none.
+    """
+
+    clean: bool = False
+    same_boot: bool = False
+    incarnation: int = -1
+
+
+class DataFolder:
+    """An open, locked data folder."""
+
+    def __init__(self, disk: Disk, path: str, cluster_id: str, node_id: int, lock: int) -> None:
+        self._disk = disk
+        self._lock = lock
+        self._incarnation = -1
+        self.path = path
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.last_run = self._begin_run()
+
+    @classmethod
+    def open(
+        cls, disk: Disk, path: str, *, node_id: int, cluster_id: str | None = None
+    ) -> DataFolder:
+        """Lock the folder, making it first where there is none.
+
+        cluster_id: None takes the folder's own, or a new one for a new folder. Raises
+        StorageError when it cannot be written or another server holds it,
+        PreconditionFailedError when it is another cluster's, node's or format's.
+        """
+        path = os.path.abspath(path)
+        try:
+            os.makedirs(path, exist_ok=True)
+            lock = _take_lock(path)
+        except OSError as error:
+            raise storage_error(error, f"data folder {path} cannot be used") from error
+        try:
+            for name in ("streams", "metadata", "quarantine"):
+                os.makedirs(os.path.join(path, name), exist_ok=True)
+            cluster_id = _check_identity(disk, path, node_id, cluster_id)
+            return cls(disk, path, cluster_id, node_id, lock)
+        except OSError as error:
+            os.close(lock)
+            raise storage_error(error, f"data folder {path} cannot be used") from error
+        except (StorageError, PreconditionFailedError):
+            os.close(lock)
+            raise
+
+    @property
+    def metadata_directory(self) -> str:
+        return os.path.join(self.path, "metadata")
+
+    def stream_directory(self, stream_id: int) -> str:
+        return os.path.join(self.path, "streams", str(stream_id))
+
+    def stream_ids(self) -> list[int]:
+        """The streams that have a folder here, whether or not anybody knows them."""
+        names = os.listdir(os.path.join(self.path, "streams"))
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def free_bytes(self) -> int:
+        """Space left for us on the file system."""
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    # Streams that are no longer registered: set aside at once, deleted much later.
+
+    def quarantine(self, stream_id: int) -> None:
+        """Set a stream's folder aside. Only after a metadata barrier said nobody knows it."""
+        target = os.path.join(self.path, "quarantine", f"{stream_id}.{time.time_ns() // 1000}")
+        try:
+            self._disk.rename(self.stream_directory(stream_id), target)
+            self._disk.fsync_directory(os.path.dirname(target))
+            self._disk.fsync_directory(os.path.join(self.path, "streams"))
+        except OSError as error:
+            raise storage_error(error, f"setting stream {stream_id} aside") from error
+
+    def delete_quarantined(self, older_than_us: int) -> list[str]:
+        """Delete what was set aside at least that long ago; returns the names."""
+        root = os.path.join(self.path, "quarantine")
+        limit = time.time_ns() // 1000 - older_than_us
+        deleted = []
+        for name in sorted(os.listdir(root)):
+            since = name.rpartition(".")[2]
+            if since.isascii() and since.isdigit() and int(since) <= limit:
+                shutil.rmtree(os.path.join(root, name))
+                deleted.append(name)
+        return deleted
+
+    # How runs begin and end.
+
+    def note_incarnation(self, incarnation: int) -> None:
+        """Remember, durably, under which incarnation this run registered."""
+        self._incarnation = incarnation
+        self._write_session(clean=False)
+
+    def close(self, *, clean: bool) -> None:
+        """Let go of the folder. clean: every log was flushed and closed cleanly before."""
+        try:
+            if clean:
+                self._write_session(clean=True)
+        finally:
+            os.close(self._lock)
+
+    def _begin_run(self) -> LastRun:
+        state = read_state(self._disk, self._session_path, _KIND, self._owner)
+        last_run = LastRun()
+        if state is not None:
+            last_run = LastRun(
+                clean=state.get("clean") is True,
+                same_boot=state.get("boot_id") == _boot_id(),
+                incarnation=int(state.get("incarnation", -1)),
+            )
+        self._write_session(clean=False)
+        return last_run
+
+    def _write_session(self, *, clean: bool) -> None:
+        state = {"clean": clean, "boot_id": _boot_id(), "incarnation": self._incarnation}
+        write_state(self._disk, self._session_path, _KIND, self._owner, state)
+
+    @property
+    def _session_path(self) -> str:
+        return os.path.join(self.path, "session")
+
+    @property
+    def _owner(self) -> str:
+        return f"{self.cluster_id}/{self.node_id}"
+
+
+def _boot_id() -> str:
+    return Path(_BOOT_ID_PATH).read_text().strip()
+
+
+def _take_lock(path: str) -> int:
+    """The descriptor that holds the lock until it is closed, or the process dies."""
+    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise StorageError(f"data folder {path} is in use by another running server") from error
+    return lock
+
+
+def _check_identity(disk: Disk, path: str, node_id: int, cluster_id: str | None) -> str:
+    """Hold meta.json against what is expected, or write it; returns the cluster id."""
+    file = os.path.join(path, "meta.json")
+    if not disk.exists(file):
+        if os.listdir(os.path.join(path, "streams")):
+            raise PreconditionFailedError(
+                f"{path} holds streams but no meta.json; restore the file, or move the folder away"
+            )
+        cluster_id = cluster_id or uuid.uuid4().hex
+        meta = {"format_version": FORMAT_VERSION, "cluster_id": cluster_id, "node_id": node_id}
+        disk.write_atomic(file, json.dumps(meta, indent=2).encode() + b"\n")
+        disk.fsync_directory(os.path.dirname(path))
+        return cluster_id
+    found_version, found_cluster, found_node = _read_identity(disk, file)
+    if found_version != FORMAT_VERSION:
+        raise PreconditionFailedError(
+            f"{path} has format {found_version}; this software uses format {FORMAT_VERSION}"
+        )
+    if found_node != node_id:
+        raise PreconditionFailedError(
+            f"{path} belongs to node {found_node}, and this is node {node_id}"
+        )
+    if cluster_id is not None and found_cluster != cluster_id:
+        raise PreconditionFailedError(
+            f"{path} belongs to cluster {found_cluster}, and this is cluster {cluster_id}"
+        )
+    return found_cluster
+
+
+def _read_identity(disk: Disk, file: str) -> tuple[int, str, int]:
+    try:
+        meta = json.loads(disk.read_file(file))
+        return int(meta["format_version"]), str(meta["cluster_id"]), int(meta["node_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreconditionFailedError(
+            f"{file} is damaged; restore it, or move the folder away and start anew"
+        ) from error

@@ -1,0 +1,244 @@
+"""One segment: a file of whole batches, and where to find things in it.
+
+Only the last segment of a log grows; the others are sealed and never change again. A segment
+holds no descriptor and, until somebody looks something up, no index.
+
+Invariant: `end` is the pair (bytes, next offset) up to which the file is known to be batches. It
+is replaced as one, so that a reader in another thread never sees half an append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jetstream_protocol.batch import BatchHeader
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles.names import index_name, segment_name
+from jetstream_protocol.logfiles.scan import walk
+from jetstream_server.log.disk import Disk, is_full
+from jetstream_server.log.index import Index
+
+_SEEK_BYTES = 8192
+"""Read at a time between two index entries, which are little more than 4 KiB apart when the
+batches are small; of large batches it reads one header and some body."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Whole batches in one segment file: what to send, and which offsets that covers."""
+
+    path: str
+    position: int
+    length: int
+    base_offset: int
+    next_offset: int
+
+
+class Segment:
+    """Finds batches by offset, size and time. Methods raise OSError and CorruptBatchError."""
+
+    __slots__ = (
+        "_disk", "_index", "_index_is_loaded", "_index_path", "_interval_bytes",
+        "base_offset", "end", "path",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, size: int, next_offset: int,
+        *, interval_bytes: int, index: Index | None = None,
+    ) -> None:  # fmt: skip
+        self._disk = disk
+        self._interval_bytes = interval_bytes
+        self._index = index
+        self._index_is_loaded = False  # from the file, and so not yet held against the segment
+        self._index_path = f"{directory}/{index_name(base_offset)}"
+        self.base_offset = base_offset
+        self.path = f"{directory}/{segment_name(base_offset)}"
+        self.end = (size, next_offset)
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, base_offset: int, interval_bytes: int) -> Segment:
+        """A new, empty segment file; its name is not yet synced."""
+        segment = cls(
+            disk, directory, base_offset, 0, base_offset,
+            interval_bytes=interval_bytes, index=Index(interval_bytes),
+        )  # fmt: skip
+        disk.create(segment.path)
+        return segment
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches."""
+        return self.end[0]
+
+    @property
+    def next_offset(self) -> int:
+        return self.end[1]
+
+    @property
+    def index(self) -> Index:
+        """Loaded when first needed, and rebuilt from the batches unless the file is good."""
+        index = self._index
+        if index is None:
+            index = self._load_index() or self._rebuild_index()
+        return index
+
+    def read(self, position: int, length: int) -> bytes:
+        return self._disk.pread(self.path, position, length)
+
+    def headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches in [start, end). CorruptBatchError names the file."""
+        try:
+            yield from walk(self.read, start, end, bodies=False, chunk_bytes=_SEEK_BYTES)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(error.reason, self.path, error.position) from error
+
+    # Looking up.
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader]:
+        """Position and header of the batch that holds `offset`, which lies in this segment."""
+        try:
+            return self._seek(offset)
+        except CorruptBatchError:
+            if not self._index_is_loaded:
+                raise
+            self._rebuild_index()  # The index may be the liar.
+            return self._seek(offset)
+
+    def _seek(self, offset: int) -> tuple[int, BatchHeader]:
+        size = self.size
+        index = self.index
+        slot = index.slot_of_offset(offset)
+        expected, start, _ = index.entry(slot) if slot >= 0 else (self.base_offset, 0, 0)
+        for position, header in self.headers(start, size):
+            if header.base_offset != expected:
+                raise CorruptBatchError(
+                    f"batch at offset {header.base_offset} where {expected} is next",
+                    self.path, position,
+                )  # fmt: skip
+            if header.next_offset > offset:
+                return position, header
+            expected = header.next_offset
+        raise CorruptBatchError(f"batches end before offset {offset}", self.path, size)
+
+    def slice_from(
+        self, position: int, header: BatchHeader, bytes_max: int, limit_offset: int
+    ) -> LogSlice:
+        """The batch at `position` and those behind it that fit in both bounds."""
+        size, next_offset = self.end
+        reach = position + bytes_max
+        if next_offset <= limit_offset and size <= reach:
+            return LogSlice(self.path, position, size - position, header.base_offset, next_offset)
+        end, end_offset = position + header.length, header.next_offset
+        index = self.index
+        slot = min(index.slot_of_position(reach), index.slot_of_offset(limit_offset))
+        if slot >= 0:
+            # All before an entry at or below the limit lies wholly below the limit.
+            entry_offset, entry_position, _ = index.entry(slot)
+            if entry_position > end:
+                end, end_offset = entry_position, entry_offset
+        try:
+            for _, following in self.headers(end, size):
+                if end + following.length > reach or following.next_offset > limit_offset:
+                    break
+                end, end_offset = end + following.length, following.next_offset
+        except CorruptBatchError:
+            pass  # What lies before it is good; whoever reads on from there is told.
+        return LogSlice(self.path, position, end - position, header.base_offset, end_offset)
+
+    def first_timestamp(self) -> int | None:
+        """Append timestamp of the first batch; None: no batch."""
+        index = self.index
+        return index.entry(0)[2] if len(index) else None
+
+    def find_timestamp(self, timestamp: int) -> BatchHeader | None:
+        """The first batch appended at `timestamp` or later; None: all are older."""
+        index = self.index
+        slot = index.slot_before_timestamp(timestamp)
+        start = index.entry(slot)[1] if slot >= 0 else 0
+        for _, header in self.headers(start, self.size):
+            if header.append_timestamp >= timestamp:
+                return header
+        return None
+
+    # Changing.
+
+    def write(self, buffers: tuple[bytes | bytearray | memoryview, ...]) -> None:
+        """Write behind the last batch. `end` does not move: `wrote` does that, per batch."""
+        self._disk.write(self.path, self.end[0], buffers)
+
+    def wrote(self, base_offset: int, next_offset: int, length: int, timestamp: int) -> None:
+        """Account for one batch that was written at the end."""
+        position = self.end[0]
+        self.index.add(base_offset, position, timestamp)
+        self._index_is_loaded = False
+        self.end = (position + length, next_offset)
+
+    def undo_write(self) -> None:
+        """Cut off whatever a failed write left behind the last batch."""
+        self._disk.truncate(self.path, self.size)
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Drop the batches from `position` on; the first dropped one began at `next_offset`."""
+        index = self.index
+        self.end = (position, next_offset)
+        self.remove_index()
+        index.truncate(position)
+        self._index = index
+        self._disk.truncate(self.path, position)
+
+    def remove(self) -> None:
+        """Remove both files."""
+        self.remove_index()
+        self._disk.remove(self.path)
+
+    # The index's file.
+
+    def adopt_index(self, index: Index) -> None:
+        """Use an index that was built from the batches."""
+        self._index = index
+        self._index_is_loaded = False
+
+    def save_index(self) -> None:
+        """Write the index's file, unless it says the same already."""
+        if self._index is None or self._index_is_loaded:
+            return
+        data = self._index.to_bytes(self.base_offset, self.size)
+        try:
+            self._disk.write_atomic(self._index_path, data, durable=False)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return  # A cache is not worth failing for; it stays in memory.
+        self._index_is_loaded = True
+
+    def unload_index(self) -> None:
+        """Free the index's memory, if its file can give it back."""
+        if self._index_is_loaded:
+            self._index = None
+
+    def remove_index(self) -> None:
+        self._index_is_loaded = False
+        if self._disk.exists(self._index_path):
+            self._disk.remove(self._index_path)
+
+    def _load_index(self) -> Index | None:
+        try:
+            data = self._disk.read_file(self._index_path)
+            index = Index.from_bytes(data, self.base_offset, self.size, self._interval_bytes)
+        except (FileNotFoundError, CorruptBatchError):
+            return None
+        self._index = index
+        self._index_is_loaded = True
+        return index
+
+    def _rebuild_index(self) -> Index:
+        index = Index(self._interval_bytes)
+        try:
+            for position, header in self.headers(0, self.size):
+                index.add(header.base_offset, position, header.append_timestamp)
+        except CorruptBatchError:
+            pass  # It covers what can be read; reading on from there reports the damage.
+        self._index = index
+        self._index_is_loaded = False
+        return index

@@ -1,0 +1,102 @@
+"""The segments of a log, in order of their base offsets, and what spans several of them.
+
+The list is replaced, never changed, so that a reader in another thread keeps the one it began
+with. Only the loop thread replaces it. A log that was ever written to has at least one segment;
+the last one grows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from jetstream_protocol.batch import BatchHeader
+from jetstream_server.log.segment import Segment
+
+_LOADED_INDEXES_MAX = 4
+"""Indexes of sealed segments kept in memory per log: readers move through few segments at once,
+and the index of a full one takes 1.5 MiB."""
+
+
+class Segments:
+    """Methods raise OSError and CorruptBatchError."""
+
+    __slots__ = ("_list", "_loaded")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._list = segments
+        self._loaded: list[Segment] = []  # sealed, with an index in memory, oldest first
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    @property
+    def last(self) -> Segment | None:
+        return self._list[-1] if self._list else None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._list)
+
+    @property
+    def base_offsets(self) -> list[int]:
+        return [segment.base_offset for segment in self._list]
+
+    def holding(self, offset: int) -> Segment:
+        """The segment that holds `offset`, which is not before the first one."""
+        segments = self._list
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
+        return segments[at - 1]
+
+    def find_timestamp(self, timestamp: int) -> BatchHeader | None:
+        """The first batch appended at `timestamp` or later; None: all are older."""
+        segments = self._list
+        for segment in segments[max(self._last_begun_before(segments, timestamp), 0) :]:
+            header = segment.find_timestamp(timestamp)
+            if header is not None:
+                return header
+        return None
+
+    def _last_begun_before(self, segments: list[Segment], timestamp: int) -> int:
+        """The slot of the last segment whose first batch is older than that; -1: none."""
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            first = segments[middle].first_timestamp()
+            self.note_loaded(segments[middle])
+            if first is not None and first < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def note_loaded(self, segment: Segment) -> None:
+        """Called when a segment's index was used: keeps only a few in memory."""
+        if segment is self._list[-1] or segment in self._loaded:
+            return
+        self._loaded.append(segment)
+        if len(self._loaded) > _LOADED_INDEXES_MAX:
+            self._loaded.pop(0).unload_index()
+
+    def append(self, segment: Segment) -> None:
+        sealed = self.last
+        self._list = [*self._list, segment]
+        if sealed is not None:
+            self.note_loaded(sealed)
+
+    def drop_behind(self, offset: int) -> list[Segment]:
+        """Take out the segments that begin behind `offset`; the caller removes the files."""
+        at = bisect_right(self._list, offset, key=lambda segment: segment.base_offset)
+        dropped = self._list[at:]
+        self._keep(self._list[:at], dropped)
+        return dropped
+
+    def drop_before(self, offset: int) -> list[Segment]:
+        """Take out the segments wholly below `offset`, never the last one."""
+        at = bisect_right(self._list, offset, key=lambda segment: segment.base_offset)
+        dropped = self._list[: max(at - 1, 0)]
+        self._keep(self._list[len(dropped) :], dropped)
+        return dropped
+
+    def _keep(self, kept: list[Segment], dropped: list[Segment]) -> None:
+        self._list = kept
+        self._loaded = [segment for segment in self._loaded if segment not in dropped]
