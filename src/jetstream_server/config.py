@@ -251,7 +251,8 @@ def load(
 ) -> Config:
     """The configuration from `path` (None: defaults), the environment, and `overrides`.
 
-    `overrides` are top-level keys set by the command line, of the right types; they win. Raises ConfigurationError.
+    `overrides` are top-level keys set by the command line, of the right types; they win.
+    Raises ConfigurationError.
     """
     values = {} if path is None else _read(path)
     _check_variables(environment)

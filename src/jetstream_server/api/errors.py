@@ -1,7 +1,7 @@
 """Turns what a handler raises into a gRPC status, in one place for every RPC.
 
-A JetstreamError becomes its status of errors.CODES, with the whole `Error` in the trailing metadata.
-Anything else is a bug of ours: logged with its traceback, answered as `internal`.
+A JetstreamError becomes its status of errors.CODES, with the whole `Error` in the trailing
+metadata. Anything else is a bug of ours: logged with its traceback, answered as `internal`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class ErrorInterceptor(aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or "jetstream" not in method:
@@ -51,9 +51,9 @@ class ErrorInterceptor(aio.ServerInterceptor):
         }
         if handler.unary_unary is not None:
             answer = _guarded(handler.unary_unary, method)
-            return grpc.unary_unary_rpc_method_handler(answer, **coders)  # type: ignore[arg-type]
+            return grpc.unary_unary_rpc_method_handler(answer, **coders)
         stream = _guarded_stream(handler.unary_stream, method)
-        return grpc.unary_stream_rpc_method_handler(stream, **coders)  # type: ignore[arg-type]
+        return grpc.unary_stream_rpc_method_handler(stream, **coders)
 
 
 def _guarded(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable[Any]]:

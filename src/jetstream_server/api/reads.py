@@ -13,11 +13,11 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
-from jetstream_server.replication.residency import make_resident
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.fetch import WAIT_MS_LIMIT, FetchPosition, fetch
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.residency import make_resident
 
 _Context = aio.ServicerContext[Any, Any]
 QUERIES_MAX = 100_000

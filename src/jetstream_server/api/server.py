@@ -69,5 +69,3 @@ class ApiServer:
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(_STOP_SECONDS)
-
-

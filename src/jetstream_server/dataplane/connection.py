@@ -23,8 +23,8 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
-from jetstream_server.replication.residency import make_resident
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.residency import make_resident
 
 PENDING_MAX = 64
 TURN_BYTES = 1024 * 1024
@@ -91,7 +91,7 @@ class Connection:
         self._tasks.discard(task)
         self._slots.release()
         if not task.cancelled() and task.exception() is not None:
-            # Its frame may be half sent: the stream of frames cannot go on. Closing wakes the reader.
+            # Its frame may be half sent, so no other can follow. Closing wakes the reader.
             self._shut_down()
 
     def _shut_down(self) -> None:

@@ -81,7 +81,7 @@ def _expect(
         expected = outcome.expected_stream
         if expected != stream_name.encode():
             return PreconditionFailedError(
-                f"expected stream {ascii(expected.decode('utf-8', 'replace'))}, "
+                f"expected stream {expected.decode('utf-8', 'replace')!a}, "
                 f"this is {stream_name!r}"
             )
     return outcome

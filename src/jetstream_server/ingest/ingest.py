@@ -10,10 +10,14 @@ import asyncio
 
 import structlog
 
-from jetstream_protocol.errors import StorageError, StreamNotFoundError, UnavailableError
+from jetstream_protocol.errors import (
+    PermissionDeniedError,
+    StorageError,
+    StreamNotFoundError,
+    UnavailableError,
+)
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.connection import NatsConnection
-from jetstream_server.ingest.parser import Delivery
 from jetstream_server.ingest.stream import Bounds, StreamIngest
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
@@ -51,17 +55,25 @@ class Ingest:
 
     def _subscribe(self, ingest: StreamIngest) -> None:
         stream = ingest.replica.stream
-        ingest.sid = self._connection.subscribe(stream.subject, stream.group, self._deliver)
+        ingest.sid = self._connection.subscribe(
+            stream.subject, stream.group, ingest.deliver, self._refused
+        )
         self._by_sid[ingest.sid] = ingest
 
     def _unsubscribe(self, ingest: StreamIngest) -> None:
         if self._by_sid.pop(ingest.sid, None) is not None:
             self._connection.unsubscribe(ingest.sid)
 
-    def _deliver(self, delivery: Delivery) -> None:
-        ingest = self._by_sid.get(delivery.sid)
-        if ingest is not None:  # Else it was on its way when we unsubscribed.
-            ingest.deliver(delivery)
+    def _refused(self, sid: int, error: PermissionDeniedError) -> None:
+        """NATS does not let us subscribe: the stream hears nothing until that is mended."""
+        ingest = self._by_sid.get(sid)
+        if ingest is not None:
+            ingest.refusal = error
+            logger.error(
+                "stream receives nothing: NATS refuses its subscription",
+                stream=ingest.replica.stream.full_name,
+                reason=error.message,
+            )
 
     def stopped_leading(self, replica: Replica) -> None:
         ingest = self._streams.pop(replica.stream.id, None)
@@ -89,29 +101,31 @@ class Ingest:
     async def confirm(self, stream_id: int) -> None:
         """Return once the NATS server has the stream's subscription.
 
-        Raises UnavailableError when it does not answer, StreamNotFoundError when the stream is not
-        led here (any more).
+        Raises UnavailableError when it does not answer, PermissionDeniedError when it refuses,
+        StreamNotFoundError when the stream is not led here (any more).
         """
-        if stream_id not in self._streams:
+        ingest = self._streams.get(stream_id)
+        if ingest is None:
             raise StreamNotFoundError("the stream was deleted while it was being created")
         try:
             await self._connection.flush(CONFIRM_SECONDS)
-        except (TimeoutError, ConnectionError) as error:
+        except UnavailableError as error:
             raise UnavailableError(
-                "the stream exists, but NATS did not confirm its subscription; check the NATS "
-                "server and create the stream again"
+                "the stream exists, but NATS did not confirm its subscription "
+                f"({error.message}); create it again once NATS answers"
             ) from error
+        if ingest.refusal is not None:
+            raise PermissionDeniedError(
+                f"the stream exists, but NATS does not let this server subscribe to "
+                f"{ingest.replica.stream.subject!r}: {ingest.refusal.message}"
+            )
 
     async def stop(self) -> None:
         """Unsubscribe, store what is on its way, acknowledge what commits, and disconnect."""
-        for ingest in self._streams.values():
-            if ingest.sid in self._by_sid:
-                self._connection.unsubscribe(ingest.sid)
         try:
-            # Behind the PONG nothing more is delivered; until then deliveries are still taken.
-            await self._connection.flush(CONFIRM_SECONDS)
-        except (TimeoutError, ConnectionError):
-            logger.warning("NATS did not confirm the end of the subscriptions")
+            await self._connection.drain_subscriptions()
+        except UnavailableError as error:
+            logger.warning("NATS did not confirm the end of the subscriptions", reason=str(error))
         self._by_sid.clear()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while any(ingest.pending_count for ingest in self._streams.values()):

@@ -20,6 +20,7 @@ from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import (
     JetstreamError,
     MessageTooLargeError,
+    PermissionDeniedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -29,7 +30,7 @@ from jetstream_server.ingest.parser import Delivery
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
-Write = Callable[[bytes], None]
+Write = Callable[[bytes], bool]
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class StreamIngest:
 
     __slots__ = (
         "_acknowledges", "_bounds", "_format", "_pending", "_policy", "_replicas", "_write",
-        "replica", "sid",
+        "refusal", "replica", "sid",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +79,8 @@ class StreamIngest:
     ) -> None:
         self.replica = replica
         self.sid = 0
+        self.refusal: PermissionDeniedError | None = None
+        """Why NATS does not let us subscribe, as far as it said so."""
         self._replicas = replicas
         self._policy = policy
         self._bounds = bounds

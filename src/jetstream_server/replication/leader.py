@@ -30,7 +30,7 @@ class LeaderState:
         self._min_insync = min_insync_replicas
         self._counts_flushed = counts_flushed
         # A replica not heard of holds nothing yet, as far as this leadership knows.
-        self._positions = {replica: high_watermark for replica in isr}
+        self._positions = dict.fromkeys(isr, high_watermark)
         self.high_watermark = high_watermark
 
     def check_can_append(self) -> None:

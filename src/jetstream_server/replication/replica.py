@@ -18,6 +18,7 @@ from jetstream_protocol.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     StreamNotFoundError,
+    UnknownEpochError,
 )
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.streams import StreamMetadata
@@ -141,6 +142,11 @@ class Replica:
     def _check_history(self, offset: int, last_epoch: int) -> None:
         if last_epoch < 0 or offset == 0:
             return
+        if last_epoch > self.stream.leader_epoch:
+            raise UnknownEpochError(
+                f"leader epoch {last_epoch} of stream {self.stream.name!r} is not known here yet; "
+                "try again"
+            )
         epoch, end_offset = self.log.epochs.end_offset_for(last_epoch, self.log.log_end_offset)
         if epoch != last_epoch or end_offset < offset:
             raise DivergedError(

@@ -1,0 +1,315 @@
+"""One node, put together: what starts in which order, and stops in the reverse.
+
+data folder (lock) ─> metadata ─> replicas (recovery) ─> NATS, ingest ─> data plane, gRPC, HTTP
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import ssl
+import time
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+
+from jetstream_protocol.errors import JetstreamError, StreamNotFoundError, UnavailableError
+from jetstream_protocol.types import NodeId
+from jetstream_server.api.cluster import ClusterService
+from jetstream_server.api.http import HttpServer
+from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
+from jetstream_server.api.reads import ReadsService
+from jetstream_server.api.server import ApiServer
+from jetstream_server.api.streams import StreamsService
+from jetstream_server.authorization import authorize
+from jetstream_server.config import PORTS, Config, NatsConfig, NodeConfig, split_address
+from jetstream_server.dataplane.server import DataPlaneServer
+from jetstream_server.ingest.acks import AckPolicy
+from jetstream_server.ingest.auth import Credentials
+from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.handshake import LinkOptions
+from jetstream_server.ingest.ingest import Ingest
+from jetstream_server.ingest.nats_child import NatsChild
+from jetstream_server.ingest.stream import Bounds
+from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.flusher import Flusher
+from jetstream_server.log.folder import DataFolder
+from jetstream_server.metadata.controller import Placer
+from jetstream_server.metadata.log import SingleNodeMetadataLog
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.replicas import Replicas
+
+SPACE_CHECK_SECONDS = 1.0
+NATS_CONNECT_SECONDS = 10.0
+"""How long a start waits for NATS; without it the node serves reads and goes on trying."""
+
+logger = structlog.get_logger("jetstream.server")
+new_event_loop = uvloop.new_event_loop
+
+
+class StartError(Exception):
+    """The node cannot start; the message is one line that says why."""
+
+
+async def serve(config: Config, node: NodeConfig) -> None:
+    """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    server = Server(config, node)
+    try:
+        await server.start()
+        print(server.ready_line(), flush=True)
+        await stopped.wait()
+        logger.info("stopping")
+    finally:
+        await server.stop()
+
+
+class Server:
+    """One node: `start`, then `stop`, once each."""
+
+    def __init__(self, config: Config, node: NodeConfig) -> None:
+        self._config = config
+        self._node = node
+        self._stack = AsyncExitStack()
+        self._reasons_not_ready: list[str] = ["starting"]
+        self._left_clean = False
+
+    async def start(self) -> None:
+        """Raises StartError; what was started by then is stopped by `stop`."""
+        try:
+            await self._start()
+        except JetstreamError as error:
+            raise StartError(error.message) from error
+        except OSError as error:
+            raise StartError(str(error)) from error
+
+    async def _start(self) -> None:
+        self._disk = OsDisk()
+        self._stack.callback(self._disk.close)
+        self._folder = DataFolder.open(self._disk, str(self._config.data), node_id=self._node.id)
+        self._stack.callback(self._close_folder)
+        await self._start_metadata()
+        await self._start_replicas()
+        await self._start_ingest()
+        await self._start_listeners()
+        self._reasons_not_ready.clear()
+
+    async def _start_metadata(self) -> None:
+        node = self._node
+        self._metadata = SingleNodeMetadataLog(self._folder.metadata_directory, NodeId(node.id))
+        await self._metadata.start()
+        self._stack.push_async_callback(self._metadata.close)
+        await self._metadata.propose(
+            {
+                "op": "set_cluster",
+                "cluster_id": self._folder.cluster_id,
+                "ack_subjects": self._config.ingest.ack_subjects,
+            }
+        )
+        registered = await self._metadata.propose(
+            {
+                "op": "register_node",
+                "node_id": node.id,
+                "rack": node.rack,
+                "addresses": {port: getattr(node, port).advertise for port in PORTS},
+            }
+        )
+        self._folder.note_incarnation(registered["incarnation"])
+        self._placer = Placer(self._metadata.registry)
+
+    async def _start_replicas(self) -> None:
+        loop = asyncio.get_running_loop()
+        log = self._config.log
+        flusher = Flusher(loop.call_soon_threadsafe)
+        self._stack.callback(flusher.close)
+        self._replicas = Replicas(
+            node_id=self._node.id,
+            registry=self._metadata.registry,
+            disk=self._disk,
+            directory=f"{self._folder.path}/streams",
+            config=LogConfig(segment_bytes=log.segment_bytes),
+            flusher=flusher,
+            flush_interval_seconds=log.flush_interval_ms / 1000,
+            clock_us=lambda: time.time_ns() // 1000,
+        )
+
+    async def _start_ingest(self) -> None:
+        ingest = self._config.ingest
+        servers = list(self._config.nats.servers)
+        if self._config.nats.embedded:
+            servers = [await self._start_embedded_nats()]
+        self._connection = NatsConnection(
+            servers,
+            _link_options(self._config.nats, self._node.id),
+            on_disconnect=lambda reason: self._ingest.disconnected(reason),
+        )
+        self._bounds = Bounds(ingest.pending_acks_max, ingest.uncommitted_bytes_max)
+        self._ingest = Ingest(
+            self._connection, self._replicas, AckPolicy(ingest.ack_subjects), self._bounds
+        )
+        self._replicas.listener = self._ingest
+        self._replicas.start(clean=self._folder.last_run.clean)
+        self._metadata.watch(self._replicas.apply)
+        self._stack.callback(self._close_replicas)
+        try:
+            await self._connection.connect(NATS_CONNECT_SECONDS)
+        except UnavailableError as error:
+            # The log can be read all the same; the connection goes on trying.
+            logger.error("no NATS server reached: nothing is stored", reason=error.message)
+        self._stack.push_async_callback(self._ingest.stop)
+        self._watch_space = asyncio.get_running_loop().create_task(self._check_space())
+        self._stack.callback(self._watch_space.cancel)
+
+    async def _start_embedded_nats(self) -> str:
+        host, port = split_address(self._config.nats.embedded_listen)
+        child = NatsChild(Path(self._folder.path, "nats"), host=host, port=port)
+        await child.start()
+        self._stack.push_async_callback(child.stop)
+        return child.url
+
+    def _close_replicas(self) -> None:
+        self._left_clean = self._replicas.close()
+
+    def _close_folder(self) -> None:
+        self._folder.close(clean=self._left_clean)
+
+    async def _start_listeners(self) -> None:
+        node = self._node
+        self._data_plane = DataPlaneServer(
+            self._replicas, authorize, node_id=node.id, cluster_id=self._folder.cluster_id
+        )
+        await self._data_plane.start(*split_address(node.data.listen))
+        self._stack.push_async_callback(self._data_plane.close)
+        api = ApiServer(
+            StreamsService(self._metadata, self._replicas, authorize, self._create_stream),
+            ReadsService(self._replicas, authorize),
+            ClusterService(
+                self._metadata,
+                authorize,
+                node_id=node.id,
+                version=version("jetstream-log"),
+                nats_urls=self._nats_urls,
+            ),
+        )
+        await api.start(node.grpc.listen)
+        self._stack.push_async_callback(api.stop)
+        http = HttpServer(self._not_ready, [NodeMetrics(self._replicas, self._numbers)])
+        await http.start(*split_address(node.http.listen))
+        self._stack.push_async_callback(http.stop)
+
+    async def stop(self) -> None:
+        """Stop in the reverse order of the start; everything acknowledged is on its way to disk."""
+        self._reasons_not_ready.append("stopping")
+        await self._stack.aclose()
+
+    def ready_line(self) -> str:
+        """What a person or a script needs to know, on one line."""
+        node = self._node
+        return (
+            f"jetstream-server ready: node={node.id} grpc={node.grpc.advertise} "
+            f"data={node.data.advertise} http=http://{node.http.advertise} "
+            f"nats={','.join(self._nats_urls())} folder={self._config.data}"
+        )
+
+    async def _create_stream(
+        self, name: str, subject: str, config: dict[str, Any]
+    ) -> tuple[StreamMetadata, bool]:
+        """Place and create a stream, and see its subscription confirmed. Idempotent."""
+        settings = {key: value for key, value in config.items() if value is not None}
+        group = settings.pop("group")
+        placement = self._placer.place(settings.get("replicas"))
+        try:
+            result = await self._metadata.propose(
+                {
+                    "op": "create_stream",
+                    "name": name,
+                    "subject": subject,
+                    "group": group,
+                    "config": settings,
+                    "replicas": placement,
+                    "created_at_us": time.time_ns() // 1000,
+                }
+            )
+        finally:
+            self._placer.settle(placement)
+        stream_id = result["stream_id"]
+        await self._ingest.confirm(stream_id)
+        stream = self._metadata.registry.streams.get(stream_id)
+        if stream is None:
+            raise StreamNotFoundError("the stream was deleted while it was being created")
+        return stream, result["created"]
+
+    def _nats_urls(self) -> tuple[str, ...]:
+        return tuple(self._config.nats.advertise) or self._connection.urls
+
+    def _not_ready(self) -> list[str]:
+        reasons = list(self._reasons_not_ready)
+        if not reasons:
+            if not self._connection.is_connected:
+                reasons.append("not connected to NATS")
+            if self._replicas.full_reason:
+                reasons.append(self._replicas.full_reason)
+        return reasons
+
+    def _numbers(self) -> NodeNumbers:
+        counters = self._connection.counters
+        return NodeNumbers(
+            data_plane_connections=self._data_plane.connection_count,
+            nats_disconnects=counters.disconnects,
+            nats_reconnects=counters.reconnects,
+            pending_acks=self._bounds.pending_acks,
+            uncommitted_bytes=self._bounds.uncommitted_bytes,
+        )
+
+    async def _check_space(self) -> None:
+        """Refuse appends while the disk is below its reserve (design 5, "Disk watermarks")."""
+        reserve = self._config.log.disk_reserve_bytes
+        while True:
+            free = shutil.disk_usage(self._config.data).free
+            reason = ""
+            if free < reserve:
+                reason = f"the disk has {free} bytes free, below the reserve of {reserve}"
+            if bool(reason) != bool(self._replicas.full_reason):
+                logger.log(
+                    logging.ERROR if reason else logging.INFO,
+                    "no appends: disk full" if reason else "appends again: the disk has room",
+                    free_bytes=free,
+                    reserve_bytes=reserve,
+                )
+            self._replicas.full_reason = reason
+            await asyncio.sleep(SPACE_CHECK_SECONDS)
+
+
+def _link_options(nats: NatsConfig, node_id: int) -> LinkOptions:
+    """How to log in at NATS. Raises StartError for files that cannot be used."""
+    context = None
+    if nats.tls is not None:
+        try:
+            context = ssl.create_default_context(cafile=nats.tls.ca_file)
+            if nats.tls.certificate_file is not None:
+                context.load_cert_chain(nats.tls.certificate_file, nats.tls.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise StartError(f"nats.tls: {error}") from error
+    return LinkOptions(
+        name=f"jetstream-node-{node_id}",
+        version=version("jetstream-log"),
+        credentials=Credentials(
+            user=nats.user,
+            password=nats.password,
+            token=nats.token,
+            nkey_seed_file=nats.nkey_seed_file,
+            credentials_file=nats.credentials_file,
+        ),
+        tls=context,
+        tls_handshake_first=nats.tls is not None and nats.tls.handshake_first,
+    )
