@@ -1,0 +1,171 @@
+"""The documentation is held against the code: what it lists exists, what exists it lists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from jetstream_protocol import batch
+from jetstream_protocol.errors import CODES
+from jetstream_server import config
+
+TREE = Path(__file__).resolve().parent.parent
+DOCS = TREE / "docs"
+PAGES = sorted([TREE / "README.md", TREE / "CHANGELOG.md", *DOCS.rglob("*.md")])
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def table_rows(text: str) -> Iterator[list[str]]:
+    """The cells of every table row, stripped; header and ruler rows included."""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(TREE)))
+def test_every_link_between_pages_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = path.parent / name if name else path
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text()), target
+
+
+def test_every_guarantee_names_a_test_that_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page("guarantees.md"))
+    assert len(named) > 20
+    for file, test in named:
+        tree = ast.parse((TREE / file).read_text())
+        tests = {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+        assert test in tests, f"{file}::{test}"
+
+
+def test_every_row_of_the_guarantees_is_shown_by_a_test() -> None:
+    section = page("guarantees.md").partition("## The guarantees")[2].partition("\n## ")[0]
+    rows = [row for row in table_rows(section) if not set(row[0]) <= {"-", ":"}][1:]
+    assert rows
+    for row in rows:
+        assert "::test_" in row[-1], row[0]
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    requirements = list(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        requirements += extra
+    used = {re.split(r"[<>=;\[ ]", requirement)[0] for requirement in requirements}
+    explained = set()
+    for row in table_rows(page("adr/0002-dependencies.md")):
+        explained |= set(re.findall(r"`([^`]+)`", row[0]))
+    assert explained == used - {"jetstream-log"}
+
+
+def test_the_table_of_errors_is_the_one_of_the_code() -> None:
+    section = page("protocol.md").partition("## Errors")[2]
+    documented = {row[0]: row[1:5] for row in table_rows(section) if row[0].startswith("`")}
+    actual = {
+        f"`{spelling.code}`": [
+            spelling.grpc_status,
+            str(spelling.nats_code),
+            str(spelling.nats_err_code),
+            "yes" if error.retriable else "no",
+        ]
+        for error, spelling in CODES.items()
+    }
+    assert documented == actual
+
+
+def test_the_table_of_batch_flags_is_the_one_of_the_code() -> None:
+    section = page("file_formats.md").partition("### Flags")[2].partition("\n### ")[0]
+    documented = {row[2].strip("`"): int(row[1]) for row in table_rows(section) if "`" in row[2]}
+    assert documented == {flag.name: flag.value for flag in batch.Flags}
+
+
+def test_the_table_of_the_batch_header_is_the_one_of_the_code() -> None:
+    section = page("file_formats.md").partition("### Header")[2].partition("\n### ")[0]
+    documented = [row[2] for row in table_rows(section) if row[0].isdigit()]
+    assert documented == ["magic", *batch.BatchHeader._fields, "header_crc"]
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every configuration key, dotted; list items as `nodes[]`."""
+    for name, field in model.model_fields.items():
+        nested = [kind for kind in _models(field.annotation) if kind is not config.Endpoint]
+        is_list = getattr(field.annotation, "__origin__", None) is list and nested
+        key = f"{prefix}{name}{'[]' if is_list else ''}"
+        if not nested:
+            yield key
+        for kind in nested:
+            yield from keys(kind, f"{key}.")
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
+
+
+def test_every_configuration_key_is_described() -> None:
+    section = page("operations.md").partition("## Configuration")[2].partition("\n## ")[0]
+    documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
+    assert documented == set(keys(config.Config))
+
+
+def logged_events() -> Iterator[tuple[str, str]]:
+    """(level, event) of every structured log call that asks for attention."""
+    for path in (TREE / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            receiver = node.func.value
+            is_logger = isinstance(receiver, ast.Name | ast.Attribute) and "logger" in (
+                receiver.id if isinstance(receiver, ast.Name) else receiver.attr
+            )
+            if is_logger and node.func.attr in ("warning", "error", "critical", "log"):
+                for argument in node.args:
+                    for part in ast.walk(argument):
+                        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                            yield node.func.attr, part.value
+
+
+def test_every_log_line_that_asks_for_action_is_described() -> None:
+    section = page("operations.md").partition("## Log lines")[2].partition("\n## ")[0]
+    documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
+    events = {event for _, event in logged_events()}
+    assert events
+    assert documented == events
+
+
+@pytest.mark.parametrize("path", sorted((TREE / "config").glob("*.yaml")), ids=lambda p: p.name)
+def test_the_example_configurations_load(path: Path) -> None:
+    loaded = config.load(path, environment={})
+    assert loaded.nodes
+
+
+def test_documents_named_in_the_code_exist() -> None:
+    for path in [*(TREE / "src").rglob("*.py"), *(TREE / "proto").rglob("*.proto")]:
+        for name in re.findall(r"docs/[\w/]+\.md", path.read_text()):
+            assert (TREE / name).exists(), f"{path.relative_to(TREE)} names {name}"

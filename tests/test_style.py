@@ -1,0 +1,103 @@
+"""The tree keeps to its own rules: what a linter does not check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parent.parent
+FOLDERS = ("src", "tests", "benchmarks", "examples", "scripts", "spark_connector")
+SOURCES = sorted(
+    path
+    for folder in FOLDERS
+    for path in (TREE / folder).rglob("*.py")
+    if "generated" not in path.parts and "__pycache__" not in path.parts
+)
+PRODUCT = [path for path in SOURCES if path.relative_to(TREE).parts[0] != "tests"]
+TEXTS = sorted(
+    path
+    for path in [*TREE.glob("*.md"), *(TREE / "docs").rglob("*.md"), *(TREE / "config").glob("*")]
+    if path.is_file()
+)
+
+FUNCTION_LINES_MAX = 80
+"""Most are below 40; a hot loop that is read as a whole may need more."""
+FILE_LINES_MAX = 600
+"""Most are below 250; a longer file hides a noun."""
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(TREE))
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        name(path)
+        for path in PRODUCT
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_functions_can_be_read_as_a_whole() -> None:
+    long = [
+        f"{name(path)}: {function.name}"
+        for path in PRODUCT
+        for function in functions(ast.parse(path.read_text()))
+        if (function.end_lineno or 0) - function.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_files_are_about_one_noun() -> None:
+    long = [name(path) for path in PRODUCT if path.read_text().count("\n") > FILE_LINES_MAX]
+    assert long == []
+
+
+def test_nothing_is_left_for_later_or_for_one_machine() -> None:
+    pattern = re.compile(r"\b(TODO|FIXME|XXX)\b|/home/\w|/Users/\w|(?<!\w)/work/")
+    found = [
+        f"{name(path)}: {match.group()}"
+        for path in [*SOURCES, *TEXTS]
+        if path != Path(__file__)
+        for match in pattern.finditer(path.read_text())
+    ]
+    assert found == []
+
+
+def test_broad_handlers_say_whom_they_supervise() -> None:
+    """Only a supervisor may catch everything, and it says so on the spot."""
+    unexplained = []
+    for path in PRODUCT:
+        lines = path.read_text().splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            caught = node.type.id if isinstance(node.type, ast.Name) else ""
+            is_broad = node.type is None or caught in ("Exception", "BaseException")
+            if is_broad and not re.search(r"# noqa: BLE001 +\S", lines[node.lineno - 1]):
+                unexplained.append(f"{name(path)}:{node.lineno}")
+    assert unexplained == []
+
+
+def test_no_test_hides_another_of_the_same_name() -> None:
+    hidden = []
+    for path in SOURCES:
+        for scope in ast.walk(ast.parse(path.read_text())):
+            if isinstance(scope, ast.Module | ast.ClassDef):
+                tests = [
+                    node.name
+                    for node in scope.body
+                    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and node.name.startswith("test_")
+                ]
+                hidden += [f"{name(path)}: {test}" for test in tests if tests.count(test) > 1]
+    assert hidden == []
