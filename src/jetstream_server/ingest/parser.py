@@ -148,7 +148,7 @@ class NatsParser:
         end = len(data)
         position = 0
         gathered: dict[bytes, _Gathered] = {}
-        current = b""
+        current: bytes | None = None  # no sid equals it, not even an empty one
         delivery, add_subject, add_reply, add_value = _NOWHERE
         while position < end:
             line_end = find(b"\r\n", position)
@@ -173,7 +173,7 @@ class NatsParser:
                 event = _control_event(data[position:line_end])
                 if event is not None:
                     _finish(gathered, events)
-                    current = b""
+                    current = None
                     events.append(event)
                 position = line_end + 2
                 continue

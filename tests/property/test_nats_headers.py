@@ -1,0 +1,58 @@
+"""Header blocks: what a client writes is read back; anything else is refused, never misread."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.ingest.headers import Directives, inspect, parse_directives, parse_fields
+
+names = st.one_of(
+    st.sampled_from([b"source", b"Nats-Stream", b"X-1", "größe".encode()]),
+    st.from_regex(rb"\A[A-Za-z][A-Za-z0-9_-]{0,8}\Z").filter(
+        lambda name: not name.startswith((b"Nats-", b"Jetstream-"))
+    ),
+)
+values = st.binary(max_size=12).map(
+    lambda value: value.translate(None, b"\r\n\x00").strip(b" \t"),
+)
+fields = st.lists(st.tuples(names, values), max_size=6)
+
+
+def block(pairs: list[tuple[bytes, bytes]]) -> bytes:
+    return b"NATS/1.0\r\n" + b"".join(b"%b: %b\r\n" % pair for pair in pairs) + b"\r\n"
+
+
+@given(fields)
+def test_written_fields_are_read_back_in_order(pairs: list[tuple[bytes, bytes]]) -> None:
+    assert parse_fields(block(pairs)) == pairs
+
+
+@given(fields, values, st.integers(0, 6))
+def test_a_key_is_found_among_any_other_headers(
+    pairs: list[tuple[bytes, bytes]], key: bytes, place: int
+) -> None:
+    raw = block([*pairs[:place], (b"Jetstream-Key", key), *pairs[place:]])
+    assert parse_directives(raw).key == key
+    assert inspect([b"", raw], [b"", b"v"]) == [Directives(), Directives(key=key)]
+
+
+@given(fields, st.integers(0, 10_000))
+def test_a_block_cut_short_is_refused(pairs: list[tuple[bytes, bytes]], place: int) -> None:
+    raw = block(pairs)
+    cut = raw[: place % len(raw)]
+    try:
+        found = parse_fields(cut)
+    except InvalidRequestError:
+        return
+    # Only a cut that happens to end in an empty line is a block again, of fewer fields.
+    assert cut.endswith(b"\r\n\r\n")
+    assert found == pairs[: len(found)]
+
+
+@given(st.lists(st.binary(max_size=60) | fields.map(block), max_size=5))
+def test_foreign_bytes_give_an_outcome_each_and_no_other_error(blocks: list[bytes]) -> None:
+    marked = [each + b"Nats-" if index % 2 else each for index, each in enumerate(blocks)]
+    outcomes = inspect(marked, [b""] * len(marked))
+    assert outcomes is None or len(outcomes) == len(marked)
