@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pydantic import BaseModel
@@ -14,6 +15,8 @@ from pydantic import BaseModel
 from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
 from jetstream_server import config
+from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
+from jetstream_server.replication.replicas import Replicas
 
 TREE = Path(__file__).resolve().parent.parent
 DOCS = TREE / "docs"
@@ -134,29 +137,54 @@ def test_every_configuration_key_is_described() -> None:
     assert documented == set(keys(config.Config))
 
 
-def logged_events() -> Iterator[tuple[str, str]]:
-    """(level, event) of every structured log call that asks for attention."""
+def logged_events() -> set[str]:
+    """The event of every structured log call that asks for attention."""
+    events = set()
     for path in (TREE / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        tree = ast.parse(path.read_text())
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        for call in calls:
+            called = call.func
+            if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
                 continue
-            receiver = node.func.value
-            is_logger = isinstance(receiver, ast.Name | ast.Attribute) and "logger" in (
-                receiver.id if isinstance(receiver, ast.Name) else receiver.attr
-            )
-            if is_logger and node.func.attr in ("warning", "error", "critical", "log"):
-                for argument in node.args:
-                    for part in ast.walk(argument):
-                        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                            yield node.func.attr, part.value
+            asks = called.attr in ("warning", "error", "critical", "log")
+            if asks and called.value.id in _loggers(tree):
+                # An event may be chosen by an expression: each string in it is one.
+                for argument in call.args:
+                    events |= {
+                        part.value
+                        for part in ast.walk(argument)
+                        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                    }
+    return events
+
+
+def _loggers(tree: ast.Module) -> set[str]:
+    """The module's names for structlog loggers."""
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and "get_logger" in ast.dump(node):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
 def test_every_log_line_that_asks_for_action_is_described() -> None:
-    section = page("operations.md").partition("## Log lines")[2].partition("\n## ")[0]
+    section = (
+        page("operations.md").partition("## Log lines that ask for action")[2].partition("\n## ")[0]
+    )
     documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
-    events = {event for _, event in logged_events()}
-    assert events
-    assert documented == events
+    assert documented == logged_events()
+
+
+def test_every_metric_is_described() -> None:
+    section = page("operations.md").partition("## Metrics")[2]
+    documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
+    numbers = NodeNumbers(**dict.fromkeys(NodeNumbers.__slots__, 0))
+    families = list(NodeMetrics(cast("Replicas", []), lambda: numbers).collect())
+    assert documented == {
+        f"{family.name}_total" if family.type == "counter" else family.name for family in families
+    }
 
 
 @pytest.mark.parametrize("path", sorted((TREE / "config").glob("*.yaml")), ids=lambda p: p.name)
