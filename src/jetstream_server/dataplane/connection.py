@@ -113,9 +113,9 @@ class Connection:
     async def _read_frame(self, kind: Kind, cls: type[_Head]) -> tuple[int, _Head]:
         data = await self._read_exactly(frames.PREFIX_BYTES)
         prefix = frames.decode_prefix(data, frames.REQUEST_BYTES_MAX)
-        head = await self._read_exactly(prefix.head_length)
         if prefix.kind != kind or prefix.tail_length:
             raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
+        head = await self._read_exactly(prefix.head_length)
         try:
             return prefix.correlation, cls.FromString(head)
         except DecodeError as error:

@@ -1,0 +1,33 @@
+"""Fixtures for tests against real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.api import Api
+from tests.support.server import ServerProcess, running_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for the tests of a module; each test uses streams of its own."""
+    with running_server(tmp_path_factory.mktemp("server") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    api = Api(server.grpc)
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server of the test's own, not yet started; killed at the end."""
+    server = ServerProcess(tmp_path / "data")
+    yield server
+    server.kill()
