@@ -1,0 +1,156 @@
+"""`Messages` as a pyarrow table: the batches' own buffers, never a row at a time.
+
+A column that differs from row to row (values, keys, headers, subjects) wraps the buffer of each
+batch, one chunk a batch; a column that does not (stream, offsets, constant subjects, timestamps)
+is computed for the whole table at once, as a handful of calls into Arrow.
+
+The bytes came over a network: their CRCs prove that they are what somebody built, not that the
+somebody was honest, and Arrow crashes the process on a wild offset. So every array that wraps a
+buffer is validated in full (in C) before it is sliced or handed out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from jetstream_protocol.batch import Column, Layout
+from jetstream_protocol.errors import CorruptBatchError
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as error:
+    raise ImportError(
+        "to_arrow() needs pyarrow: pip install 'jetstream-log[arrow]'", name="pyarrow"
+    ) from error
+
+if TYPE_CHECKING:
+    from jetstream_client._messages import Chunk, Messages
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+SCHEMA = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("subject", pa.string()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.binary()),
+    ]
+)
+"""All nullable, in this order: what Spark asks of an Arrow source."""
+
+
+def to_table(messages: Messages) -> pa.Table:
+    """The records as one table of `SCHEMA`. Raises CorruptBatchError."""
+    chunks = messages.chunks
+    if not chunks:
+        return SCHEMA.empty_table()
+    try:
+        columns = [
+            pa.repeat(messages.stream, len(messages)),
+            _subjects(chunks),
+            _offsets(chunks),
+            _timestamps(chunks),
+            _binary(chunks, lambda layout: layout.keys),
+            _binary(chunks, lambda layout: layout.values),
+            _headers(chunks),
+        ]
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise CorruptBatchError(f"a column of a batch is not valid: {error}") from error
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _wrapped(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any) -> Any:
+    """The rows of `chunk` from parts of its batch's body, each (position, length)."""
+    body = pa.py_buffer(chunk.batch.body)
+    slices = [None if part is None else body.slice(*part) for part in buffers]
+    whole = pa.Array.from_buffers(kind, len(chunk.batch), slices)
+    whole.validate(full=True)
+    return whole.slice(chunk.start, len(chunk))
+
+
+def _strings(chunk: Chunk, column: Column | None, kind: Any) -> Any:
+    if column is None:
+        return pa.nulls(len(chunk), kind)
+    count = len(chunk.batch)
+    validity = None if column.validity < 0 else (column.validity, (count + 7) // 8)
+    offsets = (column.offsets, 4 * (count + 1))
+    return _wrapped(chunk, (validity, offsets, (column.data, column.data_length)), kind)
+
+
+def _binary(chunks: Sequence[Chunk], column_of: Callable[[Layout], Column | None]) -> Any:
+    kind = pa.binary()
+    arrays = [_strings(chunk, column_of(chunk.batch.layout), kind) for chunk in chunks]
+    return pa.chunked_array(arrays, kind)
+
+
+def _headers(chunks: Sequence[Chunk]) -> Any:
+    """Null, not empty, where a record has none."""
+    blocks = _binary(chunks, lambda layout: layout.header_blocks)
+    if blocks.null_count == len(blocks):
+        return blocks
+    return pc.if_else(pc.equal(blocks, b""), pa.scalar(None, pa.binary()), blocks)
+
+
+def _subjects(chunks: Sequence[Chunk]) -> Any:
+    layouts = [chunk.batch.layout for chunk in chunks]
+    first = layouts[0].subject
+    if all(layout.subjects is None and layout.subject == first for layout in layouts):
+        return pa.repeat(first.decode(), sum(map(len, chunks)))
+    kind = pa.string()
+    arrays = [
+        pa.repeat(chunk.batch.layout.subject.decode(), len(chunk))
+        if chunk.batch.layout.subjects is None
+        else _strings(chunk, chunk.batch.layout.subjects, kind)
+        for chunk in chunks
+    ]
+    return pa.chunked_array(arrays, kind)
+
+
+def _counting(start: int, length: int) -> Any:
+    ones = pa.repeat(pa.scalar(1, pa.int64()), length)
+    return pc.cumulative_sum(ones, start=start - 1)
+
+
+def _offsets(chunks: Sequence[Chunk]) -> Any:
+    """One run where no offset is missing between the first record and the last."""
+    length = sum(map(len, chunks))
+    first, last = chunks[0].offsets()[0], chunks[-1].offsets()[-1]
+    if last - first + 1 == length:
+        return _counting(first, length)
+    arrays = []
+    for chunk in chunks:
+        base, deltas = chunk.batch.header.base_offset, chunk.batch.layout.offset_deltas
+        if deltas < 0:
+            arrays.append(_counting(base + chunk.start, len(chunk)))
+        else:
+            column = _wrapped(chunk, (None, (deltas, 4 * len(chunk.batch))), pa.int32())
+            arrays.append(pc.add(column.cast(pa.int64()), base))
+    return pa.chunked_array(arrays, pa.int64())
+
+
+def _timestamps(chunks: Sequence[Chunk]) -> Any:
+    """Append timestamps are one per batch: run-end encoded, then decoded in one call."""
+    if all(chunk.batch.layout.timestamps < 0 for chunk in chunks):
+        ends = array("i", accumulate(map(len, chunks)))
+        moments = array("q", [chunk.batch.header.append_timestamp for chunk in chunks])
+        runs = pa.RunEndEncodedArray.from_arrays(
+            pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)]),
+            pa.Array.from_buffers(TIMESTAMP, len(ends), [None, pa.py_buffer(moments)]),
+        )
+        return pc.run_end_decode(runs)
+    arrays = []
+    for chunk in chunks:
+        column = chunk.batch.layout.timestamps
+        if column < 0:
+            moment = pa.scalar(chunk.batch.header.append_timestamp, TIMESTAMP)
+            arrays.append(pa.repeat(moment, len(chunk)))
+        else:
+            arrays.append(_wrapped(chunk, (None, (column, 8 * len(chunk.batch))), TIMESTAMP))
+    return pa.chunked_array(arrays, TIMESTAMP)

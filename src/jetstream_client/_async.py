@@ -1,0 +1,253 @@
+"""`AsyncClient`: everything a program can ask of a cluster, for asyncio."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from jetstream_client._ack import PublishResult
+from jetstream_client._config import ClientConfig, NatsOptions
+from jetstream_client._consume import AsyncConsumer
+from jetstream_client._control import ControlPlane
+from jetstream_client._data_plane import DataPlane
+from jetstream_client._feeds import Feeds
+from jetstream_client._headers import HeadersLike
+from jetstream_client._messages import Messages
+from jetstream_client._publish import Publisher
+from jetstream_client._reader import FETCH_BYTES, Reader
+from jetstream_client._streams import Streams
+from jetstream_client._types import (
+    AckLevel,
+    AcksOption,
+    ClusterInfo,
+    Flush,
+    OffsetAt,
+    Position,
+    Stream,
+    StreamDescription,
+    StreamLike,
+)
+from jetstream_protocol.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class AsyncClient:
+    """A connection to a cluster, made on first use; `async with` closes it.
+
+    servers: "host:port" of any node, several as a list or with commas; without, the environment
+    variable JETSTREAM_SERVERS, else localhost:9292. nats: URLs to publish to instead of those the
+    cluster names. timeout: seconds a call may take, retries included. in_flight_max: publishes
+    that wait for acknowledgements at a time; others wait their turn.
+
+    Every method raises from the tree of jetstream_client.JetstreamError: UnavailableError when
+    no server answers in time, UnknownOutcomeError where something may have been done all the
+    same. Belongs to the event loop it is first used on.
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str] | None = None,
+        *,
+        nats: str | Iterable[str] | None = None,
+        nats_options: NatsOptions | None = None,
+        timeout: float = 10.0,
+        in_flight_max: int = 16_384,
+    ) -> None:
+        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max))
+
+    @classmethod
+    def from_config(cls, config: ClientConfig) -> Self:
+        """A client as configured elsewhere: the configuration can be pickled, a client cannot."""
+        client = cls.__new__(cls)
+        client._set_up(config)
+        return client
+
+    def _set_up(self, config: ClientConfig) -> None:
+        self.config = config
+        self._closed = False
+        self._control = ControlPlane(config)
+        self._streams = Streams(self._control)
+        self._reader = Reader(
+            self._streams, DataPlane(self._streams.cluster, config.timeout), self._control
+        )
+        self._feeds = Feeds(self._streams.find)
+        self._publisher = Publisher(config, self._feeds, self._nats_urls)
+        self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
+
+    async def _nats_urls(self) -> Sequence[str]:
+        return (await self._streams.cluster()).nats
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequestError("the client is closed")
+
+    # Streams.
+
+    async def create_stream(
+        self,
+        name: str,
+        subject: str,
+        *,
+        replicas: int | None = None,
+        min_insync_replicas: int | None = None,
+        flush: Flush | None = None,
+        acks: AcksOption | None = None,
+        group: str | None = None,
+    ) -> Stream:
+        """Create a stream, or find it: creating the same again returns the one there is.
+
+        When this returns, the stream listens: what is published from now on is stored. Options
+        left out take the server's defaults. Raises StreamExistsError where it exists with
+        another configuration.
+        """
+        self._check_open()
+        stream = await self._streams.create(
+            name,
+            subject,
+            replicas=replicas,
+            min_insync_replicas=min_insync_replicas,
+            flush=flush,
+            acks=acks,
+            group=group,
+        )
+        self._feeds.forget_all()
+        return stream
+
+    async def describe_stream(self, stream: StreamLike) -> StreamDescription:
+        """With what its leader knows. Raises StreamNotFoundError, AmbiguousStreamError."""
+        self._check_open()
+        return await self._streams.describe(stream)
+
+    async def list_streams(self, feeding_subject: str = "") -> list[Stream]:
+        """All streams; with `feeding_subject`, those that a message published there goes to."""
+        self._check_open()
+        return await self._streams.find(feeding_subject)
+
+    async def delete_stream(self, stream: StreamLike) -> None:
+        """Delete a stream and its records, for good. Raises StreamNotFoundError."""
+        self._check_open()
+        await self._streams.delete(stream)
+        self._feeds.forget_all()
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """The nodes, the controller, and where NATS is."""
+        self._check_open()
+        return await self._streams.cluster()
+
+    # Publishing.
+
+    async def publish(
+        self,
+        subject: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        acks: str | Sequence[str] = "all",
+        ack_level: AckLevel | None = None,
+        timeout: float | None = None,
+    ) -> PublishResult:
+        """Publish an ordinary NATS message and wait until streams acknowledge it.
+
+        value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: "all" streams the
+        subject feeds, "any" one of them, or the names of some. ack_level: the stream's, unless
+        given; with "none" nothing is waited for.
+
+        Raises NoStreamError at once where no stream listens; a refusal as its own class (nothing
+        was stored by that stream); UnknownOutcomeError when `timeout` passes.
+        """
+        self._check_open()
+        return await self._publisher.publish(
+            subject,
+            value,
+            key=key,
+            headers=headers,
+            acks=acks,
+            ack_level=ack_level,
+            timeout=timeout,
+        )
+
+    # Reading.
+
+    async def fetch(
+        self,
+        stream: StreamLike,
+        offset: Position = "earliest",
+        *,
+        max_messages: int | None = None,
+        max_wait: float = 0.0,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+    ) -> Messages:
+        """Committed records from `offset` on: all there are, up to `max_messages`, `max_bytes`.
+
+        Where there is none yet, waits up to `max_wait` seconds for the first, else returns an
+        empty `Messages`. The first batch is read whole even if longer than `max_bytes`.
+        last_epoch: `Messages.last_epoch` of what was read before; see DivergedError.
+
+        Raises OffsetOutOfRangeError below the log's start or beyond its end.
+        """
+        self._check_open()
+        return await self._reader.fetch(
+            stream,
+            offset,
+            max_messages=max_messages,
+            max_wait=max_wait,
+            max_bytes=max_bytes,
+            last_epoch=last_epoch,
+        )
+
+    def consume(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        *,
+        end: Position | None = None,
+    ) -> AsyncConsumer:
+        """Records from `start` on, without end, or up to but not including `end`.
+
+        `end="latest"` stops at what is committed when reading begins.
+        """
+        self._check_open()
+        consumer = self._reader.consume(stream, start, end)
+        self._consumers.add(consumer)
+        return consumer
+
+    async def list_offsets(
+        self, positions: Iterable[tuple[StreamLike, Position]]
+    ) -> list[OffsetAt]:
+        """Resolve positions of many streams in one call, in their order."""
+        self._check_open()
+        return await self._reader.list_offsets(list(positions))
+
+    async def offset_at(self, stream: StreamLike, position: Position) -> int:
+        """The offset of a position: "earliest", "latest" (the next one), or a time."""
+        self._check_open()
+        return await self._reader.resolve(stream, position)
+
+    # Living.
+
+    async def aclose(self) -> None:
+        """Send what was published, close every connection. Idempotent."""
+        self._closed = True
+        for consumer in list(self._consumers):
+            await consumer.aclose()
+        await self._publisher.close()
+        await self._feeds.close()
+        await self._reader.close()
+        await self._control.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,152 @@
+"""Reading a stream on and on: `async for message in client.consume(…)`.
+
+The next fetch is under way while the records of the last are handed out. The first answer pins
+the stream's id: should the stream be deleted and another made under its name, the consumer ends
+with StreamNotFoundError rather than read on in a stranger. A position that retention has passed
+by is OffsetOutOfRangeError, never a silent jump.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from jetstream_client._messages import Message, Messages
+from jetstream_client._types import Position
+from jetstream_protocol.errors import OffsetOutOfRangeError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+WAIT_SECONDS = 20.0
+"""How long one fetch waits for records; then it is asked anew. Only idle streams see it."""
+
+
+class Fetch(Protocol):
+    """How a consumer gets its records: bound to one stream by the client."""
+
+    def __call__(
+        self, offset: int, last_epoch: int, end: int | None, max_wait: float
+    ) -> Awaitable[Messages]: ...
+
+
+class AsyncConsumer:
+    """An endless async iterator of messages, or one that stops before `end`.
+
+    Entering it (`async with`) or the first record asked for settles where it begins. `position`
+    is the offset of the next record it will hand out; None before that.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        resolve: Callable[[Position], Awaitable[int]],
+        start: Position,
+        end: Position | None,
+    ) -> None:
+        self._fetch = fetch
+        self._resolve = resolve
+        self._start = start
+        self._wanted_end = end
+        self._end: int | None = None
+        self._began = False
+        self._closed = False
+        self._next_offset = 0
+        self._last_epoch = -1
+        self._ahead: asyncio.Future[Messages] | None = None
+        self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
+        self.position: int | None = None
+
+    async def begin(self) -> None:
+        """Settle where to begin and to end. Idempotent."""
+        if self._began:
+            return
+        if self._wanted_end is not None:
+            self._end = await self._resolve(self._wanted_end)
+        self._next_offset = await self._resolve(self._start)
+        self.position = self._next_offset
+        self._began = True
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._batch:
+            messages = await self.next_messages()
+            if messages is None:
+                raise StopAsyncIteration
+            self._batch = list(messages)
+            self._batch.reverse()
+        message = self._batch.pop()
+        self.position = message.offset + 1
+        return message
+
+    async def batches(self) -> AsyncIterator[Messages]:
+        """The same records as they were fetched: for `values()` and `to_arrow()`."""
+        while (messages := await self.next_messages()) is not None:
+            if len(messages):
+                self.position = messages.next_offset
+                yield messages
+
+    async def next_messages(self) -> Messages | None:
+        """What was fetched ahead, possibly nothing; None at the end. Fetches ahead again."""
+        await self.begin()
+        if self._closed or (self._end is not None and self._next_offset >= self._end):
+            return None
+        if self._ahead is None:
+            self._ahead = self._fetch_ahead()
+        ahead = self._ahead
+        try:
+            # Shielded: a caller who waits with a timeout must not lose records by it.
+            messages = await asyncio.shield(ahead)
+        except OffsetOutOfRangeError as error:
+            self._ahead = None
+            if self._start != "earliest" or self._last_epoch >= 0:
+                raise
+            # Retention was quicker than our first fetch: the earliest record is a later one now.
+            self._next_offset = max(error.log_start_offset, self._next_offset)
+            return await self.next_messages()
+        except BaseException:
+            if ahead.done():
+                self._ahead = None  # Asked again, the fetch is tried again.
+            raise
+        self._next_offset = messages.next_offset
+        self._last_epoch = messages.last_epoch
+        more = not self._closed and (self._end is None or self._next_offset < self._end)
+        self._ahead = self._fetch_ahead() if more else None
+        return messages
+
+    def _fetch_ahead(self) -> asyncio.Future[Messages]:
+        fetched = self._fetch(self._next_offset, self._last_epoch, self._end, WAIT_SECONDS)
+        task = asyncio.ensure_future(fetched)
+        task.add_done_callback(_retrieve)
+        return task
+
+    async def aclose(self) -> None:
+        """Stop; a fetch under way is given up. Idempotent."""
+        self._closed = True
+        self._batch = []
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _retrieve(task: asyncio.Future[Messages]) -> None:
+    """An abandoned consumer's failure is nobody's concern; asyncio would log it otherwise."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,214 @@
+"""The gRPC side: one call, over whichever server answers, with errors as their classes.
+
+Which attempts may follow which failures is decided by `next_step`, a pure function:
+
+* a server that cannot be reached did nothing: the next one is asked, with back-off;
+* a retriable error did nothing either, by its definition (jetstream_protocol.errors);
+* a redirect names the node to ask instead;
+* no answer in time, or a connection lost in the middle, says nothing about what was done. Calls
+  that may be repeated are; all calls of the API may (a create finds its own stream, a delete goes
+  by id, and ids are never used again). When time runs out on such a failure, a call that changes
+  something ends with UnknownOutcomeError, a read with UnavailableError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc import aio
+
+from jetstream_client._config import ClientConfig
+from jetstream_protocol.errors import (
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    NotLeaderError,
+    NotReplicaError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnknownOutcomeError,
+    from_proto,
+)
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+
+_ERROR_KEY = "jetstream-error-bin"
+_BACKOFF_FIRST = 0.05
+_BACKOFF_MAX = 1.0
+_REDIRECTS_MAX = 8  # In a row and without waiting: two nodes may each think the other leads.
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # gRPC's own reconnect back-off (to 120 s) would outlast a failover.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_Answer = TypeVar("_Answer", bound=Message)
+Rpc = Callable[["Stubs"], Any]
+"""Picks the method to call, for example `lambda stubs: stubs.streams.CreateStream`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stubs:
+    """The services of one server."""
+
+    channel: aio.Channel
+    streams: Any
+    reads: Any
+    cluster: Any
+
+    @classmethod
+    def connect(cls, address: str) -> Stubs:
+        channel = aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        return cls(
+            channel,
+            api_pb2_grpc.StreamsStub(channel),
+            api_pb2_grpc.ReadsStub(channel),
+            api_pb2_grpc.ClusterStub(channel),
+        )
+
+
+class LostCallError(UnavailableError):
+    """The call was sent and no answer came: it may or may not have been carried out."""
+
+
+def to_error(error: aio.AioRpcError, address: str) -> JetstreamError:
+    """What a failed call means: the server's own error where it sent one."""
+    trailers = error.trailing_metadata()
+    for key, value in trailers or ():
+        if key == _ERROR_KEY and isinstance(value, bytes):
+            try:
+                return from_proto(common_pb2.Error.FromString(value))
+            except DecodeError:
+                return InternalError(f"{address} sent an undecodable error")
+    status, details = error.code(), error.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE:
+        if "connect" in details.lower() or "resolution" in details.lower():
+            return UnavailableError(f"cannot reach {address}")
+        return LostCallError(f"lost the connection to {address}: {details}")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return LostCallError(f"{address} did not answer in time")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return InvalidRequestError(f"{address} does not know this call: is it a Jetstream server?")
+    if status is grpc.StatusCode.UNAUTHENTICATED:
+        return UnauthenticatedError(details)
+    if status is grpc.StatusCode.PERMISSION_DENIED:
+        return PermissionDeniedError(details)
+    if status is grpc.StatusCode.CANCELLED:
+        return LostCallError(f"{address} cancelled the call: {details}")
+    return InternalError(f"{address} answered {status.name}: {details}")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do after a failed attempt: ask `address` (None: the next server) after `wait`."""
+
+    address: str | None
+    wait: float
+
+
+def next_step(error: JetstreamError, attempt: int, chance: float) -> Step | None:
+    """None: give up, the error is final. `attempt` counts from 1; `chance` is in [0, 1)."""
+    if not error.retriable:
+        return None
+    backoff = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(attempt - 1, 10))
+    wait = backoff * (0.5 + chance / 2)
+    if isinstance(error, NotLeaderError | NotReplicaError) and error.redirect is not None:
+        at_once = attempt <= _REDIRECTS_MAX
+        return Step(error.redirect.grpc or None, 0.0 if at_once else wait)
+    return Step(None, wait)
+
+
+def outcome(error: JetstreamError, what: str, changes: bool, lost: bool) -> JetstreamError:
+    """What the caller is told when no attempt is left.
+
+    lost: some attempt may have been carried out. changes: the call does more than read.
+    """
+    if changes and lost and isinstance(error, UnavailableError):
+        return UnknownOutcomeError(
+            f"the outcome of {what} is unknown: {error.message}; it may or may not have been done, "
+            "and doing it again is safe"
+        )
+    return error
+
+
+class ControlPlane:
+    """Calls to the cluster. Belongs to the event loop it is first used on."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._stubs: dict[str, Stubs] = {}
+        self._servers = list(config.servers)
+        self._current = 0
+
+    async def call(
+        self,
+        rpc: Rpc,
+        request: Message,
+        answer: type[_Answer],
+        *,
+        what: str,
+        changes: bool = False,
+        done_already: type[JetstreamError] | None = None,
+        check: Callable[[_Answer], None] | None = None,
+    ) -> _Answer:
+        """Ask until a server answers or the configured timeout has passed.
+
+        what: the call in words, for errors. changes: see `outcome`. done_already: the error that
+        means that an attempt whose answer was lost has done it. check: raises what a good answer
+        may hold inside.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.timeout
+        address = self._servers[self._current]
+        lost = False
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                found = await self._attempt(rpc, request, address, deadline - loop.time())
+                assert isinstance(found, answer)
+                if check is not None:
+                    check(found)
+                return found
+            except JetstreamError as error:
+                if lost and done_already is not None and isinstance(error, done_already):
+                    return answer()
+                lost = lost or isinstance(error, LostCallError)
+                step = next_step(error, attempt, random.random())
+                if step is None or loop.time() + step.wait >= deadline:
+                    raise outcome(error, what, changes, lost) from error
+                address = step.address or self._rotate(address)
+                await asyncio.sleep(step.wait)
+
+    async def _attempt(self, rpc: Rpc, request: Message, address: str, timeout: float) -> Message:
+        stubs = self._stubs.get(address)
+        if stubs is None:
+            stubs = self._stubs[address] = Stubs.connect(address)
+        # One silent server of several must not use up the time of the others.
+        share = timeout / 2 if len(self._servers) > 1 else timeout
+        try:
+            found: Message = await rpc(stubs)(request, timeout=max(share, 0.001))
+        except aio.AioRpcError as error:
+            raise to_error(error, address) from error
+        return found
+
+    def _rotate(self, failed: str) -> str:
+        """The next configured server; it stays the first to ask."""
+        if failed == self._servers[self._current]:
+            self._current = (self._current + 1) % len(self._servers)
+        return self._servers[self._current]
+
+    async def close(self) -> None:
+        stubs, self._stubs = self._stubs, {}
+        for server in stubs.values():
+            await server.channel.close()

@@ -1,0 +1,158 @@
+"""One connection to a node's data plane: HELLO, then fetches, many at a time.
+
+Answers come in any order and find their asker by correlation. A fetch that is cancelled or times
+out leaves its correlation taken until the answer has come: the server still works on it, and
+counts it against what it serves at a time. Any failure ends the connection and fails all that
+wait on it; a new one is the pool's business (`_data_plane`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from jetstream_client._frames import Frame, FrameReader
+from jetstream_protocol import frames
+from jetstream_protocol.errors import (
+    InternalError,
+    JetstreamError,
+    UnavailableError,
+    from_proto,
+)
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+
+
+class Fetched(NamedTuple):
+    """The head of an answer, and whole batches, back to back."""
+
+    head: pb.DataFetchResponse
+    batches: bytearray | bytes
+
+
+class DataConnection(asyncio.BufferedProtocol):
+    """`await open(…)`, then `fetch` until `closed`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._correlation = 0
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    async def open(cls, address: str, timeout: float) -> DataConnection:
+        """Connect and greet. Raises UnavailableError, or what the server refuses with."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        connection = cls(address)
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(lambda: connection, host.strip("[]"), int(port))
+                await connection._greet()
+        except TimeoutError as error:
+            connection.abort("no greeting in time")
+            raise UnavailableError(f"{address} did not answer in time") from error
+        except OSError as error:
+            raise UnavailableError(f"cannot reach the data plane at {address}: {error}") from error
+        except BaseException:
+            connection.abort("the greeting failed")
+            raise
+        return connection
+
+    async def _greet(self) -> None:
+        client = f"jetstream-log/{version('jetstream-log')}"
+        hello = pb.Hello(version=frames.PROTOCOL_VERSION, client=client)
+        frame = await self._ask(Kind.HELLO, hello.SerializeToString())
+        reply = pb.HelloReply.FromString(self._head_of(frame, Kind.HELLO_REPLY))
+        if reply.HasField("error"):
+            raise from_proto(reply.error)
+
+    async def fetch(self, request: pb.DataFetchRequest, timeout: float) -> Fetched:
+        """Raises the answer's own error, or UnavailableError when none comes in `timeout`."""
+        try:
+            async with asyncio.timeout(timeout):
+                frame = await self._ask(Kind.FETCH, request.SerializeToString())
+        except TimeoutError as error:
+            # Nobody can say whether the peer still lives: what else waits here is told so too.
+            self.abort("no answer in time")
+            raise UnavailableError(f"{self.address} did not answer in time") from error
+        try:
+            head = pb.DataFetchResponse.FromString(self._head_of(frame, Kind.FETCH_REPLY))
+        except DecodeError as error:
+            self.abort("an undecodable answer")
+            raise InternalError(f"{self.address} sent an undecodable answer") from error
+        if head.HasField("error"):
+            raise from_proto(head.error)
+        return Fetched(head, frame.tail)
+
+    @property
+    def pending(self) -> int:
+        """How many requests the server still has to answer."""
+        return len(self._waiting)
+
+    def _ask(self, kind: Kind, head: bytes) -> asyncio.Future[Frame]:
+        if self._transport is None or self.closed:
+            raise UnavailableError(f"not connected to {self.address}")
+        self._correlation = (self._correlation + 1) & 0xFFFF_FFFF
+        answer: asyncio.Future[Frame] = self._loop.create_future()
+        self._waiting[self._correlation] = answer
+        self._transport.write(frames.encode(kind, self._correlation, head))
+        return answer
+
+    def _head_of(self, frame: Frame, kind: Kind) -> bytes:
+        if frame.kind != kind:
+            self.abort("an answer of the wrong kind")
+            raise InternalError(f"{self.address} answered with a frame of kind {frame.kind}")
+        return frame.head
+
+    def abort(self, reason: str) -> None:
+        """End the connection; whoever waits is told. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(
+                    UnavailableError(f"lost the connection to {self.address}: {reason}")
+                )
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Returns when the socket is closed."""
+        self.abort("the client closes it")
+        if self._transport is not None:
+            await asyncio.shield(self._lost)
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self.closed:  # Aborted while the connection was being made.
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        try:
+            for frame in self._reader.received(count):
+                answer = self._waiting.pop(frame.correlation, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+        except JetstreamError as error:
+            self.abort(error.message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.abort(str(error) if error else "the server closed it")
+        if not self._lost.done():
+            self._lost.set_result(None)

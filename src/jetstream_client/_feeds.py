@@ -1,0 +1,135 @@
+"""Which streams a subject feeds, and so how many acknowledgements a publish has to wait for.
+
+A stream outside a queue group acknowledges each message; of the streams of a group exactly one
+receives it and acknowledges. Hence an expectation is a set of stream names, one of which answers.
+Streams with `acks: envelope` or `off` answer a plain message with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from jetstream_client._types import Stream
+from jetstream_protocol.errors import InvalidRequestError, NoStreamError
+from jetstream_protocol.subjects import check_literal
+
+FRESH_SECONDS = 5.0
+"""How long an answer of the registry is used again. A stream made meanwhile acknowledges too; its
+acknowledgement is merely not waited for."""
+
+SUBJECTS_MAX = 100_000  # Above it the cache begins anew: subjects may be without number.
+
+Expectation = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """The streams of one subject: those that answer, as expectations, and all by name."""
+
+    expectations: tuple[Expectation, ...]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, streams: Sequence[Stream]) -> Feed:
+        groups: dict[str, set[str]] = {}
+        alone: list[Expectation] = []
+        for stream in streams:
+            if stream.acks != "reply":
+                continue
+            if stream.group:
+                groups.setdefault(stream.group, set()).add(stream.name)
+            else:
+                alone.append(frozenset((stream.name,)))
+        expectations = (*alone, *(frozenset(names) for names in groups.values()))
+        return cls(expectations, frozenset(stream.name for stream in streams))
+
+    def is_covered_by(self, wanted: Sequence[Expectation]) -> bool:
+        """Whether every stream of the subject is among those whose answer is waited for."""
+        return self.names == frozenset().union(*wanted)
+
+    def wanted(self, subject: str, acks: str | Sequence[str]) -> tuple[Expectation, ...]:
+        """The expectations that `acks` asks for. Raises where they can never be met."""
+        if not self.expectations:
+            raise InvalidRequestError(
+                f"no stream on {subject!r} acknowledges plain messages: "
+                "publish with ack_level='none', or create a stream with acks 'reply'"
+            )
+        if acks in ("all", "any"):
+            return self.expectations
+        if isinstance(acks, str):
+            raise InvalidRequestError(f"invalid acks {acks!r}: say 'all', 'any' or stream names")
+        wanted: list[Expectation] = []
+        for name in acks:
+            found = [each for each in self.expectations if name in each]
+            if name not in self.names:
+                raise NoStreamError(f"no stream {name!r} listens on {subject!r}")
+            if not found:
+                raise InvalidRequestError(f"stream {name!r} does not acknowledge plain messages")
+            wanted.extend(each for each in found if each not in wanted)
+        if not wanted:
+            raise InvalidRequestError("acks names no stream: say 'all', 'any' or stream names")
+        return tuple(wanted)
+
+
+class Feeds:
+    """A cache of feeds by subject. `streams_on` asks the registry."""
+
+    def __init__(self, streams_on: Callable[[str], Awaitable[Sequence[Stream]]]) -> None:
+        self._streams_on = streams_on
+        self._cache: dict[str, tuple[float, Feed]] = {}
+        self._asking: dict[str, asyncio.Task[Feed]] = {}
+
+    def known(self, subject: str) -> Feed | None:
+        """Without waiting: the feed, if it was asked for lately."""
+        entry = self._cache.get(subject)
+        if entry is None or entry[0] < time.monotonic():
+            return None
+        return entry[1]
+
+    async def ask(self, subject: str) -> Feed:
+        """The feed as the registry knows it now. Raises NoStreamError when there is none.
+
+        Publishers that ask at the same time share one call.
+        """
+        task = self._asking.get(subject)
+        if task is None:
+            check_literal(subject)
+            task = asyncio.get_running_loop().create_task(self._ask(subject))
+            self._asking[subject] = task
+            task.add_done_callback(lambda done: self._asked(subject, done))
+        return await asyncio.shield(task)
+
+    def _asked(self, subject: str, task: asyncio.Task[Feed]) -> None:
+        self._asking.pop(subject, None)
+        if not task.cancelled():
+            task.exception()  # Whoever waited has seen it; perhaps nobody waits any more.
+
+    async def _ask(self, subject: str) -> Feed:
+        streams = await self._streams_on(subject)
+        if not streams:
+            self._cache.pop(subject, None)
+            raise NoStreamError(
+                f"no stream listens on {subject!r}: create one, "
+                f"for example on {subject.partition('.')[0]}.>"
+            )
+        if len(self._cache) >= SUBJECTS_MAX:
+            self._cache.clear()
+        feed = Feed.of(streams)
+        self._cache[subject] = (time.monotonic() + FRESH_SECONDS, feed)
+        return feed
+
+    def forget(self, subject: str) -> None:
+        self._cache.pop(subject, None)
+
+    def forget_all(self) -> None:
+        """After a stream was created or deleted through this client."""
+        self._cache.clear()
+
+    async def close(self) -> None:
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,101 @@
+"""NATS header blocks: read for people, written for nats-py.
+
+A block is `NATS/1.0`, optionally a status, then `Name: value` lines, each ended by CR LF, and an
+empty line. Names are compared as they are: NATS keeps their case, and so do we. Streams keep the
+block byte for byte (`Message.header_block`); this is a view of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from jetstream_protocol.errors import InvalidRequestError
+
+HeadersLike: TypeAlias = Mapping[str, "str | Sequence[str]"]
+"""Header values by name: one, or several of the same name."""
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+class Headers(Mapping[str, str]):
+    """The headers of one message, in order. `headers[name]` is the first value of that name.
+
+    Values that are not UTF-8 keep their bytes as surrogate escapes.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, block: bytes = b"") -> None:
+        self._values: dict[str, list[str]] = {}
+        for line in block.split(b"\r\n")[1:]:
+            name, separator, value = line.partition(b":")
+            if separator:
+                text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+                key = name.strip(b" \t").decode("utf-8", "surrogateescape")
+                self._values.setdefault(key, []).append(text)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get_all(self, name: str) -> list[str]:
+        """Every value of that name, in order; empty where there is none."""
+        return list(self._values.get(name, ()))
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        """Every name with every value; values of one name stand together."""
+        return [(name, value) for name, values in self._values.items() for value in values]
+
+    def __repr__(self) -> str:
+        return f"Headers({self.multi_items()!r})"
+
+
+class OutgoingHeaders(dict[str, str]):
+    """Headers as nats-py takes them: it asks for nothing but `items()`.
+
+    Its own dict has one value per name; NATS allows several, so `items()` may repeat a name.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> list[tuple[str, str]]:  # type: ignore[override]
+        return self._pairs
+
+
+def outgoing(headers: HeadersLike | None) -> list[tuple[str, str]]:
+    """The pairs to send. Raises InvalidRequestError for what NATS would alter or refuse."""
+    pairs: list[tuple[str, str]] = []
+    for name, given in (headers or {}).items():
+        if not _NAME.fullmatch(name):
+            raise InvalidRequestError(
+                f"invalid header name {name!r}: use letters, digits and !#$%&'*+-.^_`|~"
+            )
+        for value in (given,) if isinstance(given, str) else given:
+            check_value(f"header {name!r}", value)
+            pairs.append((name, value))
+    return pairs
+
+
+def check_value(what: str, value: str) -> None:
+    """Raise InvalidRequestError unless `value` survives the trip through a header unaltered."""
+    if "\r" in value or "\n" in value:
+        raise InvalidRequestError(f"{what} holds a line break, which NATS headers cannot carry")
+    if value != value.strip():
+        raise InvalidRequestError(
+            f"{what} begins or ends with white space, which NATS headers do not keep"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{what} is not valid Unicode: {error}") from error

@@ -1,0 +1,99 @@
+"""An event loop in a thread of its own, for callers without one.
+
+A fork copies the memory but not the thread: in the child nothing would ever answer. So the
+process is remembered and its child told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from jetstream_protocol.errors import InvalidRequestError
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Started at the first `run`, ended by `close`. Any thread may call; none waits for others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._closed = False
+
+    @property
+    def is_running(self) -> bool:
+        """In this process, and neither unused nor closed."""
+        return self._loop is not None and not self._closed and os.getpid() == self._process
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """What the coroutine returns or raises. Interrupted (Ctrl-C), it is cancelled."""
+        try:
+            future = self._submit(coroutine)
+        except InvalidRequestError:
+            coroutine.close()
+            raise
+        try:
+            return future.result()
+        except BaseException:
+            # Of the coroutine's own errors this is none of our business; it is done then.
+            future.cancel()
+            raise
+
+    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        if os.getpid() != self._process:
+            raise InvalidRequestError(
+                "this client was made in another process, of which this one is a fork: make a "
+                "client in the child (with multiprocessing, choose the 'spawn' start method)"
+            )
+        with self._lock:
+            if self._closed:
+                raise InvalidRequestError("the client is closed")
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            if threading.current_thread() is self._thread:
+                raise InvalidRequestError(
+                    "a Client's own thread cannot wait for it: use AsyncClient in coroutines"
+                )
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._loop,), name="jetstream-client", daemon=True
+        )
+        self._thread.start()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            leftover = asyncio.all_tasks(loop)
+            for task in leftover:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*leftover, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    def close(self) -> None:
+        """Cancels what still runs, then waits for the thread. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None or os.getpid() != self._process:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()

@@ -1,0 +1,166 @@
+"""The NATS connection of a publisher: nats-py, its errors as ours, one inbox for all answers.
+
+nats-py reconnects by itself, to the servers given and those it learns of; what is published
+meanwhile is sent afterwards. It is imported on first use: readers never need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from jetstream_client._config import NatsOptions
+from jetstream_client._headers import OutgoingHeaders
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as NatsClient
+    from nats.aio.msg import Msg
+
+_NO_RESPONDERS = "503"
+# nats-py hands the server's error on in lower case.
+_FORBIDDEN = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+
+
+def without_secrets(url: str) -> str:
+    """`url` as it may appear in an error."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}"
+
+
+class NatsInbox:
+    """A connection and the subscription that all answers come to.
+
+    on_answer(token, payload): payload None says that nobody listens on the subject at all.
+    on_refusal(subject, error): NATS forbids a subject; "" where no single one is meant.
+    """
+
+    def __init__(
+        self,
+        on_answer: Callable[[str, bytes | None], None],
+        on_refusal: Callable[[str, JetstreamError], None],
+    ) -> None:
+        self._on_answer = on_answer
+        self._on_refusal = on_refusal
+        self._client: NatsClient | None = None
+        self._prefix = ""
+        self._failure: asyncio.Future[JetstreamError] | None = None
+        self._last_error = ""
+
+    @property
+    def is_closed(self) -> bool:
+        return self._client is None or self._client.is_closed
+
+    async def connect(self, urls: Sequence[str], options: NatsOptions, timeout: float) -> None:
+        """Raises UnavailableError or UnauthenticatedError."""
+        from nats.aio.client import Client as NatsClient
+
+        client = NatsClient()
+        self._failure = asyncio.get_running_loop().create_future()
+        connecting = asyncio.ensure_future(self._connect(client, urls, options))
+        either: set[asyncio.Future[Any]] = {connecting, self._failure}
+        done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if connecting in done and connecting.exception() is None:
+            self._client = client
+            return
+        error = self._failure.result() if self._failure.done() else None
+        if connecting in done:
+            self._last_error = str(connecting.exception())
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        await client.close()
+        if error is None:
+            where = ", ".join(map(without_secrets, urls))
+            why = f": {self._last_error}" if self._last_error else ""
+            error = UnavailableError(f"cannot connect to NATS at {where}{why}")
+        raise error
+
+    async def _connect(self, client: NatsClient, urls: Sequence[str], options: NatsOptions) -> None:
+        await client.connect(
+            servers=list(urls),
+            error_cb=self._on_error,
+            closed_cb=self._on_closed,
+            name="jetstream-client",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            connect_timeout=2,
+            tls=options.ssl_context(),
+            user=options.user,
+            password=options.password,
+            token=options.token,
+            user_credentials=options.credentials,
+            nkeys_seed=options.nkey_seed,
+        )
+        self._prefix = client.new_inbox() + "."
+        await client.subscribe(self._prefix + "*", cb=self._on_message)
+
+    async def publish(
+        self, subject: str, payload: bytes, token: str, headers: list[tuple[str, str]]
+    ) -> None:
+        """Hand over to the connection; `token` "" asks for no answer.
+
+        Whatever is raised, nothing was sent.
+        """
+        from nats import errors
+
+        assert self._client is not None
+        try:
+            await self._client.publish(
+                subject,
+                payload,
+                self._prefix + token if token else "",
+                OutgoingHeaders(headers) if headers else None,
+            )
+        except errors.MaxPayloadError as error:
+            raise MessageTooLargeError(
+                f"{len(payload)} bytes are more than NATS takes in one message: "
+                f"{self._client.max_payload}"
+            ) from error
+        except (errors.BadSubjectError, errors.BadHeaderError, ValueError) as error:
+            raise InvalidRequestError(f"NATS cannot carry this message: {error}") from error
+        except errors.Error as error:
+            raise UnavailableError(f"cannot publish to NATS: {error}") from error
+
+    async def _on_message(self, message: Msg) -> None:
+        token = message.subject[len(self._prefix) :]
+        headers: dict[str, Any] | None = message.headers
+        if headers and not message.data and headers.get("Status") == _NO_RESPONDERS:
+            self._on_answer(token, None)
+        else:
+            self._on_answer(token, message.data)
+
+    async def _on_error(self, error: Exception) -> None:
+        """nats-py tells here what no caller is there to hear."""
+        text = str(error) or type(error).__name__
+        self._last_error = text
+        forbidden = _FORBIDDEN.search(text)
+        if forbidden:
+            refusal = PermissionDeniedError(f"NATS refuses: {text.removeprefix('nats: ')}")
+            subject = forbidden[2] if forbidden[1] == "publish" else ""
+            self._on_refusal(subject, refusal)
+        elif "authorization" in text.lower() or "authentication" in text.lower():
+            self._fail(UnauthenticatedError(f"NATS refuses to let us in: {text}"))
+
+    def _fail(self, error: JetstreamError) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(error)
+
+    async def _on_closed(self) -> None:
+        self._on_refusal("", UnavailableError("the NATS connection is closed"))
+
+    async def close(self) -> None:
+        """Sends what was handed over before."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()

@@ -1,0 +1,272 @@
+"""Publishing: an ordinary NATS message whose reply subject is ours, then waiting for the streams.
+
+Outcomes. A publish returns the acknowledgements it waited for, or raises:
+* NoStreamError at once where no stream listens on the subject;
+* the typed error of a refusal. Refused means not stored; where the error is retriable and no other
+  stream can have stored the message, it is published again until the timeout;
+* UnknownOutcomeError when the timeout passes: it may or may not be stored;
+* anything else means that nothing was sent.
+
+Throughput. No task and no timer per publish: one sweep looks for what has timed out, answers come
+through one subscription and find their publish in a dict. At most `in_flight_max` wait for answers
+at a time; the time others spend waiting for their turn is not part of their timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from jetstream_client._ack import Pending, PublishResult
+from jetstream_client._config import ClientConfig
+from jetstream_client._control import next_step
+from jetstream_client._feeds import Feed, Feeds
+from jetstream_client._headers import HeadersLike, check_value, outgoing
+from jetstream_client._nats import NatsInbox
+from jetstream_client._types import AckLevel
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+_SWEEP_SECONDS = 0.1
+"""How late a timeout may come. Each sweep costs under a millisecond at a full window."""
+
+
+class NobodyListensError(UnavailableError):
+    """NATS delivered the message to no one: nothing was stored."""
+
+
+def headers_to_send(
+    key: bytes | str | None, headers: HeadersLike | None, value: object, level: AckLevel | None
+) -> list[tuple[str, str]]:
+    """The message's headers and ours. Raises InvalidRequestError."""
+    if key is None and headers is None and value is not None and level is None:
+        return []
+    pairs = outgoing(headers)
+    if key is not None:
+        pairs.append(("Jetstream-Key", _key_text(key)))
+    if value is None:
+        pairs.append(("Jetstream-Tombstone", "true"))
+    if level is not None:
+        if level not in ("none", "leader", "all"):
+            raise InvalidRequestError(f"invalid ack_level {level!r}: say none, leader or all")
+        pairs.append(("Jetstream-Ack", level))
+    return pairs
+
+
+def _key_text(key: bytes | str) -> str:
+    """Keys travel in a header, and a header is text."""
+    if isinstance(key, bytes | bytearray | memoryview):
+        try:
+            key = bytes(key).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequestError("a key must be UTF-8 text: encode it, e.g. as hex") from error
+    check_value("the key", key)
+    return key
+
+
+def payload_of(value: bytes | str | None) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    return b"" if value is None else bytes(value)
+
+
+class _Outgoing(NamedTuple):
+    subject: str
+    payload: bytes
+    headers: list[tuple[str, str]]
+
+
+class Publisher:
+    """Belongs to the event loop it is first used on. `nats_urls` asks where NATS is."""
+
+    def __init__(
+        self, config: ClientConfig, feeds: Feeds, nats_urls: Callable[[], Awaitable[Sequence[str]]]
+    ) -> None:
+        self._config = config
+        self._feeds = feeds
+        self._nats_urls = nats_urls
+        self._inbox: NatsInbox | None = None
+        self._connecting: asyncio.Task[NatsInbox] | None = None
+        self._pending: dict[str, Pending] = {}
+        self._token = 0
+        self._in_flight = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    async def publish(
+        self,
+        subject: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None,
+        headers: HeadersLike | None,
+        acks: str | Sequence[str],
+        ack_level: AckLevel | None,
+        timeout: float | None,
+    ) -> PublishResult:
+        message = _Outgoing(
+            subject, payload_of(value), headers_to_send(key, headers, value, ack_level)
+        )
+        if timeout is None:
+            timeout = self._config.timeout
+        if self._in_flight < self._config.in_flight_max:
+            self._in_flight += 1
+        else:
+            await self._turn()
+        try:
+            feed = self._feeds.known(subject) or await self._feeds.ask(subject)
+            inbox = self._inbox
+            if inbox is None or inbox.is_closed:
+                inbox = await self._connected()
+            if ack_level == "none":
+                await inbox.publish(subject, message.payload, "", message.headers)
+                return PublishResult(subject, ())
+            return await self._until_done(inbox, feed, message, acks, timeout)
+        finally:
+            self._pass_on()
+
+    async def _until_done(
+        self,
+        inbox: NatsInbox,
+        feed: Feed,
+        message: _Outgoing,
+        acks: str | Sequence[str],
+        timeout: float,
+    ) -> PublishResult:
+        """Publish, again where that is safe, until the streams have answered."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        attempt = 0
+        while True:
+            attempt += 1
+            expected = feed.wanted(message.subject, acks)
+            pending = Pending(message.subject, expected, acks == "any", deadline)
+            try:
+                return await self._attempt(inbox, message, pending)
+            except NobodyListensError as error:
+                failure: JetstreamError = error
+                feed = await self._feeds.ask(message.subject)  # Raises NoStreamError.
+            except JetstreamError as error:
+                if pending.acks or not feed.is_covered_by(expected):
+                    raise  # Some stream has stored it, or may have.
+                failure = error
+            step = next_step(failure, attempt, random.random())
+            if step is None or loop.time() + step.wait >= deadline:
+                raise failure
+            await asyncio.sleep(step.wait)
+
+    async def _attempt(
+        self, inbox: NatsInbox, message: _Outgoing, pending: Pending
+    ) -> PublishResult:
+        self._token += 1
+        token = f"{self._token:x}"
+        self._pending[token] = pending
+        if self._sweep_timer is None:
+            loop = asyncio.get_running_loop()
+            self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        try:
+            await inbox.publish(message.subject, message.payload, token, message.headers)
+            return await pending.future
+        finally:
+            del self._pending[token]
+
+    # Answers.
+
+    def _on_answer(self, token: str, payload: bytes | None) -> None:
+        pending = self._pending.get(token)
+        if pending is None:
+            return  # It was given up, or has all the answers it waits for.
+        if payload is None:
+            pending.fail(NobodyListensError(f"nobody listens on {pending.subject!r} at the moment"))
+        else:
+            pending.answered(payload)
+
+    def _on_refusal(self, subject: str, error: JetstreamError) -> None:
+        """NATS lower-cases the subject it quotes."""
+        for pending in self._pending.values():
+            if not subject:
+                pending.fail(self._unknown(pending.subject, error.message))
+            elif pending.subject.lower() == subject:
+                pending.fail(error)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for pending in self._pending.values():
+            if pending.deadline <= now:
+                got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
+                pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
+        self._sweep_timer = None
+        if self._pending:
+            self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    @staticmethod
+    def _unknown(subject: str, why: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"the outcome of the publish to {subject!r} is unknown: {why}; "
+            "the message may or may not have been stored"
+        )
+
+    # Turns.
+
+    async def _turn(self) -> None:
+        """First come, first served: whoever is done hands its place over."""
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()  # The place was ours already.
+            raise
+
+    def _pass_on(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._in_flight -= 1
+
+    # The connection.
+
+    async def _connected(self) -> NatsInbox:
+        """One connection, however many publishers ask for it at the same time."""
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(self._forget_connecting)
+        return await asyncio.shield(self._connecting)
+
+    def _forget_connecting(self, task: asyncio.Task[NatsInbox]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # Whoever waited has seen it; perhaps nobody waits any more.
+
+    async def _connect(self) -> NatsInbox:
+        urls = self._config.nats or await self._nats_urls()
+        if not urls:
+            raise UnavailableError("the cluster names no NATS server: give one as `nats`")
+        inbox = NatsInbox(self._on_answer, self._on_refusal)
+        await inbox.connect(urls, self._config.nats_options, self._config.timeout)
+        self._inbox = inbox
+        return inbox
+
+    async def close(self) -> None:
+        """What was published is sent; who still waits for an answer is told that none comes."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.close()
+        for pending in self._pending.values():
+            pending.fail(self._unknown(pending.subject, "the client was closed"))

@@ -1,0 +1,146 @@
+"""Reading: positions to offsets, offsets to `Messages`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from jetstream_client import _wire
+from jetstream_client._consume import AsyncConsumer
+from jetstream_client._control import ControlPlane
+from jetstream_client._data_plane import DataPlane
+from jetstream_client._messages import Cutter, Messages
+from jetstream_client._streams import Streams
+from jetstream_client._types import OffsetAt, Position, StreamLike
+from jetstream_protocol.errors import InvalidRequestError, from_proto
+from jetstream_protocol.generated import api_pb2, common_pb2
+from jetstream_protocol.generated import dataplane_pb2 as pb
+
+FETCH_BYTES = 8 * 1024 * 1024
+"""What one fetch brings by default: large enough for a fast reader, small enough for memory."""
+
+_ANSWER_BYTES = 1024 * 1024
+_FEW_BYTES = 64 * 1024
+_FEW_MESSAGES = 100  # Whoever wants so few should not be sent a megabyte.
+_WAIT_SECONDS_MAX = 30.0  # Of one request; a longer wait asks again, and so notices a dead server.
+
+
+class Reader:
+    """Owns the data plane."""
+
+    def __init__(self, streams: Streams, data: DataPlane, control: ControlPlane) -> None:
+        self._streams = streams
+        self._data = data
+        self._control = control
+
+    async def fetch(
+        self,
+        stream: StreamLike,
+        position: Position,
+        *,
+        max_messages: int | None = None,
+        max_wait: float = 0.0,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+    ) -> Messages:
+        """See AsyncClient.fetch."""
+        if max_messages is not None and max_messages < 1:
+            raise InvalidRequestError(f"max_messages must be positive, not {max_messages}")
+        if max_bytes < 1 or max_wait < 0:
+            raise InvalidRequestError("max_bytes must be positive, max_wait not negative")
+        name = await self._streams.name_of(stream)
+        offset = await self.resolve(stream, position)
+        cutter = Cutter(name, offset, last_epoch=last_epoch, count_max=max_messages)
+        few = max_messages is not None and max_messages <= _FEW_MESSAGES
+        answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
+        await self._fill(cutter, _wire.to_ref(stream), max_wait, max_bytes, answer_bytes)
+        return cutter.messages()
+
+    async def _fill(
+        self,
+        cutter: Cutter,
+        ref: common_pb2.StreamRef,
+        max_wait: float,
+        max_bytes: int,
+        answer_bytes: int = _ANSWER_BYTES,
+    ) -> None:
+        """Fetch until the cutter has what it wants, or the end of what is committed is reached."""
+        deadline = asyncio.get_running_loop().time() + max_wait
+        while not cutter.full and cutter.length_bytes < max_bytes:
+            wait = 0.0
+            if cutter.length_bytes == 0:
+                wait = max(0.0, deadline - asyncio.get_running_loop().time())
+            bytes_max = min(max_bytes - cutter.length_bytes, answer_bytes)
+            progress = await self._fetch_once(ref, cutter, bytes_max, wait)
+            if not progress and wait <= _WAIT_SECONDS_MAX:
+                break
+            if cutter.next_offset >= cutter.high_watermark and cutter.length_bytes:
+                break
+
+    async def _fetch_once(
+        self, ref: common_pb2.StreamRef, cutter: Cutter, bytes_max: int, wait: float
+    ) -> bool:
+        """One question and its answer. False: it brought nothing. Pins `ref` to the stream's id."""
+        request = pb.DataFetchRequest(
+            stream=ref,
+            offset=cutter.next_offset,
+            bytes_max=bytes_max,
+            wait_ms_max=int(min(wait, _WAIT_SECONDS_MAX) * 1000),
+        )
+        if cutter.last_epoch >= 0:
+            request.last_epoch = cutter.last_epoch
+        fetched = await self._data.fetch(request)
+        ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
+        cutter.log_start_offset = fetched.head.log_start_offset
+        cutter.high_watermark = fetched.head.high_watermark
+        before = cutter.next_offset
+        cutter.add(fetched.batches)
+        return cutter.next_offset > before
+
+    async def resolve(self, stream: StreamLike, position: Position) -> int:
+        """The offset of a position."""
+        if isinstance(position, int):
+            if position < 0:
+                raise InvalidRequestError(f"offset {position} is negative; offsets begin at 0")
+            return position
+        return (await self.list_offsets([(stream, position)]))[0].offset
+
+    async def list_offsets(
+        self, positions: Sequence[tuple[StreamLike, Position]]
+    ) -> list[OffsetAt]:
+        """Raises the first error there is."""
+        request = api_pb2.ListOffsetsRequest(
+            queries=[_wire.to_query(stream, position) for stream, position in positions]
+        )
+        answer = await self._control.call(
+            lambda stubs: stubs.reads.ListOffsets,
+            request,
+            api_pb2.ListOffsetsResponse,
+            what="resolving positions",
+            check=_check_offsets,
+        )
+        return [OffsetAt(result.offset, result.leader_epoch) for result in answer.results]
+
+    def consume(self, stream: StreamLike, start: Position, end: Position | None) -> AsyncConsumer:
+        ref = _wire.to_ref(stream)
+
+        async def fetch(offset: int, last_epoch: int, end: int | None, max_wait: float) -> Messages:
+            name = await self._streams.name_of(stream)
+            cutter = Cutter(name, offset, last_epoch=last_epoch, end=end)
+            await self._fill(cutter, ref, max_wait, FETCH_BYTES)
+            return cutter.messages()
+
+        async def resolve(position: Position) -> int:
+            return await self.resolve(stream, position)
+
+        return AsyncConsumer(fetch, resolve, start, end)
+
+    async def close(self) -> None:
+        await self._data.close()
+
+
+def _check_offsets(answer: api_pb2.ListOffsetsResponse) -> None:
+    """Errors come one per query, inside a good answer: raised, they are retried like others."""
+    for result in answer.results:
+        if result.HasField("error"):
+            raise from_proto(result.error)

@@ -1,0 +1,94 @@
+"""Streams and the cluster, as the control plane tells of them."""
+
+from __future__ import annotations
+
+from jetstream_client import _wire
+from jetstream_client._control import ControlPlane
+from jetstream_client._types import ClusterInfo, Stream, StreamDescription, StreamLike
+from jetstream_protocol.errors import StreamNotFoundError
+from jetstream_protocol.generated import api_pb2 as pb
+
+
+class Streams:
+    """Every call repeats itself where that is safe; see `_control`."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._names: dict[int, str] = {}
+
+    async def create(
+        self,
+        name: str,
+        subject: str,
+        *,
+        replicas: int | None,
+        min_insync_replicas: int | None,
+        flush: str | None,
+        acks: str | None,
+        group: str | None,
+    ) -> Stream:
+        config = pb.StreamConfig(
+            replicas=replicas,
+            min_insync_replicas=min_insync_replicas,
+            flush=_wire.to_enum(pb.Flush, "flush", flush),
+            acks=_wire.to_enum(pb.Acks, "acks", acks),
+            group=group or "",
+        )
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.CreateStream,
+            pb.CreateStreamRequest(name=name, subject=subject, config=config),
+            pb.CreateStreamResponse,
+            what=f"creating stream {name!r}",
+            changes=True,
+        )
+        return _wire.stream_of(answer.stream)
+
+    async def describe(self, stream: StreamLike) -> StreamDescription:
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.DescribeStream,
+            pb.DescribeStreamRequest(stream=_wire.to_ref(stream)),
+            pb.DescribeStreamResponse,
+            what="describing the stream",
+        )
+        return _wire.description_of(answer.description)
+
+    async def find(self, feeding_subject: str = "") -> list[Stream]:
+        """Those that a message on `feeding_subject` goes to; without, all."""
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.ListStreams,
+            pb.ListStreamsRequest(feeding_subject=feeding_subject),
+            pb.ListStreamsResponse,
+            what="listing streams",
+        )
+        return [_wire.stream_of(stream) for stream in answer.streams]
+
+    async def delete(self, stream: StreamLike) -> None:
+        """By id: repeated, it must not delete a stream made meanwhile under the same name."""
+        found = stream if isinstance(stream, Stream) else await self.describe(stream)
+        await self._control.call(
+            lambda stubs: stubs.streams.DeleteStream,
+            pb.DeleteStreamRequest(stream=_wire.to_ref(found)),
+            pb.DeleteStreamResponse,
+            what=f"deleting stream {found.full_name!r}",
+            changes=True,
+            done_already=StreamNotFoundError,
+        )
+
+    async def cluster(self) -> ClusterInfo:
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.DescribeCluster,
+            pb.DescribeClusterRequest(),
+            pb.DescribeClusterResponse,
+            what="describing the cluster",
+        )
+        return _wire.cluster_of(answer)
+
+    async def name_of(self, stream: StreamLike) -> str:
+        """The bare name. Only an id has to be asked for, once."""
+        if isinstance(stream, Stream):
+            return stream.name
+        if isinstance(stream, str):
+            return stream.partition("@")[0]
+        if stream not in self._names:
+            self._names[stream] = (await self.describe(stream)).name
+        return self._names[stream]

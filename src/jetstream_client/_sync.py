@@ -1,0 +1,249 @@
+"""`Client`: the methods of `AsyncClient`, for programs without asyncio.
+
+The asynchronous client runs in a thread of its own; every method hands its coroutine over and
+waits. So a `Client` may be used from many threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from jetstream_client._ack import PublishResult
+from jetstream_client._async import AsyncClient
+from jetstream_client._config import ClientConfig, NatsOptions
+from jetstream_client._consume import AsyncConsumer
+from jetstream_client._headers import HeadersLike
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._messages import Message, Messages
+from jetstream_client._reader import FETCH_BYTES
+from jetstream_client._types import (
+    AckLevel,
+    AcksOption,
+    ClusterInfo,
+    Flush,
+    OffsetAt,
+    Position,
+    Stream,
+    StreamDescription,
+    StreamLike,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Consumer:
+    """An iterator over messages; `with` or `close()` ends its fetching ahead. See `consume`.
+
+    `position` is the offset of the next record it will hand out. One thread at a time.
+    """
+
+    def __init__(self, thread: LoopThread, consumer: AsyncConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._rows: Iterator[Message] = iter(())
+        self._position = consumer.position
+
+    @property
+    def position(self) -> int | None:
+        return self._position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            message = next(self._rows, None)
+            if message is not None:
+                self._position = message.offset + 1
+                return message
+            messages = self._thread.run(self._consumer.next_messages())
+            if messages is None:
+                raise StopIteration
+            # One hand-over between threads per fetch, not per record.
+            self._rows = iter(messages)
+
+    def batches(self) -> Iterator[Messages]:
+        """The same records as they were fetched: for `values()` and `to_arrow()`."""
+        while (messages := self._thread.run(self._consumer.next_messages())) is not None:
+            if len(messages):
+                self._position = messages.next_offset
+                yield messages
+
+    def close(self) -> None:
+        """Stop; a fetch under way is given up. Idempotent."""
+        self._rows = iter(())
+        if self._thread.is_running:
+            self._thread.run(self._consumer.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Client:
+    """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
+
+    Arguments, methods and errors are those of `AsyncClient`. A fork must make its own.
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str] | None = None,
+        *,
+        nats: str | Iterable[str] | None = None,
+        nats_options: NatsOptions | None = None,
+        timeout: float = 10.0,
+        in_flight_max: int = 16_384,
+    ) -> None:
+        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max))
+
+    @classmethod
+    def from_config(cls, config: ClientConfig) -> Self:
+        """A client as configured elsewhere: the configuration can be pickled, a client cannot."""
+        client = cls.__new__(cls)
+        client._set_up(config)
+        return client
+
+    def _set_up(self, config: ClientConfig) -> None:
+        self.config = config
+        self._client = AsyncClient.from_config(config)
+        self._thread = LoopThread()
+
+    def create_stream(
+        self,
+        name: str,
+        subject: str,
+        *,
+        replicas: int | None = None,
+        min_insync_replicas: int | None = None,
+        flush: Flush | None = None,
+        acks: AcksOption | None = None,
+        group: str | None = None,
+    ) -> Stream:
+        """See AsyncClient.create_stream."""
+        return self._thread.run(
+            self._client.create_stream(
+                name,
+                subject,
+                replicas=replicas,
+                min_insync_replicas=min_insync_replicas,
+                flush=flush,
+                acks=acks,
+                group=group,
+            )
+        )
+
+    def describe_stream(self, stream: StreamLike) -> StreamDescription:
+        """See AsyncClient.describe_stream."""
+        return self._thread.run(self._client.describe_stream(stream))
+
+    def list_streams(self, feeding_subject: str = "") -> list[Stream]:
+        """See AsyncClient.list_streams."""
+        return self._thread.run(self._client.list_streams(feeding_subject))
+
+    def delete_stream(self, stream: StreamLike) -> None:
+        """See AsyncClient.delete_stream."""
+        self._thread.run(self._client.delete_stream(stream))
+
+    def describe_cluster(self) -> ClusterInfo:
+        """See AsyncClient.describe_cluster."""
+        return self._thread.run(self._client.describe_cluster())
+
+    def publish(
+        self,
+        subject: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        acks: str | Sequence[str] = "all",
+        ack_level: AckLevel | None = None,
+        timeout: float | None = None,
+    ) -> PublishResult:
+        """See AsyncClient.publish, which under asyncio.gather is many times faster."""
+        return self._thread.run(
+            self._client.publish(
+                subject,
+                value,
+                key=key,
+                headers=headers,
+                acks=acks,
+                ack_level=ack_level,
+                timeout=timeout,
+            )
+        )
+
+    def fetch(
+        self,
+        stream: StreamLike,
+        offset: Position = "earliest",
+        *,
+        max_messages: int | None = None,
+        max_wait: float = 0.0,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+    ) -> Messages:
+        """See AsyncClient.fetch."""
+        return self._thread.run(
+            self._client.fetch(
+                stream,
+                offset,
+                max_messages=max_messages,
+                max_wait=max_wait,
+                max_bytes=max_bytes,
+                last_epoch=last_epoch,
+            )
+        )
+
+    def consume(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        *,
+        end: Position | None = None,
+    ) -> Consumer:
+        """See AsyncClient.consume. Where it begins is settled before this returns."""
+        consumer = self._thread.run(self._begin(stream, start, end))
+        return Consumer(self._thread, consumer)
+
+    async def _begin(
+        self, stream: StreamLike, start: Position, end: Position | None
+    ) -> AsyncConsumer:
+        consumer = self._client.consume(stream, start, end=end)
+        await consumer.begin()
+        return consumer
+
+    def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:
+        """See AsyncClient.list_offsets."""
+        return self._thread.run(self._client.list_offsets(positions))
+
+    def offset_at(self, stream: StreamLike, position: Position) -> int:
+        """See AsyncClient.offset_at."""
+        return self._thread.run(self._client.offset_at(stream, position))
+
+    def close(self) -> None:
+        """Send what was published, close every connection, end the thread. Idempotent."""
+        if self._thread.is_running:
+            self._thread.run(self._client.aclose())
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

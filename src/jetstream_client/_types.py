@@ -1,0 +1,119 @@
+"""What the cluster says about itself: frozen values in the words of docs/protocol.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
+
+from jetstream_protocol.errors import InvalidRequestError
+
+Position: TypeAlias = int | Literal["earliest", "latest"] | datetime
+"""An offset, either end of what can be read, or the first record at or after an aware datetime."""
+
+Flush: TypeAlias = Literal["none", "interval", "group"]
+AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
+AckLevel: TypeAlias = Literal["none", "leader", "all"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(timestamp_us: int) -> datetime:
+    """Aware, UTC, exact to the microsecond (a float of seconds would not be)."""
+    return _EPOCH + timedelta(microseconds=timestamp_us)
+
+
+def to_timestamp_us(moment: datetime) -> int:
+    """Microseconds since 1970. Raises InvalidRequestError for a naive datetime."""
+    if moment.tzinfo is None:
+        raise InvalidRequestError("a naive datetime is ambiguous: give it a time zone")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of the registry. `leader` is -1 where there is none."""
+
+    id: int
+    name: str
+    subject: str
+    group: str
+    replication_factor: int
+    min_insync_replicas: int
+    flush: str
+    acks: str
+    replicas: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    stream_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    created_at: datetime
+
+    @property
+    def full_name(self) -> str:
+        """`name@subject`, which is never ambiguous."""
+        return f"{self.name}@{self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDescription(Stream):
+    """A stream with what its leader knows.
+
+    Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
+    not. The counters run since the leader's process started.
+    """
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    flushed_offset: int
+    size_bytes: int
+    segments: int
+    state: str
+    records_appended: int
+    acks_sent: int
+    nacks_sent: int
+    acks_suppressed: int
+    suspected_gaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A server process of the cluster and where to reach its ports."""
+
+    id: int
+    grpc: str
+    data: str
+    http: str
+    rack: str
+    incarnation: int
+    fenced: bool
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """`controller` is -1 where there is none; `nats` are the URLs to publish to."""
+
+    cluster_id: str
+    controller: int
+    nodes: tuple[Node, ...]
+    nats: tuple[str, ...]
+    server_version: str
+    answering_node: int
+
+    def node(self, node_id: int) -> Node | None:
+        return next((node for node in self.nodes if node.id == node_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """A position resolved: the offset, and the leader epoch of the record there (-1: none)."""
+
+    offset: int
+    leader_epoch: int
+
+
+StreamLike: TypeAlias = str | int | Stream
+"""A stream's name, `name@subject`, its id, or the stream itself."""

@@ -1,0 +1,137 @@
+"""Between the protobuf messages of proto/jetstream/v1 and the client's own values."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from jetstream_client._types import (
+    ClusterInfo,
+    Node,
+    Position,
+    Stream,
+    StreamDescription,
+    StreamLike,
+    to_datetime,
+    to_timestamp_us,
+)
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2, common_pb2
+
+
+def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
+    """How the wire names `stream`. An id is exact; a bare name may be ambiguous."""
+    if isinstance(stream, Stream):
+        return common_pb2.StreamRef(id=stream.id)
+    if isinstance(stream, int):
+        if stream < 1:
+            raise InvalidRequestError(f"stream ids are positive, {stream} is not one")
+        return common_pb2.StreamRef(id=stream)
+    name, _, subject = stream.partition("@")
+    if not name:
+        raise InvalidRequestError("which stream? give its name, or name@subject")
+    return common_pb2.StreamRef(name=name, subject=subject)
+
+
+def to_query(stream: StreamLike, position: Position) -> api_pb2.ListOffsetsRequest.Query:
+    """`position` must not be an offset: that needs no asking."""
+    query = api_pb2.ListOffsetsRequest.Query(stream=to_ref(stream))
+    if isinstance(position, datetime):
+        query.timestamp_us = to_timestamp_us(position)
+    elif position == "earliest":
+        query.earliest = True
+    elif position == "latest":
+        query.latest = True
+    else:
+        raise InvalidRequestError(
+            f"invalid position {position!r}: say an offset, 'earliest', 'latest' or a datetime"
+        )
+    return query
+
+
+def to_enum(enum: EnumTypeWrapper, option: str, value: str | None) -> Any:
+    """The number of "group" in `Flush`; None is the default, 0. Raises InvalidRequestError."""
+    prefix = option.upper()
+    names = {name.removeprefix(f"{prefix}_").lower(): number for name, number in enum.items()}
+    names.pop("unspecified")
+    if value is None:
+        return 0
+    if value not in names:
+        raise InvalidRequestError(f"invalid {option} {value!r}: say one of {', '.join(names)}")
+    return names[value]
+
+
+def _enum_word(enum: EnumTypeWrapper, number: int) -> str:
+    """FLUSH_GROUP is "group" to people; a number from a newer server stays a number."""
+    if number not in enum.values():
+        return str(number)
+    return str(enum.Name(number)).partition("_")[2].lower()
+
+
+def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
+    config = stream.config
+    return {
+        "id": stream.id,
+        "name": stream.name,
+        "subject": stream.subject,
+        "group": config.group,
+        "replication_factor": config.replicas,
+        "min_insync_replicas": config.min_insync_replicas,
+        "flush": _enum_word(api_pb2.Flush, config.flush),
+        "acks": _enum_word(api_pb2.Acks, config.acks),
+        "replicas": tuple(stream.replicas),
+        "leader": stream.leader,
+        "leader_epoch": stream.leader_epoch,
+        "stream_epoch": stream.stream_epoch,
+        "isr": tuple(stream.isr),
+        "elr": tuple(stream.elr),
+        "created_at": to_datetime(stream.created_at_us),
+    }
+
+
+def stream_of(stream: api_pb2.Stream) -> Stream:
+    return Stream(**_stream_fields(stream))
+
+
+def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
+    return StreamDescription(
+        **_stream_fields(description.stream),
+        log_start_offset=description.log_start_offset,
+        high_watermark=description.high_watermark,
+        log_end_offset=description.log_end_offset,
+        flushed_offset=description.flushed_offset,
+        size_bytes=description.size_bytes,
+        segments=description.segments,
+        state=description.state,
+        records_appended=description.records_appended,
+        acks_sent=description.acks_sent,
+        nacks_sent=description.nacks_sent,
+        acks_suppressed=description.acks_suppressed,
+        suspected_gaps=description.suspected_gaps,
+    )
+
+
+def cluster_of(answer: api_pb2.DescribeClusterResponse) -> ClusterInfo:
+    nodes = tuple(
+        Node(
+            id=node.address.node_id,
+            grpc=node.address.grpc,
+            data=node.address.data,
+            http=node.address.http,
+            rack=node.rack,
+            incarnation=node.incarnation,
+            fenced=node.fenced,
+            draining=node.draining,
+        )
+        for node in answer.nodes
+    )
+    return ClusterInfo(
+        cluster_id=answer.cluster_id,
+        controller=answer.controller,
+        nodes=nodes,
+        nats=tuple(answer.nats),
+        server_version=answer.server_version,
+        answering_node=answer.answering_node,
+    )
