@@ -47,6 +47,7 @@ from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replicas import Replicas
 
 SPACE_CHECK_SECONDS = 1.0
+QUARANTINE_DAYS = 7
 NATS_CONNECT_SECONDS = 10.0
 """How long a start waits for NATS; without it the node serves reads and goes on trying."""
 
@@ -127,7 +128,21 @@ class Server:
         self._folder.note_incarnation(registered["incarnation"])
         self._placer = Placer(self._metadata.registry)
 
+    def _set_unknown_streams_aside(self) -> None:
+        """Folders of streams nobody registered are kept for QUARANTINE_DAYS, then deleted.
+
+        After a metadata barrier only (`register_node` was one): before it, a stream might merely
+        not be known here yet.
+        """
+        for stream_id in self._folder.stream_ids():
+            if stream_id not in self._metadata.registry.streams:
+                self._folder.quarantine(stream_id)
+                logger.warning("unknown_stream_set_aside", stream_id=stream_id)
+        for name in self._folder.delete_quarantined(QUARANTINE_DAYS * 86_400_000_000):
+            logger.info("quarantined_stream_deleted", name=name)
+
     async def _start_replicas(self) -> None:
+        self._set_unknown_streams_aside()
         loop = asyncio.get_running_loop()
         log = self._config.log
         flusher = Flusher(loop.call_soon_threadsafe)
@@ -165,7 +180,7 @@ class Server:
             await self._connection.connect(NATS_CONNECT_SECONDS)
         except UnavailableError as error:
             # The log can be read all the same; the connection goes on trying.
-            logger.error("no NATS server reached: nothing is stored", reason=error.message)
+            logger.error("nats_unreachable", reason=error.message)
         self._stack.push_async_callback(self._ingest.stop)
         self._watch_space = asyncio.get_running_loop().create_task(self._check_space())
         self._stack.callback(self._watch_space.cancel)
@@ -282,7 +297,7 @@ class Server:
             if bool(reason) != bool(self._replicas.full_reason):
                 logger.log(
                     logging.ERROR if reason else logging.INFO,
-                    "no appends: disk full" if reason else "appends again: the disk has room",
+                    "disk_full" if reason else "disk_has_room",
                     free_bytes=free,
                     reserve_bytes=reserve,
                 )

@@ -29,7 +29,7 @@ async def _abort(context: _Context, error: JetstreamError) -> NoReturn:
 
 
 def _unexpected(error: Exception, method: str) -> InternalError:
-    logger.error("request failed: please report this as a bug", method=method, exc_info=error)
+    logger.error("request_failed", method=method, exc_info=error)
     return InternalError(f"internal error in {method}: see the server's log")
 
 

@@ -63,7 +63,7 @@ class Connection:
         except (ConnectionError, EOFError, TimeoutError):
             pass  # The client left, or was too slow to be one.
         except InvalidRequestError as error:
-            logger.info("data-plane client dropped", reason=str(error))
+            logger.info("client_dropped", reason=str(error))
         finally:
             for task in self._tasks:
                 task.cancel()

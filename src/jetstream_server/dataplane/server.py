@@ -52,11 +52,11 @@ class DataPlaneServer:
                 sock, _ = await loop.sock_accept(listener)
             except OSError as error:
                 # Out of descriptors, or a client that left at once: neither ends the listener.
-                logger.warning("cannot accept a data-plane client", error=str(error))
+                logger.warning("accept_failed", error=str(error))
                 await asyncio.sleep(0.1)
                 continue
             if len(self._connections) >= CONNECTIONS_MAX:
-                logger.warning("too many data-plane clients", connections_max=CONNECTIONS_MAX)
+                logger.warning("too_many_connections", connections_max=CONNECTIONS_MAX)
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -68,7 +68,7 @@ class DataPlaneServer:
     def _disconnected(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("data-plane connection failed", exc_info=task.exception())
+            logger.error("connection_failed", exc_info=task.exception())
 
     async def _fetch(
         self, request: pb.DataFetchRequest

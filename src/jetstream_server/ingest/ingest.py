@@ -70,7 +70,7 @@ class Ingest:
         if ingest is not None:
             ingest.refusal = error
             logger.error(
-                "stream receives nothing: NATS refuses its subscription",
+                "subscription_refused",
                 stream=ingest.replica.stream.full_name,
                 reason=error.message,
             )
@@ -125,12 +125,12 @@ class Ingest:
         try:
             await self._connection.drain_subscriptions()
         except UnavailableError as error:
-            logger.warning("NATS did not confirm the end of the subscriptions", reason=str(error))
+            logger.warning("subscriptions_not_drained", reason=str(error))
         self._by_sid.clear()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while any(ingest.pending_count for ingest in self._streams.values()):
             if asyncio.get_running_loop().time() > deadline:
-                logger.warning("stopping with acknowledgements pending")
+                logger.warning("acks_pending_at_stop")
                 break
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         await self._connection.close()

@@ -154,7 +154,7 @@ class Replicas:
         )
         if log.offline_reason:
             logger.error(
-                "stream takes no appends: its log is damaged",
+                "log_damaged",
                 stream=stream.full_name,
                 reason=log.offline_reason,
             )
@@ -227,7 +227,7 @@ class Replicas:
             return  # Deleted or closed meanwhile.
         if isinstance(result, StorageError):
             logger.error(
-                "stream takes no appends: its log could not be flushed",
+                "log_not_flushed",
                 stream=replica.stream.full_name,
                 reason=str(result),
             )
@@ -254,8 +254,6 @@ class Replicas:
                 replica.close(clean=True)
             except JetstreamError as error:
                 clean = False
-                logger.error(
-                    "log not closed cleanly", stream=replica.stream.full_name, reason=str(error)
-                )
+                logger.error("log_not_closed", stream=replica.stream.full_name, reason=str(error))
         self._replicas.clear()
         return clean
