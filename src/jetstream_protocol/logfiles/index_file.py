@@ -49,8 +49,8 @@ def decode(data: bytes, base_offset: int, log_length: int) -> array[int]:
     """The flat entries of an index file. Raises CorruptBatchError unless it is this segment's."""
     if len(data) < HEADER_BYTES:
         raise CorruptBatchError("index cut short")
-    magic, version, _, crc, entry_count, for_offset, for_length = _HEADER.unpack_from(data)
-    if magic != MAGIC or version != VERSION:
+    magic, version, reserved, crc, entry_count, for_offset, for_length = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION or reserved:
         raise CorruptBatchError("not an index of a version this software reads")
     if len(data) != HEADER_BYTES + entry_count * ENTRY_BYTES or crc32c(data[_CRC_ENDS:]) != crc:
         raise CorruptBatchError("index fails its CRC", position=HEADER_BYTES)
@@ -61,3 +61,8 @@ def decode(data: bytes, base_offset: int, log_length: int) -> array[int]:
             f"index of a segment of {for_length} bytes; this one has {log_length}", position=24
         )
     return array("q", data[HEADER_BYTES:])
+
+
+def log_length_of(data: bytes) -> int:
+    """How long the segment was when its index was written; -1 when that cannot be read."""
+    return int(_HEADER.unpack_from(data)[-1]) if len(data) >= HEADER_BYTES else -1

@@ -122,6 +122,33 @@ def walk(
         position += header.length
 
 
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A stretch of a segment without a valid batch, from `position` to `resumes_at`."""
+
+    position: int
+    reason: str
+    resumes_at: int | None
+    """Where the next valid batch is; None: there is none."""
+
+
+def walk_past_damage(
+    read: Read, end: int, base_offset: int
+) -> Iterator[tuple[int, BatchHeader] | Bad]:
+    """Every valid batch of a segment, bodies checked, and the bad stretches between them."""
+    tail = Tail(base_offset)
+    position: int | None = 0
+    while position is not None:
+        try:
+            for at, header in walk(read, position, end, bodies=True):
+                tail.advance(header)
+                yield at, header
+            position = None
+        except CorruptBatchError as error:
+            position = find_valid_behind(read, error.position, end, tail)
+            yield Bad(error.position, error.reason, position)
+
+
 def is_valid(window: Window, position: int) -> BatchHeader | None:
     """The header of the valid batch at `position`, or None when there is none."""
     try:

@@ -75,7 +75,7 @@ class CommitLog:
         # Filled by the loop thread only after what is to be synced was done, emptied by the
         # flusher only after it chose the offset to reach: so nothing below that is missed.
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
-        self._unsynced_directories: list[str] = []
+        self._unsynced_directories = _unsynced_directories(directory, recovered)
         self.epochs: LeaderEpochCache = recovered.epochs
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.tail.offset
@@ -84,8 +84,6 @@ class CommitLog:
         self.last_append_timestamp = recovered.tail.timestamp
         self.offline_reason = recovered.offline_reason
         """Why nothing can be appended; "" while all is well."""
-        if recovered.unsynced_from < len(recovered.segments):
-            self._unsynced_directories.append(directory)
 
     @classmethod
     def open(
@@ -240,7 +238,7 @@ class CommitLog:
             if not self._created:
                 self._disk.make_directory(self._directory)
                 self._created = True
-                self._unsynced_directories.append(self._directory.rpartition("/")[0])
+                self._unsynced_directories.append(_parent(self._directory))
             segment = Segment.create(
                 self._disk, self._directory, self.log_end_offset, self._config.index_interval_bytes
             )
@@ -560,3 +558,16 @@ class CommitLog:
         failure = StorageError(storage_error(error, doing).message)
         self.offline_reason = failure.message
         return failure
+
+
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0]
+
+
+def _unsynced_directories(directory: str, recovered: Recovered) -> list[str]:
+    """The folders whose new names may not have been synced when the last run ended."""
+    if recovered.unsynced_from == len(recovered.segments):
+        return []
+    if recovered.checkpoint.recovery_point > 0:
+        return [directory]  # Its own name was synced by the flush that got this far.
+    return [directory, _parent(directory)]

@@ -73,7 +73,7 @@ def _list_segments(disk: Disk, directory: str, interval_bytes: int) -> list[Segm
     segments = [
         Segment(disk, directory, base, 0, base, interval_bytes=interval_bytes) for base in bases
     ]
-    for segment, next_offset in zip(segments, [*bases[1:], 0], strict=True):
+    for segment, next_offset in zip(segments, [*bases[1:], *bases[-1:]], strict=True):
         segment.end = (disk.size(segment.path), next_offset)
     return segments
 

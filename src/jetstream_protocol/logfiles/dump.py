@@ -1,0 +1,64 @@
+"""Showing what log files hold, batch by batch, also around damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jetstream_protocol.batch import Batch
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles.files import (
+    SegmentFile,
+    is_data_folder,
+    segment_file,
+    segment_files,
+    stream_folders,
+)
+from jetstream_protocol.logfiles.findings import Finding, Kind
+from jetstream_protocol.logfiles.scan import Bad, walk_past_damage
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedBatch:
+    """A batch and where it is. Its columns lie within the body but are not checked further."""
+
+    file: str
+    position: int
+    batch: Batch
+
+
+def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
+    """Every valid batch of a segment, a stream's folder or a data folder, in file order.
+
+    Where one is damaged, a Finding stands in for the bytes up to the next valid batch. Raises
+    FileNotFoundError, and ValueError when `path` is a file but no segment.
+    """
+    path = Path(path)
+    if path.is_file():
+        segment = segment_file(path)
+        if segment is None:
+            raise ValueError(f"{path} is not a segment: those are named <20 digits>.log")
+        yield from _dump_segment(segment)
+        return
+    folders = stream_folders(path) if is_data_folder(path) else [path]
+    for folder in folders:
+        for segment in segment_files(folder):
+            yield from _dump_segment(segment)
+
+
+def _dump_segment(segment: SegmentFile) -> Iterator[DumpedBatch | Finding]:
+    file = str(segment.path)
+    with segment.reading() as read:
+        for found in walk_past_damage(read, segment.size, segment.base_offset):
+            if isinstance(found, Bad):
+                kind = Kind.TORN_TAIL if found.resumes_at is None else Kind.CORRUPT_BATCH
+                yield Finding(file, found.position, kind, found.reason)
+                continue
+            position, header = found
+            try:
+                batch = Batch.decode(read(position, header.length))
+            except CorruptBatchError as error:
+                yield Finding(file, position, Kind.BAD_COLUMNS, error.reason)
+            else:
+                yield DumpedBatch(file, position, batch)

@@ -1,0 +1,53 @@
+"""What an examination of log files can find wrong.
+
+*Repairable* findings are put right when the server next opens the log, and cost no record that
+was ever flushed. The others are **damage**: the server keeps the bytes, and takes the log offline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    TORN_TAIL = "torn_tail"  # an append that was cut short, with nothing valid behind it
+    CORRUPT_BATCH = "corrupt_batch"  # a bad batch that no torn write explains
+    BAD_COLUMNS = "bad_columns"  # both CRCs are right, the columns are not: never written by us
+    OFFSET_GAP = "offset_gap"  # a valid batch or segment that does not begin at the next offset
+    EPOCH_REGRESSION = "epoch_regression"  # a leader epoch below the one before
+    TIMESTAMP_REGRESSION = "timestamp_regression"  # an append timestamp below the one before
+    MISSING_RECORDS = "missing_records"  # the checkpoint says more had been flushed than is there
+    MISSING_INDEX = "missing_index"  # a sealed segment without one
+    BAD_INDEX = "bad_index"  # damaged, of another segment, or pointing at no batch
+    BAD_CHECKPOINT = "bad_checkpoint"  # damaged, of another log, or contradicting the batches
+    BAD_IDENTITY = "bad_identity"  # meta.json is missing or unreadable
+    LEFTOVER_FILE = "leftover_file"  # an atomic write that never took place
+    UNKNOWN_FILE = "unknown_file"  # no file of ours: nothing reads it
+    UNREADABLE = "unreadable"  # the operating system refuses to read it
+
+
+_REPAIRABLE = frozenset(
+    {
+        Kind.TORN_TAIL,
+        Kind.MISSING_INDEX,
+        Kind.BAD_INDEX,
+        Kind.BAD_CHECKPOINT,
+        Kind.LEFTOVER_FILE,
+        Kind.UNKNOWN_FILE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong: in which file, at which byte, of what kind, and a sentence about it."""
+
+    file: str
+    position: int
+    kind: Kind
+    message: str
+
+    @property
+    def repairable(self) -> bool:
+        return self.kind in _REPAIRABLE

@@ -1,0 +1,250 @@
+"""Examining log files offline: `verify` finds everything that recovery would meet, and more.
+
+Recovery reads from the recovery point on and stops at the first damage. This reads everything,
+goes on behind damage, and holds the indexes, the checkpoint and the columns of every batch
+against each other. It changes nothing, and is meant for files no server has open: of a running
+server's last segment, the batch being appended looks torn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from jetstream_protocol.batch import Batch, BatchHeader
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles import index_file
+from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.files import (
+    IDENTITY_NAME,
+    STREAMS_NAME,
+    SegmentFile,
+    is_data_folder,
+    is_log_folder,
+    segment_file,
+    segment_files,
+    stream_folders,
+)
+from jetstream_protocol.logfiles.findings import Finding, Kind
+from jetstream_protocol.logfiles.names import (
+    CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TEMPORARY_SUFFIX,
+    base_offset_of,
+)
+from jetstream_protocol.logfiles.scan import Bad, Read, Tail, find_valid, walk_past_damage
+
+
+def verify(path: str | Path) -> Iterator[Finding]:
+    """What is wrong with a segment, a stream's folder or a data folder; nothing: it is sound.
+
+    Raises FileNotFoundError, and ValueError when `path` is none of these.
+    """
+    path = Path(path)
+    if path.is_file():
+        segment = segment_file(path)
+        if segment is None:
+            raise ValueError(f"{path} is not a segment: those are named <20 digits>{LOG_SUFFIX}")
+        yield from _LogVerifier().segment(segment, is_last=True)
+    elif is_data_folder(path):
+        yield from _verify_data_folder(path)
+    elif is_log_folder(path):
+        yield from _verify_log_folder(path)
+    elif any(path.iterdir()):
+        raise ValueError(f"{path} is neither a data folder nor the folder of a stream")
+
+
+def _verify_data_folder(path: Path) -> Iterator[Finding]:
+    identity = path / IDENTITY_NAME
+    try:
+        meta = json.loads(identity.read_bytes())
+        int(meta["format_version"]), int(meta["node_id"]), str(meta["cluster_id"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"says not whose folder this is: {error}"
+        yield Finding(str(identity), 0, Kind.BAD_IDENTITY, message)
+    for folder in stream_folders(path):
+        if folder.name.isascii() and folder.name.isdigit():
+            yield from _verify_log_folder(folder)
+        else:
+            message = f"not the folder of a stream: {STREAMS_NAME}/ holds stream ids"
+            yield Finding(str(folder), 0, Kind.UNKNOWN_FILE, message)
+
+
+def _verify_log_folder(folder: Path) -> Iterator[Finding]:
+    yield from _verify_names(folder)
+    verifier = _LogVerifier()
+    segments = segment_files(folder)
+    last_offset = max((s.base_offset for s in segments if _holds_batch(s)), default=-1)
+    for segment in segments:
+        yield from verifier.segment(segment, is_last=segment.base_offset >= last_offset)
+        if segment is not segments[-1] and not segment.index_path.exists():
+            message = "the index of a sealed segment is missing; it will be rebuilt"
+            yield Finding(str(segment.index_path), 0, Kind.MISSING_INDEX, message)
+    if (folder / CHECKPOINT_NAME).exists():
+        yield from verifier.checkpoint(folder / CHECKPOINT_NAME)
+
+
+def _holds_batch(segment: SegmentFile) -> bool:
+    with segment.reading() as read:
+        return find_valid(read, 0, segment.size, Tail(0)) is not None
+
+
+def _verify_names(folder: Path) -> Iterator[Finding]:
+    for entry in sorted(folder.iterdir()):
+        name = entry.name
+        if name.endswith(TEMPORARY_SUFFIX):
+            message = "an atomic write that never took place; it will be removed"
+            yield Finding(str(entry), 0, Kind.LEFTOVER_FILE, message)
+        elif (index_of := base_offset_of(name, INDEX_SUFFIX)) is not None:
+            if not entry.with_suffix(LOG_SUFFIX).exists():
+                message = f"the index of a segment that is not there, at offset {index_of}"
+                yield Finding(str(entry), 0, Kind.BAD_INDEX, message)
+        elif base_offset_of(name, LOG_SUFFIX) is None and name != CHECKPOINT_NAME:
+            yield Finding(str(entry), 0, Kind.UNKNOWN_FILE, "not a file of a log; nothing reads it")
+
+
+class _LogVerifier:
+    """Goes through the segments of one log in order, remembering where the last batch ended."""
+
+    def __init__(self) -> None:
+        self._tail: Tail | None = None
+        self._first_offset = 0
+        self._epochs: list[tuple[int, int]] = []
+
+    def segment(self, segment: SegmentFile, *, is_last: bool) -> Iterator[Finding]:
+        """is_last: no batch follows in another segment, so that its end may be torn."""
+        file = str(segment.path)
+        if self._tail is None:
+            self._tail = Tail(segment.base_offset)
+            self._first_offset = segment.base_offset
+        if segment.base_offset != self._tail.offset:
+            message = f"segment begins at {segment.base_offset} where {self._tail.offset} is next"
+            if is_last and not _holds_batch(segment):
+                yield Finding(file, 0, Kind.TORN_TAIL, f"{message}; it will be removed")
+                return
+            yield Finding(file, 0, Kind.OFFSET_GAP, message)
+            self._tail.offset = segment.base_offset
+        try:
+            entries = _IndexEntries(segment)
+            yield from entries.findings(is_last)
+            with segment.reading() as read:
+                yield from self._batches(read, segment, entries, is_last)
+        except OSError as error:
+            yield Finding(file, 0, Kind.UNREADABLE, str(error))
+
+    def _batches(
+        self, read: Read, segment: SegmentFile, entries: _IndexEntries, is_last: bool
+    ) -> Iterator[Finding]:
+        assert self._tail is not None
+        file = str(segment.path)
+        for found in walk_past_damage(read, segment.size, segment.base_offset):
+            if isinstance(found, Bad):
+                yield _damage(file, segment.size, found, is_last)
+                if found.resumes_at is not None:
+                    self._tail.offset = -1  # Whatever comes next is where the log goes on.
+            else:
+                yield from self._batch(file, read, *found)
+                yield from entries.check(*found)
+        yield from entries.rest()
+
+    def _batch(
+        self, file: str, read: Read, position: int, header: BatchHeader
+    ) -> Iterator[Finding]:
+        tail = self._tail
+        assert tail is not None
+        if header.base_offset != tail.offset and tail.offset >= 0:
+            message = f"batch at offset {header.base_offset} where {tail.offset} is next"
+            yield Finding(file, position, Kind.OFFSET_GAP, message)
+        if header.leader_epoch < tail.leader_epoch:
+            message = f"leader epoch {header.leader_epoch} after epoch {tail.leader_epoch}"
+            yield Finding(file, position, Kind.EPOCH_REGRESSION, message)
+        if header.append_timestamp < tail.timestamp:
+            message = f"append timestamp {header.append_timestamp} after {tail.timestamp}"
+            yield Finding(file, position, Kind.TIMESTAMP_REGRESSION, message)
+        if header.leader_epoch > tail.leader_epoch:
+            self._epochs.append((header.leader_epoch, header.base_offset))
+        tail.advance(header)
+        try:
+            Batch.decode(read(position, header.length)).check_columns()
+        except CorruptBatchError as error:
+            yield Finding(file, position, Kind.BAD_COLUMNS, error.reason)
+
+    def checkpoint(self, path: Path) -> Iterator[Finding]:
+        """Hold the checkpoint against the batches that were seen."""
+        file = str(path)
+        try:
+            checkpoint = LogCheckpoint.from_bytes(path.read_bytes(), path.parent.name)
+        except CorruptBatchError as error:
+            message = f"{error.reason}; it will be rebuilt from the batches"
+            yield Finding(file, error.position, Kind.BAD_CHECKPOINT, message)
+            return
+        except OSError as error:
+            yield Finding(file, 0, Kind.UNREADABLE, str(error))
+            return
+        end = self._tail.offset if self._tail is not None else 0
+        if checkpoint.recovery_point > end:
+            message = f"flushed up to offset {checkpoint.recovery_point}, but the log ends at {end}"
+            yield Finding(file, 0, Kind.MISSING_RECORDS, message)
+        known = [e for e in checkpoint.epochs if e[1] > self._first_offset]
+        found = [e for e in self._epochs if self._first_offset < e[1] < checkpoint.recovery_point]
+        if known != found:
+            message = f"leader epochs {known} where the batches have {found}"
+            yield Finding(file, 0, Kind.BAD_CHECKPOINT, message)
+
+
+def _damage(file: str, size: int, bad: Bad, is_last: bool) -> Finding:
+    if bad.resumes_at is not None:
+        message = f"{bad.reason}; a valid batch follows at byte {bad.resumes_at}"
+        return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
+    if not is_last:
+        message = f"{bad.reason}; batches follow in the next segment"
+        return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
+    message = f"{bad.reason}; {size - bad.position} bytes will be cut off"
+    return Finding(file, bad.position, Kind.TORN_TAIL, message)
+
+
+class _IndexEntries:
+    """The entries of a segment's index, checked as the scan passes their positions."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        self._segment = segment
+        self._file = str(segment.index_path)
+        self._entries: list[tuple[int, int, int]] = []
+        self._next = 0
+
+    def findings(self, is_last: bool) -> Iterator[Finding]:
+        """Read the index. The last segment may have grown since its index was written."""
+        if not self._segment.index_path.exists():
+            return
+        data = self._segment.index_path.read_bytes()
+        length = self._segment.size
+        if is_last:
+            length = min(index_file.log_length_of(data), length)
+        try:
+            flat = index_file.decode(data, self._segment.base_offset, length)
+        except CorruptBatchError as error:
+            message = f"{error.reason}; it will be rebuilt"
+            yield Finding(self._file, error.position, Kind.BAD_INDEX, message)
+            return
+        self._entries = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+
+    def check(self, position: int, header: BatchHeader) -> Iterator[Finding]:
+        """A batch was found at `position`; report the entries up to there that do not fit."""
+        while self._next < len(self._entries) and self._entries[self._next][1] <= position:
+            entry = self._entries[self._next]
+            if entry != (header.base_offset, position, header.append_timestamp):
+                yield self._wrong(entry)
+            self._next += 1
+
+    def rest(self) -> Iterator[Finding]:
+        """Report the entries behind the last batch."""
+        while self._next < len(self._entries):
+            yield self._wrong(self._entries[self._next])
+            self._next += 1
+
+    def _wrong(self, entry: tuple[int, int, int]) -> Finding:
+        at = index_file.HEADER_BYTES + self._next * index_file.ENTRY_BYTES
+        message = f"no batch of offset {entry[0]} and timestamp {entry[2]} is at byte {entry[1]}"
+        return Finding(self._file, at, Kind.BAD_INDEX, message)

@@ -1,0 +1,311 @@
+"""A full disk fails an append and nothing else; any other failure takes the one log offline."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from jetstream_protocol.errors import OffsetOutOfRangeError, StorageError, StorageFullError
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from tests.support.log_batches import batch, stamped, values_of
+from tests.support.log_disk import FaultyDisk, MemoryDisk
+
+LENGTH = batch(b"0000").length
+CONFIG = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=LENGTH)
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk(MemoryDisk())
+
+
+@pytest.fixture
+def log(disk: FaultyDisk) -> CommitLog:
+    return reopen(disk)
+
+
+def reopen(disk: FaultyDisk, *, clean: bool = False) -> CommitLog:
+    return CommitLog.open(disk, "/17", CONFIG, clean=clean)
+
+
+def append(log: CommitLog, count: int = 1) -> None:
+    for _ in range(count):
+        log.append(batch(b"%04d" % log.log_end_offset), leader_epoch=1, timestamp_us=0)
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%04d" % i for i in range(count)]
+
+
+# A full disk
+
+
+@pytest.mark.parametrize("room", [0, 1, 87, 88, 89, LENGTH - 1])
+def test_append_to_a_full_disk_leaves_nothing_behind(
+    disk: FaultyDisk, log: CommitLog, room: int
+) -> None:
+    append(log, 2)
+    disk.write_room = room
+    with pytest.raises(StorageFullError):
+        append(log)
+    assert (log.log_end_offset, log.size_bytes, log.offline_reason) == (2, 2 * LENGTH, "")
+    assert disk.size("/17/00000000000000000000.log") == 2 * LENGTH
+    assert values_of(log) == expected(2)
+    assert values_of(reopen(disk)) == expected(2)
+
+
+def test_log_takes_appends_again_when_there_is_room(disk: FaultyDisk, log: CommitLog) -> None:
+    append(log, 2)
+    disk.write_room = 50
+    for _ in range(3):
+        with pytest.raises(StorageFullError):
+            append(log)
+    disk.heal()
+    append(log, 3)
+    assert log.flush() == 5
+    assert values_of(log) == expected(5)
+    assert values_of(reopen(disk)) == expected(5)
+
+
+def test_follower_on_a_full_disk_appends_none_of_what_did_not_fit(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    disk.write_room = LENGTH + 20
+    with pytest.raises(StorageFullError):
+        log.append_replica(stamped(0, b"0000") + stamped(1, b"0001"))
+    assert (log.log_end_offset, log.size_bytes) == (0, 0)
+    disk.heal()
+    log.append_replica(stamped(0, b"0000") + stamped(1, b"0001"))
+    assert values_of(log) == expected(2)
+
+
+def test_follower_keeps_the_segments_it_filled_before_the_disk_was_full(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    data = b"".join(stamped(i, b"%04d" % i) for i in range(8))
+    disk.write_room = 5 * LENGTH
+    with pytest.raises(StorageFullError):
+        log.append_replica(data)
+    assert log.log_end_offset == 4
+    assert values_of(reopen(disk)) == expected(4)
+
+
+def test_segment_that_cannot_be_begun_for_want_of_room_is_begun_later(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 4)
+    disk.fail("create", ".log", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        append(log)
+    assert (log.segment_count, log.offline_reason) == (1, "")
+    disk.heal()
+    append(log)
+    assert values_of(log) == expected(5)
+
+
+def test_first_append_on_a_full_disk_can_be_tried_again(disk: FaultyDisk, log: CommitLog) -> None:
+    disk.fail("make_directory", "", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        append(log)
+    disk.heal()
+    disk.fail("create", ".log", errno.EDQUOT)
+    with pytest.raises(StorageFullError):
+        append(log)
+    disk.heal()
+    append(log)
+    assert values_of(log) == expected(1)
+
+
+def test_index_that_finds_no_room_is_rebuilt(disk: FaultyDisk, log: CommitLog) -> None:
+    disk.fail("write_atomic", ".index", errno.ENOSPC)
+    append(log, 9)
+    log.close(clean=True)
+    assert not disk.exists("/17/00000000000000000000.index")
+    again = reopen(disk, clean=True)
+    assert values_of(again) == expected(9)
+
+
+def test_log_opens_on_a_full_disk(disk: FaultyDisk, log: CommitLog) -> None:
+    append(log, 9)
+    log.flush()
+    disk.fail("write_atomic", "", errno.ENOSPC)
+    disk.write_room = 0
+    again = reopen(disk)
+    assert (again.offline_reason, values_of(again)) == ("", expected(9))
+
+
+def test_flush_succeeds_though_its_checkpoint_finds_no_room(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 9)
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    assert log.flush() == 9
+    disk.heal()
+    assert values_of(reopen(disk)) == expected(9)
+
+
+def test_truncate_for_which_there_is_no_room_changes_nothing(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 9)
+    log.flush()
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        log.truncate(3)
+    assert (log.log_end_offset, log.offline_reason) == (9, "")
+    disk.heal()
+    log.truncate(3)
+    assert values_of(reopen(disk)) == expected(3)
+
+
+def test_retention_frees_segments_even_when_the_disk_is_full(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 9)
+    log.flush()
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        log.advance_log_start(5)
+    assert (log.log_start_offset, log.segment_count, log.offline_reason) == (5, 2, "")
+    disk.heal()
+    assert reopen(disk).log_start_offset == 4, "the exact start was not recorded"
+
+
+def test_full_disk_fails_a_clean_close_and_the_next_open_recovers(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 5)
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        log.close(clean=True)
+    disk.heal()
+    assert values_of(reopen(disk, clean=True)) == expected(5)
+
+
+# Failed fsync: offline, never tried again
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_failed_fsync_takes_the_log_offline_and_is_never_tried_again(
+    disk: FaultyDisk, log: CommitLog, error: int
+) -> None:
+    append(log, 2)
+    log.flush()
+    append(log)
+    disk.fail("fsync", ".log", error)
+    with pytest.raises(StorageError) as raised:
+        log.flush()
+    assert not isinstance(raised.value, StorageFullError)
+    assert "flushing /17" in log.offline_reason
+    disk.heal()
+    before = disk.count("fsync")
+    for use in (log.flush, lambda: append(log), lambda: log.truncate(1), log.roll):
+        with pytest.raises(StorageError, match="offline"):
+            use()
+    assert disk.count("fsync") == before
+    assert log.flushed_offset == 2
+    assert values_of(log) == expected(3), "what is there can still be read"
+
+
+def test_failed_fsync_of_a_sealed_segment_or_of_the_folder_counts_as_well(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 6)
+    disk.fail("fsync", "/00000000000000000000.log", errno.EIO)
+    with pytest.raises(StorageError):
+        log.flush()
+    assert (log.flushed_offset, bool(log.offline_reason)) == (0, True)
+
+    other = CommitLog.open(disk, "/18", CONFIG, clean=False)
+    append(other)
+    disk.fail("fsync_directory", "", errno.EIO)
+    with pytest.raises(StorageError):
+        other.flush()
+    assert (other.flushed_offset, bool(other.offline_reason)) == (0, True)
+
+
+def test_close_after_a_failed_fsync_claims_nothing(disk: FaultyDisk, log: CommitLog) -> None:
+    append(log, 2)
+    disk.fail("fsync", ".log", errno.EIO)
+    with pytest.raises(StorageError):
+        log.close(clean=True)
+    disk.heal()
+    assert not disk.exists("/17/checkpoint")
+
+
+# Other failures
+
+
+def test_write_error_takes_the_log_offline_and_leaves_whole_batches(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 2)
+    disk.fail("write", ".log", errno.EIO)
+    with pytest.raises(StorageError, match="Input/output error"):
+        append(log)
+    disk.heal()
+    with pytest.raises(StorageError, match="offline"):
+        append(log)
+    assert values_of(reopen(disk)) == expected(2)
+
+
+def test_append_that_cannot_be_undone_takes_the_log_offline(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 2)
+    disk.write_room = 10
+    disk.fail("truncate", ".log", errno.EIO)
+    with pytest.raises(StorageError, match="cutting off"):
+        append(log)
+    assert log.offline_reason
+    disk.heal()
+    assert values_of(reopen(disk)) == expected(2), "recovery cuts it off instead"
+
+
+def test_read_error_is_reported_and_the_log_stays_online(disk: FaultyDisk, log: CommitLog) -> None:
+    append(log, 2)
+    slice_ = log.read(0, 1 << 20, 2)
+    assert slice_ is not None
+    disk.fail("pread", ".log", errno.EIO)
+    with pytest.raises(StorageError, match="reading"):
+        log.read(1, 1 << 20, 2)
+    with pytest.raises(StorageError, match="reading"):
+        log.pread(slice_)
+    disk.heal()
+    append(log)
+    assert values_of(log) == expected(3)
+
+
+@pytest.mark.parametrize("operation", ["list_directory", "size", "read_file", "pread"])
+def test_log_that_cannot_be_read_is_a_storage_error_at_open(
+    disk: FaultyDisk, log: CommitLog, operation: str
+) -> None:
+    append(log, 9)
+    disk.fail(operation, "", errno.EIO)
+    with pytest.raises(StorageError, match="/17"):
+        reopen(disk)
+    disk.heal()
+    assert values_of(reopen(disk)) == expected(9)
+
+
+def test_log_in_a_read_only_folder_is_a_storage_error_at_open(
+    disk: FaultyDisk, log: CommitLog
+) -> None:
+    append(log, 2)
+    disk.read_only = True
+    for clean in (True, False):
+        with pytest.raises(StorageError, match="/17 is read-only"):
+            reopen(disk, clean=clean)
+
+
+def test_one_log_offline_leaves_the_others_alone(disk: FaultyDisk, log: CommitLog) -> None:
+    other = CommitLog.open(disk, "/18", CONFIG, clean=False)
+    append(log)
+    append(other)
+    disk.fail("fsync", "/17/00000000000000000000.log", errno.EIO)
+    with pytest.raises(StorageError):
+        log.flush()
+    assert other.flush() == 1
+    with pytest.raises(OffsetOutOfRangeError):
+        other.read(5, 1, 1)

@@ -1,0 +1,236 @@
+"""Group commit, with real threads on the real disk."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import StorageError, UnavailableError
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.flusher import Flusher
+from tests.support.log_batches import batch
+from tests.support.log_disk import FaultyDisk
+
+Delivered = tuple[CommitLog, int | StorageError]
+
+
+class GatedDisk(FaultyDisk):
+    """Every fsync of a segment waits until it is let through."""
+
+    def __init__(self) -> None:
+        super().__init__(OsDisk())
+        self.waiting = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+
+    def fsync(self, path: str) -> None:
+        self.waiting.release()
+        assert self.gate.acquire(timeout=10)
+        super().fsync(path)
+
+    def await_fsync(self) -> None:
+        assert self.waiting.acquire(timeout=10)
+
+
+class Loop:
+    """Runs what the flusher hands over, in order, in the test's own thread."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[tuple[object, ...]] = queue.Queue()
+
+    def call_soon_threadsafe(self, *call: object) -> None:
+        self.calls.put(call)
+
+    def run_one(self) -> None:
+        function, *arguments = self.calls.get(timeout=10)
+        assert callable(function)
+        function(*arguments)
+
+
+@pytest.fixture
+def disk() -> GatedDisk:
+    return GatedDisk()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def flusher(loop: Loop, disk: GatedDisk) -> Iterator[Flusher]:
+    flusher = Flusher(loop.call_soon_threadsafe)
+    yield flusher
+    disk.gate.release(100)
+    flusher.close()
+
+
+def open_log(disk: FaultyDisk, folder: Path, name: str = "17") -> CommitLog:
+    return CommitLog.open(disk, str(folder / name), clean=False)
+
+
+def append(log: CommitLog) -> None:
+    log.append(batch(), leader_epoch=1, timestamp_us=0)
+
+
+def test_one_fsync_serves_all_that_queued_up_behind_it(
+    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+) -> None:
+    log = open_log(disk, tmp_path)
+    seen: list[tuple[str, int | StorageError]] = []
+    append(log)
+    flusher.request(log, lambda log, result: seen.append(("first", result)))
+    disk.await_fsync()
+    for number in range(50):  # all while the first fsync runs
+        append(log)
+        flusher.request(log, lambda log, result, n=number: seen.append((f"{n}", result)))  # type: ignore[misc]
+    disk.gate.release(2)
+    loop.run_one()
+    loop.run_one()
+    assert seen == [("first", 1), *((f"{n}", 51) for n in range(50))]
+    assert disk.count("fsync", ".log") == 2
+    assert log.flushed_offset == 51
+
+
+def test_flush_reports_only_what_was_appended_before_it_began(
+    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+) -> None:
+    log = open_log(disk, tmp_path)
+    results: list[int | StorageError] = []
+    append(log)
+    flusher.request(log, lambda log, result: results.append(result))
+    disk.await_fsync()
+    append(log)
+    disk.gate.release()
+    loop.run_one()
+    assert results == [1]
+    assert (log.flushed_offset, log.log_end_offset) == (1, 2)
+
+
+def test_same_callback_queued_twice_is_called_once(
+    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+) -> None:
+    log = open_log(disk, tmp_path)
+    delivered: list[Delivered] = []
+
+    def on_flushed(log: CommitLog, result: int | StorageError) -> None:
+        delivered.append((log, result))
+
+    append(log)
+    flusher.request(log, on_flushed)
+    disk.await_fsync()
+    for _ in range(5):
+        append(log)
+        flusher.request(log, on_flushed)
+    disk.gate.release(2)
+    loop.run_one()
+    loop.run_one()
+    assert delivered == [(log, 1), (log, 6)]
+
+
+def test_logs_take_turns_in_the_order_they_asked(
+    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+) -> None:
+    logs = [open_log(disk, tmp_path, str(number)) for number in range(4)]
+    order: list[int] = []
+    for log in logs:
+        append(log)
+    flusher.request(logs[2], lambda log, result: order.append(2))
+    disk.await_fsync()
+    for number in (1, 3, 0, 2):
+        append(logs[2])
+        flusher.request(logs[number], lambda log, result, n=number: order.append(n))  # type: ignore[misc]
+    disk.gate.release(5)
+    for _ in range(5):
+        loop.run_one()
+    assert order == [2, 1, 3, 0, 2]
+
+
+def test_failed_fsync_is_reported_to_all_and_not_tried_again(
+    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+) -> None:
+    log, healthy = open_log(disk, tmp_path), open_log(disk, tmp_path, "18")
+    results: list[int | StorageError] = []
+    append(log)
+    append(healthy)
+    disk.fail("fsync", "17/00000000000000000000.log", errno.EIO)
+    for _ in range(3):
+        flusher.request(log, lambda log, result: results.append(result))
+    disk.gate.release(10)
+    while len(results) < 3:
+        loop.run_one()
+    assert all(isinstance(result, StorageError) for result in results)
+    assert "Input/output error" in log.offline_reason
+    disk.heal()
+    flusher.request(log, lambda log, result: results.append(result))
+    loop.run_one()
+    assert isinstance(results[-1], StorageError)
+    assert disk.count("fsync", "17/00000000000000000000.log") == 1
+    flusher.request(healthy, lambda log, result: results.append(result))
+    loop.run_one()
+    assert results[-1] == 1, "one log's failure is its own"
+
+
+def test_appends_and_rolls_during_a_flush_neither_wait_nor_get_lost(
+    tmp_path: Path, disk: GatedDisk, loop: Loop, flusher: Flusher
+) -> None:
+    length = batch().length
+    log = CommitLog.open(disk, str(tmp_path / "17"), LogConfig(2 * length), clean=False)
+    done: list[int | StorageError] = []
+    append(log)
+    flusher.request(log, lambda log, result: done.append(result))
+    disk.await_fsync()
+    for _ in range(9):  # rolls four times, while the fsync is held
+        append(log)
+    assert (log.log_end_offset, log.flushed_offset, log.segment_count) == (10, 0, 5)
+    disk.gate.release(100)
+    loop.run_one()
+    flusher.request(log, lambda log, result: done.append(result))
+    loop.run_one()
+    assert done == [1, 10]
+    synced = {path for operation, path in disk.calls if operation == "fsync"}
+    assert len(synced) == 5, "every sealed segment and the last"
+
+
+def test_close_flushes_what_is_queued_and_refuses_more(tmp_path: Path, loop: Loop) -> None:
+    disk = FaultyDisk(OsDisk())
+    log = open_log(disk, tmp_path)
+    append(log)
+    flusher = Flusher(loop.call_soon_threadsafe)
+    flusher.request(log, lambda log, result: None)
+    flusher.close()
+    assert log.flushed_offset == 1
+    with pytest.raises(UnavailableError):
+        flusher.request(log, lambda log, result: None)
+
+
+def test_flushing_under_load_never_reports_an_offset_that_was_not_synced(
+    tmp_path: Path, loop: Loop
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    length = batch().length
+    log = CommitLog.open(disk, str(tmp_path / "17"), LogConfig(8 * length), clean=False)
+    flusher = Flusher(loop.call_soon_threadsafe)
+    reported: list[int] = []
+
+    def on_flushed(log: CommitLog, result: int | StorageError) -> None:
+        assert isinstance(result, int)
+        reported.append(result)
+
+    for number in range(2000):
+        append(log)
+        flusher.request(log, on_flushed)
+        if number % 500 == 499:
+            log.truncate(log.log_end_offset - 100)  # waits for a running flush
+    flusher.close()
+    while not loop.calls.empty():
+        loop.run_one()
+    assert log.flushed_offset == log.log_end_offset == 1600
+    assert reported
+    again = CommitLog.open(disk, str(tmp_path / "17"), clean=False)
+    assert (again.offline_reason, again.log_end_offset) == ("", 1600)

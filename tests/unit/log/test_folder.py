@@ -1,0 +1,191 @@
+"""The data folder: one server at a time, one cluster and node for ever, and how runs ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_server.log import folder as folder_module
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.folder import DataFolder, LastRun
+
+
+@pytest.fixture
+def disk() -> Iterator[OsDisk]:
+    disk = OsDisk()
+    yield disk
+    disk.close()
+
+
+def open_folder(disk: OsDisk, path: Path, *, node_id: int = 1) -> DataFolder:
+    return DataFolder.open(disk, str(path), node_id=node_id)
+
+
+def test_new_folder_gets_an_identity_and_keeps_it(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path / "data")
+    cluster_id = folder.cluster_id
+    assert cluster_id
+    folder.close(clean=True)
+    meta = json.loads((tmp_path / "data" / "meta.json").read_text())
+    assert meta == {"format_version": 1, "cluster_id": cluster_id, "node_id": 1}
+    again = open_folder(disk, tmp_path / "data")
+    assert (again.cluster_id, again.node_id) == (cluster_id, 1)
+    again.close(clean=True)
+
+
+def test_second_server_on_the_same_folder_is_refused(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path)
+    with pytest.raises(StorageError, match="in use by another running server"):
+        open_folder(disk, tmp_path)
+    folder.close(clean=False)
+    open_folder(disk, tmp_path).close(clean=False)
+
+
+def test_lock_dies_with_its_process(disk: OsDisk, tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from jetstream_server.log.disk import OsDisk;"
+        "from jetstream_server.log.folder import DataFolder;"
+        "f = DataFolder.open(OsDisk(), sys.argv[1], node_id=1);"
+        "f.note_incarnation(7); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
+    folder = open_folder(disk, tmp_path)
+    assert folder.last_run == LastRun(clean=False, same_boot=True, incarnation=7)
+    folder.close(clean=False)
+
+
+def test_folder_of_another_node_cluster_or_format_is_refused(disk: OsDisk, tmp_path: Path) -> None:
+    first = DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="ours")
+    first.close(clean=True)
+    with pytest.raises(PreconditionFailedError, match="belongs to node 1, and this is node 2"):
+        DataFolder.open(disk, str(tmp_path), node_id=2, cluster_id="ours")
+    with pytest.raises(PreconditionFailedError, match="belongs to cluster ours"):
+        DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="theirs")
+    meta = tmp_path / "meta.json"
+    meta.write_text(meta.read_text().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(PreconditionFailedError, match="format 2"):
+        DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="ours")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"node_id": "x"}'])
+def test_damaged_identity_stops_the_start_and_is_not_replaced(
+    disk: OsDisk, tmp_path: Path, content: str
+) -> None:
+    open_folder(disk, tmp_path).close(clean=True)
+    (tmp_path / "meta.json").write_text(content)
+    with pytest.raises(PreconditionFailedError, match="damaged"):
+        open_folder(disk, tmp_path)
+    assert (tmp_path / "meta.json").read_text() == content
+
+
+def test_streams_without_an_identity_stop_the_start(disk: OsDisk, tmp_path: Path) -> None:
+    (tmp_path / "streams" / "17").mkdir(parents=True)
+    with pytest.raises(PreconditionFailedError, match=r"no meta\.json"):
+        open_folder(disk, tmp_path)
+
+
+def test_refused_start_lets_go_of_the_lock(disk: OsDisk, tmp_path: Path) -> None:
+    open_folder(disk, tmp_path).close(clean=True)
+    for _ in range(2):
+        with pytest.raises(PreconditionFailedError):
+            open_folder(disk, tmp_path, node_id=2)
+    open_folder(disk, tmp_path).close(clean=True)
+
+
+def test_run_is_clean_only_if_it_said_so_and_only_once(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path)
+    assert folder.last_run == LastRun()
+    folder.note_incarnation(5)
+    folder.close(clean=True)
+    folder = open_folder(disk, tmp_path)
+    assert folder.last_run == LastRun(clean=True, same_boot=True, incarnation=5)
+    folder.close(clean=False)
+    folder = open_folder(disk, tmp_path)
+    assert not folder.last_run.clean
+    folder.close(clean=True)
+
+
+def test_another_boot_is_noticed(
+    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_folder(disk, tmp_path / "data").close(clean=False)
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(folder_module, "_BOOT_ID_PATH", str(tmp_path / "boot_id"))
+    folder = open_folder(disk, tmp_path / "data")
+    assert not folder.last_run.same_boot
+    folder.close(clean=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"JSLC 1 00000000\n{}\n", b"\0" * 100])
+def test_damaged_session_is_an_unclean_run(disk: OsDisk, tmp_path: Path, content: bytes) -> None:
+    open_folder(disk, tmp_path).close(clean=True)
+    (tmp_path / "session").write_bytes(content)
+    folder = open_folder(disk, tmp_path)
+    assert folder.last_run == LastRun()
+    folder.close(clean=True)
+
+
+def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path)
+    for name in ("9", "100", "notes"):
+        (tmp_path / "streams" / name).mkdir()
+    assert folder.stream_ids() == [9, 100]
+    assert folder.stream_directory(9) == str(tmp_path / "streams" / "9")
+    folder.close(clean=True)
+
+
+def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later(
+    disk: OsDisk, tmp_path: Path
+) -> None:
+    folder = open_folder(disk, tmp_path)
+    (tmp_path / "streams" / "9").mkdir()
+    (tmp_path / "streams" / "9" / "file").write_bytes(b"records")
+    folder.quarantine(9)
+    assert folder.stream_ids() == []
+    assert folder.delete_quarantined(older_than_us=60_000_000) == []
+    (kept,) = (tmp_path / "quarantine").iterdir()
+    assert (kept / "file").read_bytes() == b"records"
+    assert folder.delete_quarantined(older_than_us=0) == [kept.name]
+    assert list((tmp_path / "quarantine").iterdir()) == []
+    with pytest.raises(StorageError):
+        folder.quarantine(9)
+    folder.close(clean=True)
+
+
+def test_read_only_folder_stops_the_start_with_one_sentence(disk: OsDisk, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IROTH | stat.S_IXOTH)
+    if os.geteuid() != 0:
+        with pytest.raises(StorageError, match=f"{data} cannot be used: Permission denied"):
+            open_folder(disk, data)
+        return
+    for parent in (tmp_path, *tmp_path.parents):  # the other user must get here
+        if parent.owner() == data.owner() and str(parent) != "/":
+            parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
+    os.seteuid(65534)  # Root may write anywhere.
+    try:
+        with pytest.raises(StorageError, match=f"{data} cannot be used: Permission denied"):
+            open_folder(disk, data)
+    finally:
+        os.seteuid(0)
+
+
+def test_place_that_is_no_folder_stops_the_start(disk: OsDisk, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(StorageError, match="cannot be used"):
+        open_folder(disk, tmp_path / "data")
+
+
+def test_free_space_is_known(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path)
+    assert folder.free_bytes() > 0
+    folder.close(clean=True)
