@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from benchmarks.jetstream_peer import SUBJECT
 from benchmarks.nats_socket import wait_for_port
@@ -17,7 +17,8 @@ from benchmarks.processes import (
     server,
 )
 from jetstream_client import Client
-from jetstream_client import Flush as FlushName
+
+FlushName: TypeAlias = Literal["group", "interval", "none"]
 
 STREAM = "bench"
 PORTS = 5

@@ -42,6 +42,7 @@ class Stage:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
+            disable=not self._console.is_terminal,
         )
         with bar:
             task = bar.add_task(step, total=total, rate="")
@@ -52,7 +53,7 @@ class Stage:
                 done += count
                 # A bar redrawn for each message would cost more than the message.
                 if done % 1000 < count:
-                    seconds = bar.tasks[0].elapsed or 0
+                    seconds = bar.tasks[task].elapsed or 0
                     rate = f"{done / seconds:,.0f}/s" if seconds else ""
                     bar.update(task, completed=done, rate=rate)
 
@@ -77,7 +78,7 @@ class Stage:
             "  . .venv/bin/activate",
             f"  export JETSTREAM_SERVERS={server.grpc}",
             "  jetstream stream describe flights",
-            "  jetstream fetch flights --offset 100000 --max 3",
+            "  jetstream fetch flights --offset 1000 --max 3",
             "  jetstream fetch flights --offset latest --follow",
             "  jetstream publish flights.JFK.XX '{\"flight\":1}'",
             "",
