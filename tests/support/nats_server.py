@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +23,13 @@ from jetstream_server.ingest.nats_child import find_binary
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class NatsServer:
@@ -43,6 +51,10 @@ class NatsServer:
         return Path(self._folder.name)
 
     @property
+    def _config_file(self) -> Path:
+        return self.folder / "nats.conf"
+
+    @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
@@ -57,12 +69,10 @@ class NatsServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> None:
-        config = self.folder / "nats.conf"
-        port = self.port or -1  # -1: a free one, told in the ports file
-        config.write_text(f"listen: 127.0.0.1:{port}\n{self._config}\n")
+        self._write_config()
         for ports_file in self.folder.glob("*.ports"):
             ports_file.unlink()
-        command = [find_binary(), "-c", config, "--ports_file_dir", self.folder]
+        command = [find_binary(), "-c", self._config_file, "--ports_file_dir", self.folder]
         command += ["-l", self.folder / "log", *self._arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
@@ -86,10 +96,15 @@ class NatsServer:
         subprocess.run([find_binary(), "--signal", f"{name}={self.pid}"], check=True)
 
     def reconfigure(self, config: str) -> None:
-        """Write another configuration and have the running server take it over."""
+        """Another configuration: taken over by the running server, or at the next start."""
         self._config = config
-        (self.folder / "nats.conf").write_text(f"listen: 127.0.0.1:{self.port}\n{config}\n")
-        self.signal("reload")
+        if self.process is not None:
+            self._write_config()
+            self.signal("reload")
+
+    def _write_config(self) -> None:
+        port = self.port or -1  # -1: a free one, told in the ports file
+        self._config_file.write_text(f"listen: 127.0.0.1:{port}\n{self._config}\n")
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
