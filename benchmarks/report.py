@@ -58,7 +58,7 @@ class Report:
     def _print_table(self, console: Console) -> None:
         table = Table(title=f"{self.benchmark}: messages per second, medians")
         for column in ("size", "ours", "peer", "ratio", "ours: runs", "peer: runs"):
-            table.add_column(column, justify="right")
+            table.add_column(column, justify="right", no_wrap=True)
         for result in self.results:
             table.add_row(
                 f"{result['size']} B",
@@ -76,7 +76,7 @@ class Report:
 
 
 def _spread(runs: list[int]) -> str:
-    return f"{min(runs):,} – {max(runs):,}"
+    return f"{min(runs):,}–{max(runs):,}"
 
 
 def environment() -> dict[str, str]:
