@@ -9,7 +9,8 @@ Invariants.
 * Before a read is parsed, `before_feed` is asked; when it says no, not one of its bytes
   has an effect and the connection is cut.
 * Credentials never leave before TLS is up where TLS was asked for, by us or by the server.
-* Bytes that arrived ahead of the TLS handshake are not believed behind it.
+* Nothing is delivered before the login, and bytes from ahead of the TLS handshake are not taken for
+  ones behind it: whoever sits on the wire cannot slip in messages there.
 * `lost` is set exactly once, and no event follows it.
 """
 
@@ -36,8 +37,8 @@ from jetstream_server.ingest.parser import (
 from jetstream_server.ingest.servers import ServerAddress
 
 READ_BYTES_MAX: Final = 256 * 1024
-"""About 1,300 small messages. Measured from 64 KiB to 1 MiB with parsing, encoding and writing: less
-makes small batches, more leaves the processor's cache and keeps the loop waiting."""
+"""About 1,300 small messages. Measured from 64 KiB to 1 MiB with parsing, encoding and writing:
+less makes small batches, more leaves the processor's cache and keeps the loop waiting."""
 
 PINGS_UNANSWERED_MAX: Final = 2
 """As in the other NATS clients; any byte received counts as an answer."""
@@ -84,24 +85,24 @@ class NatsLink(asyncio.BufferedProtocol):
         self._ping_timer: asyncio.TimerHandle | None = None
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
+        self._accepted = False
         self._reason = ""
         self._complaint = ""
 
     async def open(self) -> None:
         """Return once the server has accepted us. Raises OSError (TLS included), NatsProtocolError,
         UnavailableError or UnauthenticatedError; the link is then lost."""
-        accepted = False
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await self._connect()
                 line = await asyncio.to_thread(connect_line, self._options, self.address, self.info)
                 self.write(line)
                 await self.ping()
-            accepted = True
+            self._accepted = True
         except TimeoutError as error:
             raise UnavailableError(f"{self.address.url} does not answer in time") from error
         finally:
-            if not accepted:
+            if not self._accepted:
                 self.abort("not opened")
         self._ping_timer = self._loop.call_later(self._options.ping_interval_s, self._keep_alive)
 
@@ -208,10 +209,13 @@ class NatsLink(asyncio.BufferedProtocol):
             self.abort(f"protocol error: {error}")
             return
         for event in events:
-            if isinstance(event, Delivery):
+            if not isinstance(event, Delivery):
+                self._handle(event)
+            elif self._accepted:
                 self._events.delivered(event)
             else:
-                self._handle(event)
+                self.abort("protocol error: a message before the login")
+                return
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self._complaint:

@@ -81,8 +81,9 @@ class Subscriptions:
         ]
 
 
+_QUOTED: Final = r'"((?:[^"\\]|\\.)*)"'
 _VIOLATION: Final = re.compile(
-    r'permissions violation for (subscription to|publish to) "(.*?)"(?: using queue "(.*)")?',
+    rf"permissions violation for (subscription to|publish to) {_QUOTED}(?: using queue {_QUOTED})?",
     re.IGNORECASE,
 )
 _LIMIT: Final = "maximum subscriptions exceeded"

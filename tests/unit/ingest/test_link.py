@@ -1,0 +1,298 @@
+"""The link against peers that are no nats-server: silent, hostile, or gone. Servers that are one
+are in tests/integration/test_nats_connection.py."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
+from jetstream_server.ingest.handshake import LinkOptions
+from jetstream_server.ingest.link import LinkEvents, NatsLink
+from jetstream_server.ingest.parser import Delivery, Info, NatsProtocolError
+from jetstream_server.ingest.servers import parse_url
+from tests.support.loops import eventually, on_loop
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+INFO = b'INFO {"max_payload":1048576} \r\n'
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.complaints: list[str] = []
+        self.may_feed = True
+
+    def events(self) -> LinkEvents:
+        return LinkEvents(
+            before_feed=lambda: self.may_feed,
+            received=lambda byte_count: None,
+            delivered=self.deliveries.append,
+            informed=lambda link, info: self.informed(info),
+            complained=self.complained,
+        )
+
+    def informed(self, info: Info) -> None:
+        assert isinstance(info.fields, dict)
+
+    def complained(self, link: NatsLink, text: str) -> bool:
+        self.complaints.append(text)
+        return text.startswith("harmless")
+
+
+@asynccontextmanager
+async def peer(script: Script) -> AsyncIterator[str]:
+    """A TCP server that follows the script with each connection; its URL."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await script(reader, writer)
+            await reader.read()  # until the link goes
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """Take a client as nats-server does; its CONNECT line."""
+    writer.write(INFO)
+    connect = await reader.readline()
+    assert await reader.readline() == b"PING\r\n"
+    writer.write(b"PONG\r\n")
+    return connect
+
+
+def link_to(url: str, owner: Owner, **options: object) -> NatsLink:
+    return NatsLink(
+        owner.events(),
+        parse_url(url),
+        LinkOptions(**{"connect_timeout_s": 2.0, **options}),  # type: ignore[arg-type]
+    )
+
+
+@on_loop
+async def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with peer(script) as url:
+        link = link_to(url, Owner(), connect_timeout_s=0.1)
+        with pytest.raises(UnavailableError, match="in time"):
+            await link.open()
+        await link.lost
+
+
+@on_loop
+async def test_a_peer_that_is_not_nats_is_refused() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with peer(script) as url:
+        with pytest.raises(UnavailableError, match="protocol error"):
+            await link_to(url, Owner()).open()
+
+
+@on_loop
+async def test_messages_before_the_login_are_refused() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO + b"MSG a 1 6\r\nforged\r\n")
+
+    owner = Owner()
+    async with peer(script) as url:
+        with pytest.raises(UnavailableError, match="before the login"):
+            await link_to(url, owner).open()
+    assert owner.deliveries == []
+
+
+@on_loop
+async def test_bytes_before_tls_are_not_taken_for_bytes_behind_it() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"tls_required":true} \r\nMSG a 1 6\r\nfor')
+
+    async with peer(script) as url:
+        link = link_to(url, Owner(), tls=ssl.create_default_context())
+        with pytest.raises(NatsProtocolError, match="TLS must begin"):
+            await link.open()
+
+
+@on_loop
+async def test_a_login_that_is_refused_is_an_authentication_error() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        await reader.readline()
+        writer.write(b"-ERR 'Authorization Violation'\r\n")
+        writer.close()
+
+    async with peer(script) as url:
+        with pytest.raises(UnauthenticatedError, match="Authorization Violation"):
+            await link_to(url, Owner()).open()
+
+
+@on_loop
+async def test_a_pong_nobody_asked_for_ends_the_link() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        await asyncio.sleep(0.05)
+        writer.write(b"PONG\r\n")
+
+    async with peer(script) as url:
+        link = link_to(url, Owner())
+        await link.open()
+        assert "nobody asked for" in await link.lost
+
+
+@on_loop
+async def test_pings_are_answered_and_barriers_keep_their_order() -> None:
+    seen: list[bytes] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        writer.write(b"PING\r\n")
+        while len(seen) < 3:
+            seen.append(await reader.readline())
+        await asyncio.sleep(0.02)
+        writer.write(b"MSG a 1 1\r\n1\r\nPONG\r\nMSG a 1 1\r\n2\r\n")
+        await asyncio.sleep(0.02)
+        writer.write(b"PONG\r\n")
+
+    owner = Owner()
+    async with peer(script) as url:
+        link = link_to(url, owner)
+        await link.open()
+        first, second = link.ping(), link.ping()
+        await first
+        assert not second.done()
+        assert [each.values for each in owner.deliveries] == [[b"1"], [b"2"]]
+        await second
+        link.close("done")
+        assert await link.lost == "done"
+    assert sorted(seen) == [b"PING\r\n", b"PING\r\n", b"PONG\r\n"]
+
+
+@on_loop
+async def test_what_waits_for_a_pong_fails_when_the_link_is_lost_and_afterwards() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        await reader.readline()
+        writer.close()
+
+    async with peer(script) as url:
+        link = link_to(url, Owner())
+        await link.open()
+        with pytest.raises(UnavailableError, match="closed by the server"):
+            await link.ping()
+        with pytest.raises(UnavailableError):
+            await link.ping()
+        assert await link.lost == "closed by the server"
+
+
+@on_loop
+async def test_the_last_error_of_the_server_is_the_reason_unless_it_was_harmless() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        await asyncio.sleep(0.05)
+        writer.write(b"-ERR 'Slow Consumer'\r\n-ERR 'harmless'\r\n")
+        writer.close()
+
+    owner = Owner()
+    async with peer(script) as url:
+        link = link_to(url, owner)
+        await link.open()
+        assert await link.lost == "Slow Consumer"
+    assert owner.complaints == ["Slow Consumer", "harmless"]
+
+
+@on_loop
+async def test_a_read_that_may_not_be_fed_has_no_effect_and_ends_the_link() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        await reader.readline()
+        writer.write(b"MSG a 1 1\r\n1\r\n-ERR 'x'\r\nPONG\r\n")
+
+    owner = Owner()
+    async with peer(script) as url:
+        link = link_to(url, owner)
+        await link.open()
+        owner.may_feed = False
+        with pytest.raises(UnavailableError):
+            await link.ping()
+        assert await link.lost == "not allowed to receive any more"
+    assert owner.deliveries == []
+    assert owner.complaints == []
+
+
+@on_loop
+async def test_a_peer_that_answers_no_ping_is_stale_but_one_that_sends_anything_is_not() -> None:
+    talking = True
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        while talking:
+            writer.write(b"+OK\r\n")
+            await asyncio.sleep(0.02)
+
+    async with peer(script) as url:
+        link = link_to(url, Owner(), ping_interval_s=0.05)
+        await link.open()
+        await asyncio.sleep(0.4)
+        assert not link.lost.done()
+        talking = False
+        assert await link.lost == "stale: the server answers no PING"
+
+
+@on_loop
+async def test_connect_says_who_we_are_and_what_we_understand() -> None:
+    lines: list[bytes] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(await accept(reader, writer))
+
+    async with peer(script) as url:
+        link = link_to(url.replace("://", "://me:p%22w@"), Owner(), name="n-1", version="1.2")
+        await link.open()
+        link.close("done")
+        await link.lost
+    (line,) = lines
+    for part in (
+        b'"verbose":false', b'"headers":true', b'"no_responders":true', b'"protocol":1',
+        b'"name":"n-1"', b'"version":"1.2"', b'"user":"me"', b'"pass":"p\\"w"',
+    ):  # fmt: skip
+        assert part in line
+
+
+@on_loop
+async def test_writes_of_one_tick_leave_in_one_segment() -> None:
+    reads: list[bytes] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        reads.append(await reader.read(65536))
+
+    async with peer(script) as url:
+        link = link_to(url, Owner())
+        await link.open()
+        for number in range(100):
+            link.write(b"PUB a 1\r\n%d\r\n" % (number % 10))
+        assert link.write_buffer_size == 100 * len(b"PUB a 1\r\n0\r\n")
+        await eventually(lambda: reads != [])
+        link.close("done")
+        await link.lost
+    assert len(reads[0]) == 1200
