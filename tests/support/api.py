@@ -164,6 +164,9 @@ class RawNats:
         """Subject and payload of the next message. Raises TimeoutError."""
         self.sock.settimeout(timeout)
         fields = self.file.readline().decode().split()
+        while fields[0] == "PING":
+            self.sock.sendall(b"PONG\r\n")
+            fields = self.file.readline().decode().split()
         assert fields[0] in ("MSG", "HMSG"), fields
         payload = self.file.read(int(fields[-1]) + 2)[:-2]
         return fields[1], payload

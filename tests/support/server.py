@@ -1,4 +1,4 @@
-"""A real jetstream-server process for tests: start it, wait for its ready line, kill it, start it anew."""
+"""A real jetstream-server process for tests: start, wait for the ready line, kill, start anew."""
 
 from __future__ import annotations
 

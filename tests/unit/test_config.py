@@ -91,12 +91,12 @@ def test_the_command_line_overrides_the_variable(
 
 def test_an_unknown_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JETSTREAM_FLUSH", "1")
-    with pytest.raises(ConfigurationError, match="^JETSTREAM_FLUSH: unknown variable"):
+    with pytest.raises(ConfigurationError, match=r"^JETSTREAM_FLUSH: unknown variable"):
         load(None)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot read .*none.yaml"):
+    with pytest.raises(ConfigurationError, match=r"cannot read .*none\.yaml"):
         load(tmp_path / "none.yaml")
 
 
