@@ -33,7 +33,7 @@ class Model:
 
     def run(self, journal: Journal, step: str, argument: Any) -> None:
         if step == "append":
-            entry = Entry(journal.last_index + 1, self.vote[0], argument)
+            entry = Entry(argument, journal.last_index + 1, self.vote[0])
             journal.append(entry)
             self.entries.append(entry)
         elif step == "truncate":
@@ -78,7 +78,7 @@ def test_a_damaged_byte_is_refused_or_costs_only_the_tail(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         journal = Journal.open(directory)
-        entries = [Entry(number, 1, bytes(size)) for number, size in enumerate(sizes, start=1)]
+        entries = [Entry(bytes(size), number, 1) for number, size in enumerate(sizes, start=1)]
         for entry in entries:
             journal.append(entry)
         journal.sync()

@@ -32,6 +32,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -50,13 +51,12 @@ PAYLOAD_BYTES_MAX = 1 << 30
 _ENTRY, _TRUNCATE, _VOTE, _STATE = 1, 2, 3, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One command of the replicated log."""
+class Entry(NamedTuple):
+    """One command of the replicated log. A tuple in this order, because pysyncobj's entries are."""
 
-    index: int
-    term: int
     data: bytes
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,11 @@ class Snapshot:
 
 
 class Journal:
-    """An open journal. Entries are consecutive: first_index … last_index."""
+    """An open journal.
+
+    held: the entries, consecutive from first_index to last_index; for reading only.
+    term, voted_for: Raft's current term and this node's vote in it, "" for none.
+    """
 
     def __init__(self, directory: str, snapshot: Snapshot | None) -> None:
         self.directory = directory
@@ -83,7 +87,7 @@ class Journal:
         self.voted_for = ""
         self.size_bytes = 0
         self.failure = ""
-        self._entries: list[Entry] = []
+        self.held: list[Entry] = []
         self._unwritten: list[bytes] = []
         self._descriptor = -1
 
@@ -121,37 +125,37 @@ class Journal:
     @property
     def first_index(self) -> int:
         """Index of the first entry held; snapshot_index + 1 when none is."""
-        return self._entries[0].index if self._entries else self.snapshot_index + 1
+        return self.held[0].index if self.held else self.snapshot_index + 1
 
     @property
     def last_index(self) -> int:
-        return self._entries[-1].index if self._entries else self.snapshot_index
+        return self.held[-1].index if self.held else self.snapshot_index
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.held)
 
     def entry(self, index: int) -> Entry:
         """The entry of that index, which must be held."""
-        entry = self._entries[index - self._entries[0].index]
+        entry = self.held[index - self.held[0].index]
         assert entry.index == index, "entries are consecutive"
         return entry
 
     def entries(self, index: int, count: int | None = None) -> list[Entry]:
         """Entries from `index` on, at most `count`."""
         start = max(0, index - self.first_index)
-        return self._entries[start : None if count is None else start + count]
+        return self.held[start : None if count is None else start + count]
 
     def append(self, entry: Entry) -> None:
         """Add the next entry. Not durable before `sync`."""
-        assert not self._entries or entry.index == self.last_index + 1, "entries are consecutive"
-        self._entries.append(entry)
+        assert not self.held or entry.index == self.last_index + 1, "entries are consecutive"
+        self.held.append(entry)
         self._unwritten.append(_record(_ENTRY, entry.index, entry.term, entry.data))
 
     def truncate(self, index: int) -> None:
         """Remove the entries from `index` on. Not durable before `sync`."""
         kept = max(0, index - self.first_index)
-        if kept < len(self._entries):
-            del self._entries[kept:]
+        if kept < len(self.held):
+            del self.held[kept:]
             self._unwritten.append(_record(_TRUNCATE, index, 0, b""))
 
     def save_vote(self, term: int, voted_for: str) -> None:
@@ -182,7 +186,7 @@ class Journal:
         kept = list(snapshot.base) if keep_from is None else self.entries(keep_from)
         self._guarded(lambda: self._install(snapshot, kept))
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
-        self._entries = kept
+        self.held = kept
         self._unwritten.clear()
 
     def close(self) -> None:
@@ -225,9 +229,9 @@ class Journal:
         end = _HEADER_BYTES
         for kind, index, term, payload, end in _records(path, data, tolerate_torn_tail=True):
             if kind == _ENTRY:
-                self._replay_entry(path, end, Entry(index, term, payload))
+                self._replay_entry(path, end, Entry(payload, index, term))
             elif kind == _TRUNCATE:
-                del self._entries[max(0, index - self.first_index) :]
+                del self.held[max(0, index - self.first_index) :]
             elif kind == _VOTE:
                 self.term, self.voted_for = term, payload.decode()
             else:
@@ -237,25 +241,25 @@ class Journal:
             _sync_path(path)
 
     def _replay_entry(self, path: str, end: int, entry: Entry) -> None:
-        if self._entries and entry.index != self._entries[-1].index + 1:
+        if self.held and entry.index != self.held[-1].index + 1:
             raise StorageError(
-                f"{path} before byte {end}: entry {entry.index} follows {self._entries[-1].index}"
+                f"{path} before byte {end}: entry {entry.index} follows {self.held[-1].index}"
             )
-        self._entries.append(entry)
+        self.held.append(entry)
 
     def _fit_to(self, snapshot: Snapshot | None, path: str) -> None:
         """Finish an `install` that was interrupted between its two files."""
         if snapshot is None:
             return
-        following = [entry for entry in self._entries if entry.index > snapshot.index]
-        held = [entry for entry in self._entries if entry.index == snapshot.index]
+        following = [entry for entry in self.held if entry.index > snapshot.index]
+        held = [entry for entry in self.held if entry.index == snapshot.index]
         if held:
             continues = held[0].term == snapshot.term
         else:
             continues = bool(following) and following[0].index == snapshot.index + 1
         fitting = [*snapshot.base, *(following if continues else ())]
-        if fitting != self._entries:
-            self._entries = fitting
+        if fitting != self.held:
+            self.held = fitting
             self._rewrite(path, fitting)
 
     def _rewrite(self, path: str, entries: Sequence[Entry]) -> None:
@@ -266,9 +270,17 @@ class Journal:
 def read_snapshot(directory: str) -> Snapshot | None:
     """The snapshot in a journal's directory. Raises StorageError if it is damaged."""
     path = os.path.join(directory, "snapshot")
-    if not os.path.exists(path):
-        return None
-    data = _read_file(path)
+    return decode_snapshot(_read_file(path), path) if os.path.exists(path) else None
+
+
+def snapshot_file(directory: str) -> bytes:
+    """The snapshot's file as it is, for another node; empty without one."""
+    path = os.path.join(directory, "snapshot")
+    return _read_file(path) if os.path.exists(path) else b""
+
+
+def decode_snapshot(data: bytes, path: str) -> Snapshot:
+    """A snapshot file's content. Raises StorageError, naming `path`, if it is damaged."""
     if data[:_HEADER_BYTES] != _SNAPSHOT_HEADER:
         raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
     records = list(_records(path, data, tolerate_torn_tail=False))
@@ -276,7 +288,7 @@ def read_snapshot(directory: str) -> Snapshot | None:
     if not records or kinds != [_STATE] + [_ENTRY] * (len(records) - 1):
         raise StorageError(f"{path} at byte {_HEADER_BYTES}: records of a snapshot are missing")
     _, index, term, state, _ = records[0]
-    base = tuple(Entry(index, term, payload) for _, index, term, payload, _ in records[1:])
+    base = tuple(Entry(payload, index, term) for _, index, term, payload, _ in records[1:])
     return Snapshot(index, term, state, base)
 
 

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from jetstream_protocol.errors import (
     JetstreamError,
@@ -26,6 +26,7 @@ from jetstream_server.metadata.changes import Change
 from jetstream_server.metadata.journal import Entry, Journal, Snapshot, read_snapshot
 from jetstream_server.metadata.registry import Registry, check_result
 from jetstream_server.metadata.results import SPAN
+from jetstream_server.metadata.status import MetadataStatus
 
 COMPACT_AFTER_ENTRIES = 20_000
 """Replaying this many takes about a second; a snapshot of 10,000 streams 40 ms."""
@@ -33,23 +34,6 @@ APPLY_CHUNK = 64
 """Commands applied before other tasks of the loop get their turn: a few milliseconds."""
 
 Watcher = Callable[[Change], None]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataStatus:
-    """How the metadata group looks from this node. Journal and snapshot sizes are in bytes."""
-
-    node_id: NodeId
-    leader: NodeId
-    role: Literal["leader", "follower", "candidate"]
-    term: int
-    revision: int
-    commit_index: int
-    applied_index: int
-    journal_entries: int
-    journal_bytes: int
-    voters: tuple[NodeId, ...]
-    connected: tuple[NodeId, ...]
 
 
 class MetadataLog(Protocol):
@@ -212,7 +196,7 @@ class SingleNodeMetadataLog:
     async def _commit(self, proposals: list[_Proposal]) -> None:
         first = self.registry.revision + 1
         entries = [
-            Entry(first + position, 0, proposal.command.encode())
+            Entry(proposal.command.encode(), first + position, 0)
             for position, proposal in enumerate(proposals)
         ]
         try:

@@ -8,7 +8,7 @@ from jetstream_server.metadata.journal import Entry, Journal, Snapshot, read_sna
 
 
 def entry(index: int, term: int = 1) -> Entry:
-    return Entry(index, term, b"command %d" % index)
+    return Entry(b"command %d" % index, index, term)
 
 
 def written(directory: Path, *indexes: int) -> Path:

@@ -40,7 +40,8 @@ from .cluster import ADDRESSES, Cluster
         '{"op":"create_stream"}',
         '{"op":"barrier","surprise":1}',
         '{"op":"barrier","id":7}',
-        '{"op":"barrier","id":["a",1]}',
+        '{"op":"barrier","id":[null,1]}',
+        '{"op":"barrier","id":["a",-1]}',
         '{"op":"delete_stream","stream_id":NaN}',
         '{"op":"delete_stream","stream_id":1e400}',
         '{"op":"delete_stream","stream_id":-1}',
@@ -146,6 +147,13 @@ class TestDeduplication:
             cluster.do("barrier", id=[old, 0])
         cluster.do("barrier", id=[new, 0])
 
+    def test_a_process_without_incarnation_may_only_propose_what_can_be_repeated(self) -> None:
+        cluster = Cluster()
+        cluster.do("barrier", id=["session", 0])
+        cluster.register(0)
+        with pytest.raises(PreconditionFailedError, match="register before"):
+            cluster.create(replicas=(0,), id=["session", 1])
+
     def test_a_copy_too_late_to_be_known_is_refused_as_unknown(self) -> None:
         cluster = Cluster()
         incarnation = cluster.register(0)
@@ -249,8 +257,8 @@ class TestSnapshot:
         [
             b"",
             b"garbage",
-            zlib.compress(b"{}"),
-            zlib.compress(b'{"format":2}'),
+            zlib.compress(b"{}\n[]"),
+            zlib.compress(b'{"format":2}\n[]'),
             zlib.compress(b"["),
         ],
     )

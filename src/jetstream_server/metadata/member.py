@@ -1,0 +1,123 @@
+"""One member of the metadata group, living on a thread of its own.
+
+The thread has its own event loop, so that a busy server never costs the group a term, and a slow
+disk never holds the server up. The outside hands work in by `propose` and gets news through a
+listener, whose methods are called on this thread. What happens on the thread: turns.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_server.metadata.journal import Journal, read_snapshot
+from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.status import MetadataStatus
+from jetstream_server.metadata.turns import Listener, Turns
+
+ID_CHECK_SECONDS = 3.0
+"""Longer than a peer takes to notice that this node's previous run is gone."""
+HAND_OVER_SECONDS_MAX = 0.5
+
+
+class MemberListener(Listener, Protocol):
+    def member_started(self, error: JetstreamError | None) -> None:
+        """The member takes part, or could not start."""
+
+
+class Member:
+    """`start` begins the thread; `stop` ends it and waits."""
+
+    def __init__(self, config: MemberConfig, listener: MemberListener) -> None:
+        self._config = config
+        self._listener = listener
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="metadata-raft", daemon=True)
+        self._stopping = asyncio.Event()
+        self._turns: Turns | None = None
+
+    @property
+    def status(self) -> MetadataStatus:
+        turns = self._turns
+        if turns is None:
+            return MetadataStatus.absent(self._config.node_id, tuple(sorted(self._config.voters)))
+        return turns.status
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def propose(self, texts: list[str], patience: float) -> None:
+        """Propose commands; each ends as an outcome in the news within `patience` seconds."""
+        assert self._turns is not None, "the member has started"
+        self._call(self._turns.propose, texts, patience)
+
+    def stop(self) -> None:
+        """End the thread in good order; a leader hands over first. Blocks."""
+        if self._thread.is_alive():
+            self._call(self._stopping.set)
+            self._thread.join()
+
+    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            # The loop has closed between two looks at it; `stop` ends what still waits.
+            assert self._loop.is_closed(), "the only reason not to take a call"
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _live(self) -> None:
+        try:
+            journal = Journal.open(self._config.directory)
+        except JetstreamError as error:
+            self._listener.member_started(error)
+            return
+        try:
+            await self._take_part(journal)
+        finally:
+            journal.close()
+
+    async def _take_part(self, journal: Journal) -> None:
+        turns = self._turns = Turns(self._config, journal, self._listener)
+        self._loop.set_exception_handler(turns.loop_error)
+        try:
+            snapshot = read_snapshot(self._config.directory)
+            if snapshot is not None:
+                turns.machine.registry.restore(snapshot.data)
+            await self._join(turns)
+        except JetstreamError as error:
+            await turns.links.close()
+            self._listener.member_started(error)
+            return
+        turns.turn()
+        self._listener.member_started(None)
+        ticker = asyncio.create_task(self._tick(turns))
+        await self._stopping.wait()
+        if turns.hand_over():
+            await asyncio.wait(
+                [asyncio.create_task(turns.not_leading.wait())], timeout=HAND_OVER_SECONDS_MAX
+            )
+        ticker.cancel()
+        await turns.links.close()
+        turns.abandon(turns.failure or "this server is stopping")
+
+    async def _join(self, turns: Turns) -> None:
+        """Meet the others. A group of one opens no port."""
+        if not self._config.is_alone:
+            await turns.links.listen(self._config.listen)
+            await turns.links.check_id_is_free(ID_CHECK_SECONDS)
+            turns.links.start()
+
+    async def _tick(self, turns: Turns) -> None:
+        while True:
+            turns.turn()
+            await asyncio.sleep(self._config.raft.tick)

@@ -1,0 +1,35 @@
+"""What one member of the metadata group needs to know to take part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft_core import RaftTimings
+from jetstream_server.metadata.transport import LinkTimings
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """voters: host:port of each voter's Raft port as others reach it, this node's included if it
+    is one; a node that is none follows and forwards.
+
+    listen: where this node's own port is bound. secret: the cluster's credential.
+    compact_after_entries: Raft entries (each a batch of commands) after which a snapshot is taken;
+    replaying that many takes about a second.
+    """
+
+    directory: str
+    node_id: NodeId
+    voters: dict[NodeId, str]
+    listen: str
+    secret: bytes = b""
+    compact_after_entries: int = 20_000
+    compact_after_bytes: int = 64 * 1024 * 1024
+    raft: RaftTimings = field(default_factory=RaftTimings)
+    links: LinkTimings = field(default_factory=LinkTimings)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the whole group: it needs no port then."""
+        return tuple(self.voters) == (self.node_id,)

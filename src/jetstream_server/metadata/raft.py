@@ -1,0 +1,285 @@
+"""The metadata log as a Raft group: the side of it that the rest of the server sees.
+
+`RaftMetadataLog` lives on the server's event loop; the member it speaks for lives on its own
+thread (member.py). The registry here is a copy that follows the member's by its changes: the
+values are shared, nothing is locked, and whoever reads it on the loop sees whole revisions.
+
+Every command gets an id of this process, so that proposing it again is harmless; see
+proposals.py for how it ends. A process first registers; until then it may only propose what can
+be repeated (registry.REPEATABLE).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.log import Watcher, Watchers
+from jetstream_server.metadata.member import Member
+from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.proposals import Outcome
+from jetstream_server.metadata.registry import REPEATABLE, Registry, check_result
+from jetstream_server.metadata.results import SPAN
+from jetstream_server.metadata.status import MetadataStatus
+from jetstream_server.metadata.turns import News
+
+_log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS = 5.0
+"""How long a proposal waits by default: an election takes about one, two in a row are rare."""
+
+
+class _Sequences:
+    """Numbers commands so that none under way is SPAN or more behind the newest (results.py)."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._open: dict[int, None] = {}
+        self._waiting: deque[asyncio.Future[int]] = deque()
+
+    async def take(self) -> int:
+        if self._has_room() and not self._waiting:
+            return self._number()
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(turn.result())
+            raise
+
+    def give_back(self, sequence: int) -> None:
+        del self._open[sequence]
+        while self._waiting and self._has_room():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(self._number())
+
+    def _has_room(self) -> bool:
+        return not self._open or self._next - next(iter(self._open)) < SPAN
+
+    def _number(self) -> int:
+        sequence = self._next
+        self._next += 1
+        self._open[sequence] = None
+        return sequence
+
+
+class RaftMetadataLog:
+    """See log.MetadataLog. `on_failure` is called, with the reason, should this node have to stop
+    taking part (fail-stop): the server must then stop too."""
+
+    def __init__(
+        self, config: MemberConfig, session: str, on_failure: Callable[[str], None] | None = None
+    ) -> None:
+        self.registry = Registry()
+        self.incarnation: int | None = None
+        self.controller_epoch: int | None = None
+        self._config = config
+        self._session = session
+        self._on_failure = on_failure
+        self._member = Member(config, self)
+        self._status = self._member.status
+        self._watchers = Watchers()
+        self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []
+        self._sequences = _Sequences()
+        self._outcomes: dict[str, asyncio.Future[str]] = {}
+        self._unsent: dict[float, list[str]] = {}
+        self._claimed_term = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = "the metadata log has not started"
+
+    @property
+    def leader(self) -> NodeId:
+        return self._status.leader
+
+    def status(self) -> MetadataStatus:
+        return self._member.status
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._member.start()
+        await self._started
+        self._closed = ""
+        if self._config.is_alone:
+            await self.wait_for_leader(PATIENCE_SECONDS)
+            await self.barrier()
+
+    async def wait_for_leader(self, patience: float) -> None:
+        """Return once there is a metadata leader. Raises UnavailableError after `patience` s."""
+        changed = asyncio.Event()
+        stop = self.watch_leadership(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(patience):
+                while not self._has_leader():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            raise UnavailableError(f"no metadata leader was elected in {patience} s") from None
+        finally:
+            stop()
+
+    async def close(self) -> None:
+        self._closed = self._closed or "this server is stopping"
+        await asyncio.get_running_loop().run_in_executor(None, self._member.stop)
+        await asyncio.sleep(0)  # The member's last news is in the loop's queue.
+        for future in self._outcomes.values():
+            if not future.done():
+                future.set_exception(UnknownOutcomeError("this server stopped before the answer"))
+
+    async def propose(
+        self,
+        command: dict[str, Any],
+        *,
+        as_controller: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> dict[str, Any]:
+        """See log.MetadataLog. as_controller: only while this node is the controller, under its
+        epoch; raises NotLeaderError otherwise."""
+        if as_controller:
+            if self.controller_epoch is None:
+                raise NotLeaderError("this node is not the controller")
+            command = {**command, "controller_epoch": self.controller_epoch}
+        op = command.get("op")
+        if op == "register_node":
+            command = {"session": self._session, **command}
+        elif self.incarnation is None and op not in REPEATABLE:
+            raise PreconditionFailedError(f"this process must register before {op!r}")
+        result = check_result(json.loads(await self._submit(command, patience)))
+        if op == "register_node" and command["session"] == self._session:
+            self.incarnation = result["incarnation"]
+            self._claim_if_leader()
+        return result
+
+    async def barrier(self) -> int:
+        result = check_result(json.loads(await self._submit({"op": "barrier"}, PATIENCE_SECONDS)))
+        return int(result["revision"])
+
+    def watch(self, callback: Watcher) -> Callable[[], None]:
+        return self._watchers.add(callback)
+
+    def watch_leadership(self, callback: Callable[[MetadataStatus], None]) -> Callable[[], None]:
+        """Call back on the loop when leader, role or term change. Returns how to stop it."""
+        self._leadership_watchers.append(callback)
+        return lambda: self._leadership_watchers.remove(callback)
+
+    async def _submit(self, command: dict[str, Any], patience: float) -> str:
+        if self._closed:
+            raise UnavailableError(f"metadata cannot change: {self._closed}")
+        sequence = await self._sequences.take()
+        try:
+            command_id = [self._session if self.incarnation is None else self.incarnation, sequence]
+            text = json.dumps({**command, "id": command_id}, separators=(",", ":"))
+            outcome: asyncio.Future[str] = self._loop.create_future()
+            self._outcomes[text] = outcome
+            if not self._unsent:
+                self._loop.call_soon(self._send)
+            self._unsent.setdefault(patience, []).append(text)
+            try:
+                return await outcome
+            finally:
+                del self._outcomes[text]
+        finally:
+            self._sequences.give_back(sequence)
+
+    def _send(self) -> None:
+        """Hand over what the loop's other tasks have proposed meanwhile, in one go."""
+        unsent, self._unsent = self._unsent, {}
+        for patience, texts in unsent.items():
+            self._member.propose(texts, patience)
+
+    def _has_leader(self) -> bool:
+        return self._status.leader in self._status.voters
+
+    # On the member's thread
+
+    def member_started(self, error: JetstreamError | None) -> None:
+        self._loop.call_soon_threadsafe(self._on_started, error)
+
+    def member_news(self, news: News) -> None:
+        self._loop.call_soon_threadsafe(self._on_news, news)
+
+    def member_status(self, status: MetadataStatus) -> None:
+        self._loop.call_soon_threadsafe(self._on_status, status)
+
+    def member_failed(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._on_failed, reason)
+
+    # On the server's loop
+
+    def _on_started(self, error: JetstreamError | None) -> None:
+        if self._started.done():
+            return
+        if error is None:
+            self._started.set_result(None)
+        else:
+            self._started.set_exception(error)
+
+    def _on_news(self, news: News) -> None:
+        self.registry.follow(news.changes, news.revision)
+        self._watchers.notify(news.changes)
+        for text, outcome in news.outcomes:
+            self._resolve(text, outcome)
+
+    def _resolve(self, text: str, outcome: Outcome) -> None:
+        future = self._outcomes.get(text)
+        if future is None or future.done():
+            return
+        if isinstance(outcome, JetstreamError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def _on_status(self, status: MetadataStatus) -> None:
+        self._status = status
+        if status.role != "leader" or status.term != self._claimed_term:
+            self.controller_epoch = None
+        self._claim_if_leader()
+        for callback in tuple(self._leadership_watchers):
+            callback(status)
+
+    def _on_failed(self, reason: str) -> None:
+        self._closed = reason
+        if self._on_failure is not None:
+            self._on_failure(reason)
+
+    # The controller's claim
+
+    def _claim_if_leader(self) -> None:
+        """As metadata leader, claim the controller's role once per term."""
+        status = self._status
+        if status.role != "leader" or self.incarnation is None or self._closed:
+            return
+        if self._claimed_term != status.term:
+            self._claimed_term = status.term
+            task = self._loop.create_task(self._claim(status.term))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _claim(self, term: int) -> None:
+        """The epoch counts from the moment this very claim has applied here."""
+        claim = {"op": "claim_controller", "node_id": self._config.node_id}
+        try:
+            epoch = (await self.propose(claim))["epoch"]
+        except JetstreamError as error:
+            _log.warning("controller_claim_failed", term=term, reason=error.message)
+            if self._claimed_term == term:
+                self._claimed_term = 0  # Still leader? Then the next status or retry claims anew.
+            return
+        if self._claimed_term == term and self._status.role == "leader":
+            self.controller_epoch = epoch

@@ -1,0 +1,85 @@
+"""The journal in the form pysyncobj asks for, with one correction to what pysyncobj does.
+
+On every append it removes all entries behind the one the leader names, even those the leader
+merely repeats or does not mention: an acknowledged entry would be gone until it arrives again.
+Raft removes only what conflicts. So a removal is held back here until the message has been worked
+through (`settle`): entries added again as they were stay where they are, a different one ends the
+old suffix for good, and what was not touched is visible again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jetstream_server.metadata.journal import Entry, Journal
+from jetstream_server.metadata.raft_messages import NO_OP
+
+FIRST_INDEX = 1
+
+
+class RaftLog:
+    """pysyncobj's journal interface; positions count from the first entry held.
+
+    Never empty: a new log begins with the same no-op on every node, as pysyncobj's own do.
+    check_removal: called with the first index of entries about to be removed; may raise.
+    """
+
+    def __init__(self, journal: Journal, check_removal: Callable[[int], None]) -> None:
+        self._journal = journal
+        self._check_removal = check_removal
+        # How many entries pysyncobj sees while a removal is held back; None: all.
+        self._visible: int | None = None
+        if not len(journal):
+            journal.append(Entry(bytes([NO_OP]), FIRST_INDEX, 0))
+
+    def settle(self) -> None:
+        """The message is done: entries it did not contradict stay."""
+        self._visible = None
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        if self._visible is not None:
+            if self._visible < len(self._journal) and self._is_held(index, term):
+                self._visible += 1
+                return
+            self._check_removal(index)
+            self._journal.truncate(index)
+            self._visible = None
+        self._journal.append(Entry(command, index, term))
+
+    def deleteEntriesFrom(self, position: int) -> None:  # pysyncobj's name
+        self._visible = position
+
+    def __len__(self) -> int:
+        return len(self._journal) if self._visible is None else self._visible
+
+    def __getitem__(self, item: Any) -> Any:
+        if self._visible is None:
+            return self._journal.held[item]
+        return self._journal.held[: self._visible][item]
+
+    def getCurrentTerm(self) -> int:
+        return self._journal.term
+
+    def getVotedForNodeId(self) -> str | None:
+        return self._journal.voted_for or None
+
+    def setCurrentTerm(self, term: int, voted_for: str | None) -> None:
+        self._journal.save_vote(term, voted_for or "")
+
+    def getRaftCommitIndex(self) -> int:
+        """What is certainly committed; the rest is learned from the leader."""
+        return max(FIRST_INDEX, self._journal.snapshot_index)
+
+    def setRaftCommitIndex(self, commit_index: int) -> None:
+        """Not kept: see `getRaftCommitIndex`."""
+
+    def onOneSecondTimer(self) -> None:
+        """Nothing is put off to a timer."""
+
+    def _destroy(self) -> None:
+        """The journal is closed by whoever opened it."""
+
+    def _is_held(self, index: int, term: int) -> bool:
+        entry = self._journal.entry(index)
+        return entry.index == index and entry.term == term
