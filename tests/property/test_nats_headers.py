@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_server.ingest.headers import Directives, inspect, parse_directives, parse_fields
+from jetstream_server.ingest.headers import (
+    Directives,
+    inspect,
+    keys_only,
+    parse_directives,
+    parse_fields,
+)
 
 names = st.one_of(
     st.sampled_from([b"source", b"Nats-Stream", b"X-1", "größe".encode()]),
@@ -56,3 +62,23 @@ def test_foreign_bytes_give_an_outcome_each_and_no_other_error(blocks: list[byte
     marked = [each + b"Nats-" if index % 2 else each for index, each in enumerate(blocks)]
     outcomes = inspect(marked, [b""] * len(marked))
     assert outcomes is None or len(outcomes) == len(marked)
+
+
+@given(
+    st.lists(
+        st.tuples(fields, st.none() | values, st.sampled_from([b"", b"Nats-", b"\r\n"])), min_size=1
+    )
+)
+def test_the_short_cut_for_keys_agrees_with_the_long_way(
+    messages: list[tuple[list[tuple[bytes, bytes]], bytes | None, bytes]],
+) -> None:
+    blocks = [
+        block(pairs + ([] if key is None else [(b"Jetstream-Key", key)])) + tail
+        for pairs, key, tail in messages
+    ]
+    keys = keys_only(blocks)
+    if keys is not None:
+        assert inspect(blocks, [b""] * len(blocks)) == [Directives(key=key) for key in keys]
+    elif all(key is not None and not tail for _, key, tail in messages):
+        # Refused only where another header of ours is among them.
+        assert any(name.startswith(b"Nats-") for pairs, _, _ in messages for name, _ in pairs)

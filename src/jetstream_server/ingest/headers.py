@@ -25,10 +25,9 @@ compared with their case.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError, UnsupportedHeaderError
 
@@ -38,10 +37,21 @@ UNSUPPORTED: Final = re.compile(
 """Matched against names that are not supported: conditions, time to live, purging, counters,
 schedules and atomic batches of NATS JetStream's publishers."""
 
-_VERSION: Final = b"NATS/1.0"
 # RFC 9110's token characters, as far as NATS clients agree on them, plus any non-ASCII byte.
-_LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z\x80-\xff]+)[ \t]*:[ \t]*([^\r\n\x00]*)")
+_NAME: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z\x80-\xff]++"
+_VALUE: Final = rb"[^\r\n\x00]*+"
+# Behind the version NATS's own answers carry a status. Possessive: linear for any input.
+_BLOCK: Final = re.compile(
+    rb"NATS/1\.0(?: [^\r\n]*+)?\r\n(?:%b[ \t]*+:%b\r\n)*+\r\n" % (_NAME, _VALUE)
+)
+_FIELD: Final = re.compile(rb"\r\n(%b)[ \t]*+:[ \t]*+(%b)" % (_NAME, _VALUE))
+_OURS: Final = re.compile(rb"\r\n((?:Jetstream|Nats)-%b)[ \t]*+:[ \t]*+(%b)" % (_NAME, _VALUE))
 _SEQUENCE_DIGITS_MAX: Final = 19
+
+_OTHERS: Final = rb"(?:(?!Jetstream-|Nats-)%b[ \t]*+:%b\r\n)*+" % (_NAME, _VALUE)
+_KEYED: Final = re.compile(
+    rb"(NATS/1\.0\r\n%bJetstream-Key[ \t]*+:[ \t]*+(%b)\r\n%b\r\n)" % (_OTHERS, _VALUE, _OTHERS)
+)
 
 
 class AckLevel(StrEnum):
@@ -52,8 +62,7 @@ class AckLevel(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Directives:
+class Directives(NamedTuple):
     """What one message's headers ask for; None where they do not say."""
 
     key: bytes | None = None
@@ -68,6 +77,18 @@ NOTHING: Final = Directives()
 
 Outcome = Directives | InvalidRequestError
 """What to do with a message, or why to refuse it."""
+
+
+def keys_only(header_blocks: list[bytes]) -> list[bytes] | None:
+    """The keys of a delivery whose messages all have one and ask for nothing else; otherwise None.
+
+    A short cut, four times as fast as `inspect`, for the traffic of a keyed stream.
+    """
+    found = _KEYED.findall(b"".join(header_blocks))
+    # Compared one by one: a block with two ends must not stand for two messages.
+    if [block for block, _ in found] != header_blocks:
+        return None
+    return [key.rstrip(b" \t") for _, key in found]
 
 
 def inspect(header_blocks: Sequence[bytes], values: Sequence[bytes]) -> list[Outcome] | None:
@@ -99,61 +120,32 @@ def parse_directives(block: bytes) -> Directives:
     Raises InvalidRequestError for a block or a value out of shape, UnsupportedHeaderError for a
     directive this server does not know.
     """
-    found: dict[bytes, bytes] = {}
-    for name, value in parse_fields(block):
-        if name in _SUPPORTED:
-            if name in found:
+    _check_grammar(block)
+    found: dict[str, bytes | AckLevel | bool | int] = {}
+    for name, value in _OURS.findall(block):
+        supported = _SUPPORTED.get(name)
+        if supported is not None:
+            field, read = supported
+            if field in found:
                 raise InvalidRequestError(f"header {name.decode()} is given twice")
-            found[name] = value
+            found[field] = read(value.rstrip(b" \t"))
         elif UNSUPPORTED.fullmatch(name):
             raise UnsupportedHeaderError(f"header {_text(name)} is not supported")
-    if not found:
-        return NOTHING
-    level = found.get(b"Jetstream-Ack")
-    sequence = found.get(b"Nats-Expected-Last-Sequence")
-    return Directives(
-        key=found.get(b"Jetstream-Key"),
-        ack_level=None if level is None else _ack_level(level),
-        tombstone=_flag(found.get(b"Jetstream-Tombstone", b"false")),
-        message_id=found.get(b"Nats-Msg-Id"),
-        expected_stream=found.get(b"Nats-Expected-Stream"),
-        expected_last_sequence=None if sequence is None else _sequence(sequence),
-    )
-
-
-_SUPPORTED: Final = frozenset(
-    (
-        b"Jetstream-Key",
-        b"Jetstream-Ack",
-        b"Jetstream-Tombstone",
-        b"Nats-Msg-Id",
-        b"Nats-Expected-Stream",
-        b"Nats-Expected-Last-Sequence",
-    )
-)
+    return Directives(**found) if found else NOTHING  # type: ignore[arg-type]  # by _SUPPORTED
 
 
 def parse_fields(block: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values in order, white space around values removed.
+    """All names and values in order, white space around values removed.
 
     Raises InvalidRequestError unless the whole block follows the grammar above.
     """
-    lines = block.split(b"\r\n")
-    # The block ends with an empty line: two empty pieces.
-    if len(lines) < 3 or lines[-1] or lines[-2] or not _is_version_line(lines[0]):
+    _check_grammar(block)
+    return [(name, value.rstrip(b" \t")) for name, value in _FIELD.findall(block)]
+
+
+def _check_grammar(block: bytes) -> None:
+    if _BLOCK.fullmatch(block) is None:
         raise InvalidRequestError("malformed NATS header block")
-    fields = []
-    for line in lines[1:-2]:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise InvalidRequestError(f"malformed NATS header line {_text(line)}")
-        fields.append((match[1], match[2].rstrip(b" \t")))
-    return fields
-
-
-def _is_version_line(line: bytes) -> bool:
-    """`NATS/1.0`, behind which NATS's own answers carry a status."""
-    return line == _VERSION or line.startswith(_VERSION + b" ")
 
 
 def _ack_level(value: bytes) -> AckLevel:
@@ -177,6 +169,17 @@ def _sequence(value: bytes) -> int:
             f"Nats-Expected-Last-Sequence must be a number, not {_text(value)}"
         )
     return int(value)
+
+
+_SUPPORTED: Final[dict[bytes, tuple[str, Callable[[bytes], bytes | AckLevel | bool | int]]]] = {
+    b"Jetstream-Key": ("key", bytes),
+    b"Jetstream-Ack": ("ack_level", _ack_level),
+    b"Jetstream-Tombstone": ("tombstone", _flag),
+    b"Nats-Msg-Id": ("message_id", bytes),
+    b"Nats-Expected-Stream": ("expected_stream", bytes),
+    b"Nats-Expected-Last-Sequence": ("expected_last_sequence", _sequence),
+}
+"""Which field of the directives a header sets, and how its value is read."""
 
 
 def _text(found: bytes) -> str:

@@ -8,6 +8,7 @@ from jetstream_server.ingest.headers import (
     AckLevel,
     Directives,
     inspect,
+    keys_only,
     parse_directives,
     parse_fields,
 )
@@ -97,6 +98,38 @@ def test_expected_last_sequence_is_refused_until_it_is_honoured() -> None:
 )
 def test_headers_that_ask_for_nothing_pass(name: str) -> None:
     assert parse_directives(block(name.encode() + b": x")) is NOTHING
+
+
+def test_keys_alone_are_read_for_a_whole_delivery_at_once() -> None:
+    blocks = [
+        block(b"Jetstream-Key: a "),
+        block(b"source: web", b"Jetstream-Key:", b"x: Nats-TTL: 1"),
+        block(b"Jetstream-Key:\tb"),
+    ]
+    assert keys_only(blocks) == [b"a", b"", b"b"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"",
+        block(b"source: web"),
+        block(b"Jetstream-Key: a", b"Jetstream-Key: b"),
+        block(b"Jetstream-Key: a", b"Jetstream-Ack: none"),
+        block(b"Nats-TTL: 1s", b"Jetstream-Key: a"),
+        b"NATS/1.0\r\nJetstream-Key: a\r\n",
+        block(b"Jetstream-Key: a") + block(b"Jetstream-Key: b"),
+    ],
+)
+def test_one_message_that_asks_for_more_or_less_than_a_key_needs_the_long_way(other: bytes) -> None:
+    keyed = block(b"Jetstream-Key: a")
+    assert keys_only([keyed, other, keyed]) is None
+    assert keys_only([other]) is None
+
+
+def test_a_block_that_ends_twice_does_not_give_its_key_to_the_next_message() -> None:
+    twice = block(b"Jetstream-Key: a") + block(b"Jetstream-Key: b")
+    assert keys_only([twice, b""]) is None
 
 
 def test_a_message_id_is_exposed_and_asks_for_nothing_else() -> None:
