@@ -340,14 +340,14 @@ class CommitLog:
         # sealed before it are in the list. See __init__.
         target = self.log_end_offset
         last = self._segments.last
-        if last is None or (target == self.flushed_offset and not self._unsynced_segments):
+        is_synced = not self._unsynced_segments and not self._unsynced_directories
+        if last is None or (target == self.flushed_offset and is_synced):
             return self.flushed_offset
         try:
             while self._unsynced_segments:
                 self._disk.fsync(self._unsynced_segments.pop(0).path)
             self._disk.fsync(last.path)
-            while self._unsynced_directories:
-                self._disk.fsync_directory(self._unsynced_directories.pop(0))
+            self._sync_directories()
         except OSError as error:
             raise self._take_offline(error, f"flushing {self._directory}") from error
         self.flushed_offset = target
@@ -357,6 +357,10 @@ class CommitLog:
             except StorageFullError:
                 pass  # The older one stays, and only makes recovery scan more.
         return target
+
+    def _sync_directories(self) -> None:
+        while self._unsynced_directories:
+            self._disk.fsync_directory(self._unsynced_directories.pop(0))
 
     # Removing.
 
@@ -414,7 +418,7 @@ class CommitLog:
             try:
                 self._drop_segments(-1)
                 self._begin_segment()
-                self._disk.fsync_directory(self._directory)
+                self._sync_directories()
             except OSError as error:
                 raise self._take_offline(error, f"resetting {self._directory}") from error
             self._save(self._checkpoint_now())
@@ -463,7 +467,6 @@ class CommitLog:
             if offset > self.flushed_offset:
                 self._flush()  # Else a crash could leave a log that ends before it starts.
             self.log_start_offset = offset
-            self.epochs.truncate_from_start(offset)
             self._delete_before(offset)
             self._save(self._checkpoint_now())
 
@@ -477,6 +480,8 @@ class CommitLog:
     def _delete_before(self, offset: int) -> None:
         """Remove whole segments, oldest first; the last one always stays."""
         dropped = self._segments.drop_before(offset)
+        # Of every batch that is still there: one may become the last again by truncation.
+        self.epochs.truncate_from_start(self._segments.base_offsets[0])
         self._unsynced_segments = [s for s in self._unsynced_segments if s not in dropped]
         try:
             for segment in dropped:

@@ -70,17 +70,13 @@ def test_epoch_of_a_record(offset: int, epoch: int) -> None:
 
 def test_truncating_the_end_forgets_epochs_that_begin_there_or_behind() -> None:
     epochs = cache()
-    epochs.truncate_from_end(30)
-    assert epochs.entries == ((2, 0), (5, 10))
-    epochs.truncate_from_end(11)
-    assert epochs.entries == ((2, 0), (5, 10))
-    epochs.truncate_from_end(0)
-    assert epochs.entries == ()
+    for log_end_offset, left in ((30, [(2, 0), (5, 10)]), (11, [(2, 0), (5, 10)]), (0, [])):
+        epochs.truncate_from_end(log_end_offset)
+        assert list(epochs.entries) == left
 
 
 def test_advancing_the_start_keeps_the_epoch_it_cuts_and_always_the_latest() -> None:
     epochs = cache()
-    epochs.truncate_from_start(15)
-    assert epochs.entries == ((5, 10), (7, 30))
-    epochs.truncate_from_start(10_000)
-    assert epochs.entries == ((7, 30),)
+    for log_start_offset, left in ((15, [(5, 10), (7, 30)]), (10_000, [(7, 30)])):
+        epochs.truncate_from_start(log_start_offset)
+        assert list(epochs.entries) == left

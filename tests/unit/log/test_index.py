@@ -62,7 +62,7 @@ def test_empty_index_has_a_file_too() -> None:
     assert len(Index.from_bytes(Index(100).to_bytes(7, 0), 7, 0, 100)) == 0
 
 
-@pytest.mark.parametrize("base_offset, log_length", [(8, 150), (7, 158)])
+@pytest.mark.parametrize(("base_offset", "log_length"), [(8, 150), (7, 158)])
 def test_index_of_another_segment_is_refused(base_offset: int, log_length: int) -> None:
     data = index_of((7, 0, 1), (9, 100, 2)).to_bytes(7, 150)
     with pytest.raises(CorruptBatchError, match="index of"):
