@@ -1,57 +1,266 @@
-"""What the leader of a stream decides: the high watermark (design 7). No I/O, no clock.
+"""What the leader of a stream decides: who is in sync, what is committed (docs/replication.md).
 
-Invariants. The high watermark never decreases within a leadership, never passes the position of
-any in-sync replica, and does not move while the in-sync set is below its minimum. With flush
-`group` a position is the *flushed* offset, the leader's own included; otherwise the log end.
+    fetch ──> refuse · diverging · out of range · serve, and note the position
+    fetch, moved, update ──> the high watermark may rise
+    propose ──> a change of the ISR, when one is due; settle ──> what became of it
+
+No I/O, no clock: the log is only looked at, and times (µs, monotonic) come from the caller.
+
+Invariants.
+* The high watermark never falls, never passes the position of any replica that may be in sync
+  (`InSyncReplicas.maximal`), and does not move while the committed ISR is below its minimum.
+* With flush `group` a position is the *flushed* offset, the leader's own included; otherwise it is
+  the log end.
+* A member joins only from a position at or beyond both the high watermark and the start of this
+  epoch: then it holds everything that any earlier leader committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from jetstream_protocol.errors import NotEnoughReplicasError
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    InvalidRequestError,
+    NotEnoughReplicasError,
+    UnknownEpochError,
+)
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
+from jetstream_server.replication.isr import InSyncReplicas, IsrChange, Outcome
+from jetstream_server.replication.messages import (
+    NO_RECORD,
+    Diverging,
+    FetchRequest,
+    LogView,
+    OutOfRange,
+    Standing,
+)
+from jetstream_server.replication.progress import FollowerProgress
+
+REPLICA_LAG_MAX_US = 10_000_000
+"""A follower that has not caught up for so long leaves the ISR: longer than a slow disk or a pause
+of its process lasts, shorter than publishers care to wait for their acknowledgements."""
+
+SLEEP_US = 1_000_000
+"""`tick` is called several times a second; a longer gap means that this process did not run."""
+
+NO_INCARNATION = -1
+"""Of a node that has not registered yet."""
 
 
 class LeaderState:
-    """One leadership of one stream: it begins with an epoch and ends with the object."""
+    """One leadership of one stream: it begins with an epoch and ends with the object.
 
-    __slots__ = ("_counts_flushed", "_min_insync", "_node_id", "_positions", "high_watermark")
+    The epoch is in the log's epoch cache before this is made, and `log` is that log.
+    """
+
+    __slots__ = (
+        "_followers", "_in_sync", "_lag_max_us", "_log", "_node_id", "_nodes", "_ticked_at_us",
+        "epoch_start_offset", "high_watermark", "stream",
+    )  # fmt: skip
 
     def __init__(
         self,
         *,
+        stream: StreamMetadata,
         node_id: int,
-        isr: Iterable[int],
-        min_insync_replicas: int,
-        counts_flushed: bool,
+        nodes: Mapping[NodeId, NodeMetadata],
+        log: LogView,
         high_watermark: int,
+        now_us: int,
+        lag_max_us: int = REPLICA_LAG_MAX_US,
     ) -> None:
-        self._node_id = node_id
-        self._min_insync = min_insync_replicas
-        self._counts_flushed = counts_flushed
-        # A replica not heard of holds nothing yet, as far as this leadership knows.
-        self._positions = dict.fromkeys(isr, high_watermark)
+        self.stream = stream
         self.high_watermark = high_watermark
+        self.epoch_start_offset = log.log_end_offset
+        self._node_id = NodeId(node_id)
+        self._nodes = nodes
+        self._log = log
+        self._lag_max_us = lag_max_us
+        self._ticked_at_us = now_us
+        self._in_sync = InSyncReplicas(stream)
+        self._followers = {
+            replica: FollowerProgress(self._incarnation_of(replica), now_us)
+            for replica in stream.replicas
+            if replica != node_id
+        }
+
+    # What it knows.
+
+    @property
+    def isr(self) -> tuple[NodeId, ...]:
+        """The committed ISR, as far as its changes have been applied here."""
+        return self._in_sync.committed
+
+    @property
+    def can_commit(self) -> bool:
+        """Whether the committed ISR has reached its minimum."""
+        return len(self._in_sync.committed) >= self.stream.config.min_insync_replicas
+
+    @property
+    def counts_flushed(self) -> bool:
+        return self.stream.config.flush == "group"
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.high_watermark, self._log.log_start_offset, self.stream.stream_epoch)
+
+    def position_of(self, follower: NodeId) -> int:
+        """What counts of a follower; NO_POSITION: not heard of. For `describe`."""
+        return self._followers[follower].position
 
     def check_can_append(self) -> None:
         """Raise NotEnoughReplicasError while level `all` cannot be promised."""
-        if len(self._positions) < self._min_insync:
+        if not self.can_commit:
             raise NotEnoughReplicasError(
-                f"{len(self._positions)} replicas are in sync, {self._min_insync} are needed; "
+                f"{len(self._in_sync.committed)} replicas are in sync, "
+                f"{self.stream.config.min_insync_replicas} are needed; "
                 "wait for a replica to catch up"
             )
 
-    def moved(self, *, log_end_offset: int, flushed_offset: int) -> bool:
+    # Followers.
+
+    def fetch(self, request: FetchRequest, now_us: int) -> Diverging | OutOfRange | None:
+        """A follower stands there; None: it agrees with this log, and its position counts.
+
+        Raises FencedEpochError, UnknownEpochError, InvalidRequestError: then nothing was noted.
+        """
+        progress = self.check(request)
+        problem = self.compare(request)
+        if problem is None:
+            if request.incarnation != progress.incarnation:
+                progress.renew(request.incarnation, now_us)
+            counted = request.fetch_offset
+            if self.counts_flushed:
+                counted = min(counted, request.flushed_offset)
+            progress.fetched(counted, self._log.log_end_offset, now_us)
+            self._advance()
+        return problem
+
+    def compare(self, request: FetchRequest) -> Diverging | OutOfRange | None:
+        """Hold a follower's position against this log (KIP-279); changes nothing."""
+        log = self._log
+        if request.fetch_offset < log.log_start_offset:
+            return OutOfRange(request, self.standing)
+        if request.last_epoch == NO_RECORD:
+            # An empty log agrees with any, if it stands within it.
+            beyond = request.fetch_offset > log.log_end_offset
+            return OutOfRange(request, self.standing) if beyond else None
+        epoch, end_offset = log.epochs.end_offset_for(request.last_epoch, log.log_end_offset)
+        if epoch < request.last_epoch or end_offset < request.fetch_offset:
+            return Diverging(request, self.standing, epoch, end_offset)
+        return None
+
+    def check(self, request: FetchRequest) -> FollowerProgress:
+        """Whose position it is. Raises what `fetch` raises."""
+        leader_epoch = self.stream.leader_epoch
+        if request.leader_epoch < leader_epoch:
+            raise FencedEpochError(f"leader epoch {request.leader_epoch}; it is {leader_epoch}")
+        if request.leader_epoch > leader_epoch:
+            raise UnknownEpochError(
+                f"leader epoch {request.leader_epoch} is not known here yet, only {leader_epoch}"
+            )
+        progress = self._followers.get(request.follower)
+        if progress is None:
+            raise InvalidRequestError(f"node {request.follower} holds no replica of this stream")
+        known = max(progress.incarnation, self._incarnation_of(request.follower))
+        if request.incarnation < known:
+            raise FencedEpochError(
+                f"node {request.follower} is in incarnation {known}, not {request.incarnation}"
+            )
+        return progress
+
+    # Its own log, and the metadata.
+
+    def moved(self) -> bool:
         """The leader's own log grew or was flushed. Returns whether the high watermark rose."""
-        position = flushed_offset if self._counts_flushed else log_end_offset
-        self._positions[self._node_id] = position
+        return self._advance()
+
+    def update(self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata]) -> bool:
+        """Newer metadata of this same leadership. Returns whether the high watermark rose."""
+        assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
+        self.stream = stream
+        self._nodes = nodes
+        self._in_sync.commit(stream)
         return self._advance()
 
     def _advance(self) -> bool:
-        if len(self._positions) < self._min_insync:
+        if not self.can_commit:
             return False
-        committed = min(self._positions.values())
+        log = self._log
+        committed = log.flushed_offset if self.counts_flushed else log.log_end_offset
+        for member in self._in_sync.maximal:
+            if member != self._node_id:
+                committed = min(committed, self._followers[member].position)
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed
         return True
+
+    # The ISR.
+
+    def tick(self, now_us: int) -> None:
+        """Time goes by; several times a second. After a sleep nobody is blamed for it."""
+        slept_us = now_us - self._ticked_at_us
+        if slept_us > SLEEP_US:
+            for progress in self._followers.values():
+                progress.excuse(slept_us)
+        self._ticked_at_us = now_us
+
+    def propose(self, now_us: int) -> IsrChange | None:
+        """The change of the ISR to propose now, if one is due; `settle` must follow.
+
+        The same object again means: retry it, under the command id it was first proposed with.
+        """
+        retried = self._in_sync.retry(now_us)
+        if retried is not None:
+            return retried
+        if not self._in_sync.may_propose(now_us):
+            return None
+        isr = tuple(replica for replica in self.stream.replicas if self._belongs(replica, now_us))
+        if isr == self._in_sync.committed:
+            return None
+        change = IsrChange(
+            stream_id=self.stream.id,
+            leader=self._node_id,
+            leader_epoch=self.stream.leader_epoch,
+            stream_epoch=self.stream.stream_epoch,
+            isr=isr,
+            incarnations=tuple(self._counted_incarnation_of(member) for member in isr),
+        )
+        self._in_sync.propose(change)
+        return change
+
+    def settle(self, change: IsrChange, outcome: Outcome, now_us: int) -> bool:
+        """What became of a proposal. Returns whether the high watermark rose."""
+        self._in_sync.settle(change, outcome, now_us)
+        return self._advance()
+
+    def _belongs(self, replica: NodeId, now_us: int) -> bool:
+        if replica == self._node_id:
+            return True
+        progress = self._followers[replica]
+        if replica in self._in_sync.committed:
+            return not progress.lags(self._log.log_end_offset, now_us, self._lag_max_us)
+        return self._may_join(replica, progress)
+
+    def _may_join(self, replica: NodeId, progress: FollowerProgress) -> bool:
+        node = self._nodes.get(replica)
+        return (
+            node is not None
+            and not node.fenced
+            and not node.draining
+            and node.incarnation == progress.incarnation
+            and progress.position >= max(self.high_watermark, self.epoch_start_offset)
+        )
+
+    def _counted_incarnation_of(self, member: NodeId) -> int:
+        """The incarnation whose position counts; for a member not heard of, the metadata's."""
+        if member == self._node_id or member in self._in_sync.committed:
+            return self._incarnation_of(member)
+        return self._followers[member].incarnation
+
+    def _incarnation_of(self, node_id: NodeId) -> int:
+        node = self._nodes.get(node_id)
+        return node.incarnation if node is not None else NO_INCARNATION

@@ -1,16 +1,25 @@
-"""One replica of one stream on this node: its log, its leadership, and who waits for it.
+"""One replica of one stream on this node: its log, its role, and who waits for it.
 
-Owned by the event loop. Appends go to the page cache at once; what makes them durable and
-committed is told to `moved` by the flusher. Reads see only committed records (design 8).
+    metadata ──> update ──> leads (LeaderState) · follows (FollowerState) · neither
+    as leader:   append, moved, fetch, propose, settle
+    as follower: position, accept
 
-Invariants. `high_watermark <= log.log_end_offset`. Listeners hear of every rise of the high
-watermark, once. After `close` nothing is appended, and every waiter has been woken.
+The cores decide, this does to the log what they decided, the driver does the rest, always in this
+order: persist (here), flush, send. Owned by one thread, without I/O of its own but the log's; times
+(µs, monotonic) come from the caller. Reads see only committed records (design 8).
+
+Invariants. `high_watermark <= log.log_end_offset`, and it falls only when a lossy election cut the
+log. Listeners hear of every rise, once. After `close` nothing is appended, and every waiter has
+been woken. **safety** A process whose incarnation is not the one registered (not yet, or not any
+more) neither leads nor follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
@@ -20,9 +29,23 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnknownEpochError,
 )
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.leader import LeaderState
+from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
+from jetstream_server.replication.follower import (
+    Append,
+    FollowerState,
+    Ignore,
+    Reset,
+    Step,
+    Truncate,
+)
+from jetstream_server.replication.isr import IsrChange, Outcome
+from jetstream_server.replication.leader import REPLICA_LAG_MAX_US, LeaderState
+from jetstream_server.replication.messages import Answer, FetchRequest, Records, skips
+
+FETCH_BYTES_MAX = 1024 * 1024
+"""Of one stream in one answer to a follower; the first batch always fits."""
 
 CommitListener = Callable[["Replica"], None]
 Waiter = Callable[[], None]
@@ -40,29 +63,53 @@ class Counters:
     suspected_gaps: int = 0
 
 
+class RoleChange(Enum):
+    """What `update` changed, for the driver to follow, in this order."""
+
+    STOPPED_LEADING = auto()
+    """**safety** Pending acknowledgements are dropped in silence: the successor may commit them."""
+    LEADS = auto()
+    FOLLOWS = auto()
+    """Another leader, or another epoch of the same: begin to fetch."""
+    IDLES = auto()
+    """There is no leader to follow."""
+    FELL_BELOW_MINIMUM = auto()
+    """What was appended is not committed for now: answer it as indeterminate."""
+
+
 class Replica:
-    """See the module. `leadership` is None where this node does not lead the stream."""
+    """See the module. At most one of `leadership` and `following` is set."""
 
     __slots__ = (
-        "_waiters",
-        "closed",
-        "counters",
-        "high_watermark",
-        "leadership",
-        "log",
-        "on_commit",
-        "stream",
-    )
+        "_flush_target", "_lag_max_us", "_rebuild", "_waiters", "closed", "counters", "following",
+        "high_watermark", "incarnation", "leadership", "log", "node_id", "on_commit", "stream",
+    )  # fmt: skip
 
-    def __init__(self, stream: StreamMetadata, log: CommitLog) -> None:
+    def __init__(
+        self,
+        stream: StreamMetadata,
+        log: CommitLog,
+        *,
+        node_id: int,
+        incarnation: int,
+        lag_max_us: int = REPLICA_LAG_MAX_US,
+        rebuild: bool = False,
+    ) -> None:
+        """`rebuild`: the log's bytes cannot be believed; a follower fetches them all again."""
         self.stream = stream
         self.log = log
+        self.node_id = NodeId(node_id)
+        self.incarnation = incarnation
         self.leadership: LeaderState | None = None
+        self.following: FollowerState | None = None
         self.counters = Counters()
         self.closed = False
         self.high_watermark = log.log_start_offset
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
+        self._lag_max_us = lag_max_us
+        self._rebuild = rebuild
+        self._flush_target: int | None = None
         self._waiters: dict[Waiter, None] = {}
 
     @property
@@ -70,24 +117,108 @@ class Replica:
         """Whether a record counts only once it is flushed (flush `group`)."""
         return self.stream.config.flush == "group"
 
-    def lead(self, stream: StreamMetadata, node_id: int) -> None:
-        """Begin the leadership that `stream` assigns: the epoch first, then anything else.
+    @property
+    def flush_wanted(self) -> bool:
+        """Whether what this replica holds counts for more once it is flushed."""
+        log = self.log
+        return (
+            self.counts_flushed
+            and log.flushed_offset < log.log_end_offset
+            and not log.offline_reason
+        )
+
+    # Its role.
+
+    def update(
+        self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], now_us: int
+    ) -> tuple[RoleChange, ...]:
+        """Follow the metadata: the stream's and the nodes' as of one revision."""
+        if self.closed:
+            return ()
+        before, self.stream = self.stream, stream
+        if stream.config.flush != before.config.flush or skips(before, stream):
+            self._flush_target = None
+        me = nodes.get(self.node_id)
+        is_current = me is not None and me.incarnation == self.incarnation
+        leader = stream.leader if is_current else NO_NODE
+        same_epoch = stream.leader_epoch == before.leader_epoch
+        if self.leadership is not None and same_epoch and leader == self.node_id:
+            return self._keep_leading(self.leadership, stream, nodes)
+        if self.following is not None and same_epoch and leader not in (NO_NODE, self.node_id):
+            self.following.update(stream)
+            return ()
+        return self._change_role(leader, nodes, now_us)
+
+    def _keep_leading(
+        self,
+        leadership: LeaderState,
+        stream: StreamMetadata,
+        nodes: Mapping[NodeId, NodeMetadata],
+    ) -> tuple[RoleChange, ...]:
+        could_commit = leadership.can_commit
+        if leadership.update(stream, nodes):
+            self._rose(leadership.high_watermark)
+        if could_commit and not leadership.can_commit:
+            return (RoleChange.FELL_BELOW_MINIMUM,)
+        return ()
+
+    def _change_role(
+        self, leader: NodeId, nodes: Mapping[NodeId, NodeMetadata], now_us: int
+    ) -> tuple[RoleChange, ...]:
+        changes = [] if self.leadership is None else [RoleChange.STOPPED_LEADING]
+        was_idle = self.leadership is None and self.following is None
+        self.leadership = self.following = self._flush_target = None
+        if leader == self.node_id:
+            self._lead(nodes, now_us)
+            changes.append(RoleChange.LEADS)
+        elif leader != NO_NODE:
+            self._follow(now_us)
+            changes.append(RoleChange.FOLLOWS)
+        elif not was_idle:
+            changes.append(RoleChange.IDLES)
+        return tuple(changes)
+
+    def _lead(self, nodes: Mapping[NodeId, NodeMetadata], now_us: int) -> None:
+        """**safety** The epoch begins in the log before anything is appended or served under it.
 
         With one replica, everything that survived in the log is committed once it counts.
         """
-        self.stream = stream
-        self.log.start_epoch(stream.leader_epoch)
+        log = self.log
+        alone = len(self.stream.replicas) == 1
+        if not alone:
+            self._rebuild = False  # There was nobody better to elect.
+            if log.offline_reason:
+                log.discard_damage()
+        log.start_epoch(self.stream.leader_epoch)
         self.leadership = LeaderState(
-            node_id=node_id,
-            isr=stream.isr,
-            min_insync_replicas=stream.config.min_insync_replicas,
-            counts_flushed=self.counts_flushed,
-            high_watermark=self.log.log_start_offset,
+            stream=self.stream,
+            node_id=self.node_id,
+            nodes=nodes,
+            log=log,
+            high_watermark=self.high_watermark,
+            now_us=now_us,
+            lag_max_us=self._lag_max_us,
         )
-        if self.log.offline_reason and len(stream.replicas) == 1:
+        if log.offline_reason and alone:
             # Nothing will be flushed any more; what can be read is all there is.
-            self.high_watermark = self.log.log_end_offset
+            self.high_watermark = log.log_end_offset
         self.moved()
+
+    def _follow(self, now_us: int) -> None:
+        # An epoch that began here without any record leaves nothing to agree about, and would
+        # only keep records of the epochs before it out.
+        self.log.epochs.truncate_from_end(self.log.log_end_offset)
+        self.following = FollowerState(
+            stream=self.stream,
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            log=self.log,
+            high_watermark=self.high_watermark,
+            now_us=now_us,
+            rebuild=self._rebuild,
+        )
+
+    # As the leader.
 
     def append(self, batch: EncodedBatch, timestamp_us: int) -> int:
         """Append as the leader; returns the base offset. Raises NotLeaderError, StorageError.
@@ -95,8 +226,7 @@ class Replica:
         A NotEnoughReplicasError is the caller's to ask for (`leadership.check_can_append`):
         messages that want no acknowledgement are appended even below the minimum.
         """
-        if self.leadership is None:
-            raise NotLeaderError(f"this node does not lead stream {self.stream.name!r}")
+        self._led()
         base_offset = self.log.append(
             batch, leader_epoch=self.stream.leader_epoch, timestamp_us=timestamp_us
         )
@@ -106,15 +236,126 @@ class Replica:
 
     def moved(self) -> None:
         """The log grew or was flushed: raise the high watermark if it may, and say so."""
-        if self.leadership is None or self.closed:
-            return
-        if self.leadership.moved(
-            log_end_offset=self.log.log_end_offset, flushed_offset=self.log.flushed_offset
-        ):
-            self.high_watermark = self.leadership.high_watermark
-            if self.on_commit is not None:
-                self.on_commit(self)
-            self._wake()
+        if self.leadership is not None and not self.closed and self.leadership.moved():
+            self._rose(self.leadership.high_watermark)
+
+    def fetch(self, request: FetchRequest, now_us: int, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
+        """Note where a follower stands, and answer it.
+
+        Raises NotLeaderError, FencedEpochError, UnknownEpochError, InvalidRequestError;
+        CorruptBatchError and StorageError when the records it is at cannot be read.
+        """
+        leadership = self._led()
+        problem = leadership.fetch(request, now_us)
+        if leadership.high_watermark > self.high_watermark:
+            self._rose(leadership.high_watermark)
+        return problem or self._records(leadership, request, bytes_max)
+
+    def answer_again(self, request: FetchRequest, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
+        """The answer to a request that was noted before and has waited; raises as `fetch` does."""
+        leadership = self._led()
+        leadership.check(request)
+        return leadership.compare(request) or self._records(leadership, request, bytes_max)
+
+    def _records(self, leadership: LeaderState, request: FetchRequest, bytes_max: int) -> Records:
+        log = self.log
+        found = log.read(request.fetch_offset, bytes_max, log.log_end_offset)
+        return Records(request, leadership.standing, found)
+
+    def tick(self, now_us: int) -> None:
+        """Time goes by; several times a second."""
+        if self.leadership is not None:
+            self.leadership.tick(now_us)
+
+    def propose(self, now_us: int) -> IsrChange | None:
+        """The change of the ISR to propose now; see `LeaderState.propose`."""
+        return None if self.leadership is None else self.leadership.propose(now_us)
+
+    def settle(self, change: IsrChange, outcome: Outcome, now_us: int) -> None:
+        """What became of a proposal, also of an earlier leadership's."""
+        if self.leadership is not None and self.leadership.settle(change, outcome, now_us):
+            self._rose(self.leadership.high_watermark)
+
+    def _led(self) -> LeaderState:
+        if self.leadership is None:
+            raise NotLeaderError(f"this node does not lead stream {self.stream.name!r}")
+        return self.leadership
+
+    # As a follower.
+
+    def position(self) -> FetchRequest | None:
+        """What to ask the leader now; None without one to follow."""
+        return None if self.following is None else self.following.position()
+
+    def accept(self, answer: Answer, data: bytes, now_us: int) -> Step | None:
+        """Do what the leader's answer asks of the log; `data` are the bytes of its slice.
+
+        Returns what was done. Raises CorruptBatchError and DivergedError for bytes that are not
+        what they were to be (ask again), StorageFullError (ask later), StorageError.
+        """
+        following = self.following
+        if following is None or self.closed:
+            return None
+        step = following.decide(answer)
+        if self.log.offline_reason and not isinstance(step, Ignore):
+            self.log.discard_damage()  # There is a leader to fetch it from again.
+        match step:
+            case Append(leader_epoch, True):
+                self.log.append_replica(data, leader_epoch=leader_epoch)
+            case Truncate(offset):
+                self.log.truncate(offset)
+            case Reset(offset):
+                self.log.reset(offset)
+        rose = following.settle(answer, step, now_us)
+        self._rebuild = following.needs_rebuild
+        if rose:
+            self._rose(following.high_watermark)
+        else:
+            self.high_watermark = following.high_watermark
+        if isinstance(step, Append):
+            self._follow_log_start(answer.standing.log_start_offset)
+        return step
+
+    def _follow_log_start(self, log_start_offset: int) -> None:
+        """Retention is the leader's; a follower drops what the leader has dropped."""
+        if self.log.log_start_offset < log_start_offset <= self.high_watermark:
+            self.log.advance_log_start(log_start_offset)
+
+    # Either.
+
+    def flush_confirmation(self) -> dict[str, Any] | None:
+        """The command that says this replica is flushed in full since flush became `group`; None
+        while it is not, or nobody asks."""
+        if not self._may_confirm_flush():
+            self._flush_target = None
+            return None
+        if self._flush_target is None:
+            self._flush_target = self.log.log_end_offset
+        if self.log.flushed_offset < min(self._flush_target, self.log.log_end_offset):
+            return None
+        return {
+            "op": "confirm_flush",
+            "stream_id": self.stream.id,
+            "node_id": self.node_id,
+            "stream_epoch": self.stream.stream_epoch,
+        }
+
+    def _may_confirm_flush(self) -> bool:
+        if self.following is not None:
+            return self.following.may_confirm_flush
+        return (
+            self.leadership is not None
+            and self.counts_flushed
+            and self.node_id in self.stream.unflushed
+        )
+
+    def _rose(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        if self.on_commit is not None:
+            self.on_commit(self)
+        self._wake()
+
+    # Readers.
 
     def read(self, offset: int, bytes_max: int, last_epoch: int = -1) -> LogSlice | None:
         """Whole committed batches from the one that holds `offset` on; None: not available yet.
@@ -172,6 +413,6 @@ class Replica:
     def close(self, *, clean: bool) -> None:
         """Stop: no append, no leadership; waiters wake to find it closed."""
         self.closed = True
-        self.leadership = None
+        self.leadership = self.following = None
         self.log.close(clean=clean)
         self._wake()

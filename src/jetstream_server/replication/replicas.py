@@ -26,14 +26,14 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.types import StreamId
+from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.changes import Change, StreamChanged, StreamCreated, StreamDeleted
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replica import Replica, RoleChange
 
 logger = structlog.get_logger("jetstream.replicas")
 
@@ -158,7 +158,12 @@ class Replicas:
                 stream=stream.full_name,
                 reason=log.offline_reason,
             )
-        replica = Replica(stream, log)
+        replica = Replica(
+            stream,
+            log,
+            node_id=self._node_id,
+            incarnation=self._registry.nodes[NodeId(self._node_id)].incarnation,
+        )
         replica.on_commit = self._committed
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
@@ -171,18 +176,15 @@ class Replicas:
 
     def _follow_leadership(self, replica: Replica, stream: StreamMetadata) -> None:
         """Begin, keep or end this node's leadership as `stream` says."""
-        leads = stream.leader == self._node_id
-        same = replica.leadership is not None and replica.stream.leader_epoch == stream.leader_epoch
-        if replica.leadership is not None and not (leads and same):
-            replica.leadership = None
-            if self.listener is not None:
-                self.listener.stopped_leading(replica)
-        replica.stream = stream
-        if leads and not same:
-            replica.lead(stream, self._node_id)
-            if replica.counts_flushed and replica.log.flushed_offset < replica.log.log_end_offset:
+        now_us = int(asyncio.get_running_loop().time() * 1_000_000)
+        for change in replica.update(stream, self._registry.nodes, now_us):
+            if change is RoleChange.LEADS and replica.flush_wanted:
                 self._flusher.request(replica.log, self._flushed)
-            if self.listener is not None:
+            if self.listener is None:
+                continue
+            if change is RoleChange.STOPPED_LEADING:
+                self.listener.stopped_leading(replica)
+            elif change is RoleChange.LEADS:
                 self.listener.leading(replica)
 
     def _delete(self, stream: StreamMetadata) -> None:

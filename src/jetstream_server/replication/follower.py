@@ -1,0 +1,191 @@
+"""What a follower of a stream decides: where it stands, and what to do with an answer.
+
+    position ──> FetchRequest;   Answer ──> decide ──> Append · Truncate · Reset · Ignore
+                                               the caller does that to the log, then: settle
+
+No I/O, no clock: the log is only looked at, and times (µs, monotonic) come from the caller.
+
+**safety** rules.
+* Truncation is by leader epoch, never to the high watermark: that lags by a round trip, and
+  cutting to it before a failover loses what was acknowledged.
+* Records are appended only at the log end, under the epoch they were asked for with; the log checks
+  that their epochs are not above that, their lengths and their CRCs, since the bytes may have
+  changed between the leader's decision and its send.
+* Only the leader's word moves the high watermark, and never beyond the own log end; a diverging
+  round leaves it alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.messages import (
+    Answer,
+    Diverging,
+    FetchRequest,
+    LogView,
+    OutOfRange,
+    Records,
+    last_epoch_of,
+    skips,
+)
+
+SILENCE_MAX_US = 1_500_000
+"""A leader that has not answered for so long is reported: as long as a session may be silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the bytes that came with the answer, none of an epoch above `leader_epoch`.
+
+    Without bytes there is nothing to append, only something to learn.
+    """
+
+    leader_epoch: int
+    has_records: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Drop every record from `offset` on; then ask again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Drop the whole log and begin anew at `offset`: nothing in it is in the leader's."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The answer is to a question that does not stand any more."""
+
+
+Step = Append | Truncate | Reset | Ignore
+
+
+class FollowerState:
+    """One replica's following of one leadership. `log` is its log, `high_watermark` what it knew.
+
+    rebuild: the log's bytes cannot be believed (an fsync of it failed): it is emptied as soon as
+    the leader answers, and fetched again as a whole.
+    """
+
+    __slots__ = (
+        "_asks_flush_since", "_confirmable", "_heard_at_us", "_incarnation", "_log", "_node_id",
+        "_rebuild", "high_watermark", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        stream: StreamMetadata,
+        node_id: int,
+        incarnation: int,
+        log: LogView,
+        high_watermark: int,
+        now_us: int,
+        rebuild: bool = False,
+    ) -> None:
+        self.stream = stream
+        self.high_watermark = high_watermark
+        self._node_id = NodeId(node_id)
+        self._incarnation = incarnation
+        self._log = log
+        self._heard_at_us = now_us
+        self._rebuild = rebuild
+        self._asks_flush_since = stream.stream_epoch
+        self._confirmable = False
+
+    @property
+    def needs_rebuild(self) -> bool:
+        return self._rebuild
+
+    def update(self, stream: StreamMetadata) -> None:
+        """Newer metadata under this same leadership."""
+        assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
+        if stream.config.flush != self.stream.config.flush or skips(self.stream, stream):
+            self._asks_flush_since = stream.stream_epoch
+            self._confirmable = False
+        self.stream = stream
+
+    def position(self) -> FetchRequest:
+        """What to ask the leader now. It acknowledges everything before `fetch_offset`."""
+        log = self._log
+        return FetchRequest(
+            stream_id=self.stream.id,
+            follower=self._node_id,
+            incarnation=self._incarnation,
+            leader_epoch=self.stream.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_epoch=last_epoch_of(log),
+            flushed_offset=log.flushed_offset,
+        )
+
+    def decide(self, answer: Answer) -> Step:
+        """What the answer asks of the log; the caller does it, then calls `settle`."""
+        if not answer.asked.asks_the_same(self.position()):
+            return Ignore()
+        if self._rebuild:
+            return Reset(answer.standing.log_start_offset)
+        match answer:
+            case Records():
+                return Append(self.stream.leader_epoch, answer.slice is not None)
+            case OutOfRange():
+                return Reset(answer.standing.log_start_offset)
+            case Diverging():
+                return self._part_from(answer)
+
+    def _part_from(self, answer: Diverging) -> Step:
+        """Cut back to where the two logs may agree; the next round tells whether they do."""
+        log = self._log
+        epoch, end_offset = log.epochs.end_offset_for(answer.epoch, log.log_end_offset)
+        if epoch == answer.epoch:
+            end_offset = min(end_offset, answer.end_offset)
+        end_offset = min(end_offset, log.log_end_offset)
+        if end_offset < log.log_start_offset:
+            return Reset(max(end_offset, answer.standing.log_start_offset))
+        return Truncate(end_offset)
+
+    def settle(self, answer: Answer, step: Step, now_us: int) -> bool:
+        """The step was done to the log. Returns whether the high watermark rose."""
+        if isinstance(step, Ignore):
+            return False
+        self._heard_at_us = now_us
+        if isinstance(step, Append):
+            reached = min(answer.standing.high_watermark, self._log.log_end_offset)
+            if answer.standing.stream_epoch >= self._asks_flush_since:
+                self._confirmable = True
+            if reached > self.high_watermark:
+                self.high_watermark = reached
+                return True
+            return False
+        self._rebuild = False
+        self.high_watermark = min(self.high_watermark, self._log.log_end_offset)
+        return False
+
+    @property
+    def may_confirm_flush(self) -> bool:
+        """Whether a full flush from now on is worth telling the metadata group (`confirm_flush`).
+
+        Only once the leader counts flushed positions too: until then it could commit what this
+        replica holds in memory only.
+        """
+        return (
+            self._confirmable
+            and self.stream.config.flush == "group"
+            and self._node_id in self.stream.unflushed
+        )
+
+    def report_due(self, now_us: int, silence_max_us: int = SILENCE_MAX_US) -> bool:
+        """Whether the leader has been silent for so long that it is to be reported; then not
+        again before as much time has passed."""
+        if now_us - self._heard_at_us <= silence_max_us:
+            return False
+        self._heard_at_us = now_us
+        return True

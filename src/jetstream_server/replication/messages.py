@@ -1,0 +1,124 @@
+"""What follower and leader of one stream say to each other (docs/replication.md, "Fetching").
+
+    follower ── FetchRequest: where my log ends, and how ──> leader
+    follower <── Records | Diverging | OutOfRange ────────── leader
+
+The position in a request *is* the acknowledgement of everything before it. An answer repeats the
+request it answers: **safety** a follower acts on an answer only while it still stands where it
+stood when it asked, so late, doubled and reordered answers do nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.epochs import LeaderEpochCache
+from jetstream_server.metadata.streams import StreamMetadata
+
+NO_RECORD = -1
+"""As `last_epoch`: there is no record before the position."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Where a follower stands.
+
+    leader_epoch: the leadership it follows. fetch_offset: its log end. last_epoch: leader epoch of
+    the record before that, NO_RECORD without one. flushed_offset: what a power failure leaves.
+    """
+
+    stream_id: StreamId
+    follower: NodeId
+    incarnation: int
+    leader_epoch: int
+    fetch_offset: int
+    last_epoch: int
+    flushed_offset: int
+
+    def asks_the_same(self, other: FetchRequest) -> bool:
+        """Whether one answer serves both: only what is flushed may differ."""
+        return (
+            self.leader_epoch == other.leader_epoch
+            and self.fetch_offset == other.fetch_offset
+            and self.last_epoch == other.last_epoch
+            and self.incarnation == other.incarnation
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the leader stood when it answered; part of every answer.
+
+    stream_epoch: of the metadata it acted on.
+    """
+
+    high_watermark: int
+    log_start_offset: int
+    stream_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The logs agree up to the position; `slice` is what follows there, None: nothing yet.
+
+    The bytes of the slice travel beside this, and may be damaged or cut short on the way.
+    """
+
+    asked: FetchRequest
+    standing: Standing
+    slice: LogSlice | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diverging:
+    """The logs part: the leader has no record of an epoch above `epoch` before its `end_offset`."""
+
+    asked: FetchRequest
+    standing: Standing
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The leader's log begins behind the position, or an empty follower's begins behind its end."""
+
+    asked: FetchRequest
+    standing: Standing
+
+
+Answer = Records | Diverging | OutOfRange
+
+
+class LogView(Protocol):
+    """What the cores read of a log; `CommitLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+    @property
+    def epochs(self) -> LeaderEpochCache: ...
+
+
+def last_epoch_of(log: LogView) -> int:
+    """Leader epoch of the log's last record; NO_RECORD for an empty log."""
+    if log.log_end_offset == log.log_start_offset:
+        return NO_RECORD
+    return log.epochs.epoch_at(log.log_end_offset - 1)
+
+
+def skips(before: StreamMetadata, after: StreamMetadata) -> bool:
+    """Whether there was metadata in between that was never seen here (a snapshot was installed).
+
+    A setting that looks unchanged may then have been another for a while.
+    """
+    return after.stream_epoch > before.stream_epoch + 1

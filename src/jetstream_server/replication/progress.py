@@ -1,0 +1,50 @@
+"""What a leader knows of one follower: where it stands, and since when it keeps up.
+
+The position is what counts for the high watermark: the follower's log end, or under flush `group`
+what it has flushed. It is of one incarnation; **safety** a new incarnation may have lost what the
+old one held, so nothing is carried over.
+"""
+
+from __future__ import annotations
+
+NO_POSITION = -1
+"""The follower has not been heard of: it holds nothing, as far as this leadership knows."""
+
+
+class FollowerProgress:
+    """Times are µs of the leader's monotonic clock."""
+
+    __slots__ = (
+        "_fetched_at_us", "_log_end_when_fetched", "caught_up_at_us", "incarnation", "position",
+    )  # fmt: skip
+
+    def __init__(self, incarnation: int, now_us: int) -> None:
+        self.renew(incarnation, now_us)
+
+    def renew(self, incarnation: int, now_us: int) -> None:
+        """Begin with another incarnation, of which nothing is known."""
+        self.incarnation = incarnation
+        self.position = NO_POSITION
+        self.caught_up_at_us = now_us
+        self._fetched_at_us = now_us
+        self._log_end_when_fetched = 0
+
+    def fetched(self, position: int, log_end_offset: int, now_us: int) -> None:
+        """It asked from `position` on, while the leader's log ended at `log_end_offset`."""
+        if position >= log_end_offset:
+            self.caught_up_at_us = now_us
+        elif position >= self._log_end_when_fetched:
+            # It has everything that was there when it asked before: then, it was caught up.
+            self.caught_up_at_us = max(self.caught_up_at_us, self._fetched_at_us)
+        self._fetched_at_us = now_us
+        self._log_end_when_fetched = log_end_offset
+        # A request that was overtaken on the way tells of an earlier position.
+        self.position = max(self.position, position)
+
+    def lags(self, log_end_offset: int, now_us: int, lag_max_us: int) -> bool:
+        """Whether it has been behind for too long. One that has everything never is."""
+        return self.position < log_end_offset and now_us - self.caught_up_at_us > lag_max_us
+
+    def excuse(self, slept_us: int) -> None:
+        """The leader itself did not run for so long: that is no fault of the follower."""
+        self.caught_up_at_us += slept_us
