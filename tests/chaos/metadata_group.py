@@ -1,0 +1,343 @@
+"""A metadata group of three real processes, killed in every way, with every promise checked.
+
+    python -m tests.chaos.metadata_group [--rounds 12] [--seed N]     kill under load
+    python -m tests.chaos.metadata_group --failovers 20               leader killed: how long
+    python -m tests.chaos.metadata_group --isolations 5               leader cut off: how long
+
+Kill rounds: each node creates streams and writes down what was acknowledged; snapshots are taken
+all the time (every 100 entries); then SIGKILL to the leader, a follower, two, or all at once, also
+one after another, and a restart. After each round every node must hold every stream ever
+acknowledged, under the id acknowledged, and all must hold the same. SIGKILL keeps the page cache:
+that a power failure loses nothing either is shown by the order of sync and send (unit tests).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+SECRET = "the cluster's credential"
+WAIT_SECONDS_MAX = 30.0
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for held in sockets:
+            held.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
+    finally:
+        for held in sockets:
+            held.close()
+
+
+class NodeProcess:
+    """One member; its events so far, and the acknowledgements of all its runs."""
+
+    def __init__(self, node_id: int, voters: dict[int, str], directory: Path, compact: int) -> None:
+        self.node_id = node_id
+        self.acknowledged: dict[str, int] = {}
+        self.counts = {"ack": 0, "unknown": 0, "refused": 0}
+        self.leader = -1
+        self.events: queue.Queue[Event] = queue.Queue()
+        self._argument = {
+            "directory": str(directory / str(node_id)),
+            "node_id": node_id,
+            "voters": voters,
+            "listen": voters[node_id],
+            "secret": SECRET,
+            "compact_after_entries": compact,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self.stderr_path = directory / f"{node_id}.stderr"
+
+    def start(self, **overrides: Any) -> None:
+        argument = json.dumps({**self._argument, **overrides})
+        with open(self.stderr_path, "ab") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.metadata_node", argument],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        self.leader = -1
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def say(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> float:
+        """SIGKILL; returns when, once it is gone and all it said has been read."""
+        at = time.monotonic()
+        self.signal(signal.SIGKILL)
+        self.join()
+        return at
+
+    def join(self) -> int:
+        assert self._process is not None
+        assert self._reader is not None
+        code = self._process.wait(WAIT_SECONDS_MAX)
+        self._reader.join(WAIT_SECONDS_MAX)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # It was killed with something still to read.
+        self._process.stdout.close()
+        return code
+
+    def wait_for(self, wanted: Callable[[Event], bool]) -> Event:
+        """The next event that is wanted; those before it are dropped."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while True:
+            event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            if wanted(event):
+                return event
+
+    def registry(self) -> Event:
+        self.say("registry")
+        return self.wait_for(lambda event: event["event"] == "registry")
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.endswith(b"\n"):
+                break  # Cut off by the kill: what was not said whole was not said.
+            event = json.loads(line)
+            if event["event"] == "ack":
+                self.acknowledged[event["name"]] = event["id"]
+            elif event["event"] == "leader":
+                self.leader = event["leader"]
+            if event["event"] in self.counts:
+                self.counts[event["event"]] += 1
+            self.events.put(event)
+
+
+class Group:
+    """Three members in one folder."""
+
+    def __init__(self, directory: Path, compact_after_entries: int = 100) -> None:
+        self.voters = dict(enumerate(free_addresses(3)))
+        self.nodes = [
+            NodeProcess(node_id, self.voters, directory, compact_after_entries)
+            for node_id in self.voters
+        ]
+
+    def start_missing(self) -> None:
+        for node in self.nodes:
+            if not node.is_running:
+                node.start()
+
+    def kill_all(self) -> None:
+        running = [node for node in self.nodes if node.is_running]
+        for node in running:
+            node.signal(signal.SIGKILL)
+        for node in running:
+            node.join()
+
+    def leader(self) -> NodeProcess:
+        """The node that all running ones call leader."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while time.monotonic() < deadline:
+            running = [node for node in self.nodes if node.is_running]
+            believed = {node.leader for node in running}
+            if len(believed) == 1 and (leader := believed.pop()) >= 0:
+                return self.nodes[leader]
+            time.sleep(0.01)
+        raise AssertionError("the group did not agree on a leader")
+
+    def check(self) -> int:
+        """Every node holds every acknowledged stream, and all hold the same. How many acks."""
+        for node in self.nodes:
+            node.say("propose 0")
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        views = self._views()
+        while not views[0] == views[1] == views[2] and time.monotonic() < deadline:
+            views = self._views()  # Proposals of the survivors were still under way.
+        acknowledged: dict[str, int] = {}
+        for node in self.nodes:
+            acknowledged.update(node.acknowledged)
+        for node, view in zip(self.nodes, views, strict=True):
+            lost = [name for name, id in acknowledged.items() if view.get(name) != id]
+            assert not lost, f"node {node.node_id} lost {len(lost)} acknowledged: {lost[:5]}"
+        assert views[0] == views[1] == views[2], "the nodes hold different streams"
+        return len(acknowledged)
+
+    def _views(self) -> list[dict[str, int]]:
+        return [node.registry()["streams"] for node in self.nodes]
+
+
+@contextmanager
+def running_group(directory: Path, **options: int) -> Iterator[Group]:
+    group = Group(directory, **options)
+    group.start_missing()
+    try:
+        yield group
+    finally:
+        for node in group.nodes:
+            if node.is_running:
+                node.signal(signal.SIGCONT)
+        group.kill_all()
+
+
+def kill_round(group: Group, dice: random.Random, number: int) -> str:
+    """One way of dying; what it was."""
+    kind = ("all", "leader", "all", "follower", "one after another", "two")[number % 6]
+    leader = group.leader()
+    followers = [node for node in group.nodes if node is not leader]
+    if kind == "all":
+        group.kill_all()
+    elif kind == "leader":
+        leader.kill()
+    elif kind == "follower":
+        dice.choice(followers).kill()
+    elif kind == "two":
+        leader.kill()
+        dice.choice(followers).kill()
+    else:
+        for node in dice.sample(group.nodes, 3):
+            node.kill()
+            time.sleep(dice.uniform(0, 0.6))
+            node.start()
+            time.sleep(dice.uniform(0, 0.6))
+            if node.is_running and not any(n is not node and n.is_running for n in group.nodes):
+                break
+    return kind
+
+
+def kill_rounds(directory: Path, rounds: int, seed: int, tell: Callable[[str], None]) -> int:
+    """The experiment; the number of acknowledged commands, all of them still there."""
+    dice = random.Random(seed)
+    acknowledged = 0
+    with running_group(directory) as group:
+        for number in range(rounds):
+            group.leader()
+            for node in group.nodes:
+                node.say("propose 8")
+            time.sleep(dice.uniform(0.8, 2.0))
+            kind = kill_round(group, dice, number)
+            time.sleep(dice.uniform(0, 0.3))
+            group.start_missing()
+            acknowledged = group.check()
+            counts = {
+                key: sum(node.counts[key] for node in group.nodes)
+                for key in ("ack", "unknown", "refused")
+            }
+            tell(
+                f"round {number + 1}: killed {kind}; {acknowledged} acknowledged, 0 lost; {counts}"
+            )
+    return acknowledged
+
+
+def _is_led_by_another(node_id: int, event: Event) -> bool:
+    return event["event"] == "leader" and event["leader"] not in (-1, node_id)
+
+
+def _is_without_leader_since(at: float, event: Event) -> bool:
+    return event["event"] == "leader" and event["leader"] == -1 and event["at"] > at
+
+
+def failovers(directory: Path, count: int) -> list[float]:
+    """Seconds from the leader's SIGKILL to the next change acknowledged by a survivor."""
+    times = []
+    with running_group(directory, compact_after_entries=20_000) as group:
+        for _ in range(count):
+            leader = group.leader()
+            survivors = [node for node in group.nodes if node is not leader]
+            for node in survivors:
+                node.wait_for(lambda event: event["event"] == "registered")
+                node.say("propose 1")
+                node.wait_for(lambda event: event["event"] == "ack")
+            killed_at = leader.kill()
+            # An answer may have been on its way: only what follows an election counts.
+            acks = []
+            for node in survivors:
+                node.wait_for(partial(_is_led_by_another, leader.node_id))
+                acks.append(node.wait_for(lambda event: event["event"] == "ack")["at"])
+            times.append(min(acks) - killed_at)
+            for node in survivors:
+                node.kill()  # Everyone registers anew, so that every trial begins alike.
+            group.start_missing()
+    return times
+
+
+def isolations(directory: Path, count: int) -> list[float]:
+    """Seconds until a leader whose followers are all frozen says that there is no leader."""
+    times = []
+    with running_group(directory, compact_after_entries=20_000) as group:
+        for _ in range(count):
+            leader = group.leader()
+            time.sleep(0.5)
+            followers = [node for node in group.nodes if node is not leader]
+            frozen_at = time.monotonic()
+            for node in followers:
+                node.signal(signal.SIGSTOP)
+            event = leader.wait_for(partial(_is_without_leader_since, frozen_at))
+            times.append(event["at"] - frozen_at)
+            for node in followers:
+                node.signal(signal.SIGCONT)
+            time.sleep(1.0)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--failovers", type=int, default=0)
+    parser.add_argument("--isolations", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        for name, measure in (("failovers", failovers), ("isolations", isolations)):
+            count = getattr(arguments, name)
+            if count:
+                path = Path(directory) / name
+                path.mkdir()
+                times = measure(path, count)
+                median, worst = statistics.median(times), max(times)
+                print(f"{name}: median {median:.2f} s, max {worst:.2f} s of {count}")
+        if arguments.rounds or not (arguments.failovers or arguments.isolations):
+            rounds = arguments.rounds or 12
+            print(f"seed {arguments.seed}")
+            path = Path(directory) / "kills"
+            path.mkdir()
+            acknowledged = kill_rounds(
+                path, rounds, arguments.seed, lambda text: print(text, flush=True)
+            )
+            print(f"{rounds} rounds, {acknowledged} acknowledged, 0 lost")
+
+
+if __name__ == "__main__":
+    main()
