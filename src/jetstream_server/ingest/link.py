@@ -209,13 +209,14 @@ class NatsLink(asyncio.BufferedProtocol):
             self.abort(f"protocol error: {error}")
             return
         for event in events:
+            if self._reason:
+                return  # the event before this one made us give up
             if not isinstance(event, Delivery):
                 self._handle(event)
             elif self._accepted:
                 self._events.delivered(event)
             else:
                 self.abort("protocol error: a message before the login")
-                return
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self._complaint:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,9 +14,7 @@ from jetstream_server.ingest.link import LinkEvents, NatsLink
 from jetstream_server.ingest.parser import Delivery, Info, NatsProtocolError
 from jetstream_server.ingest.servers import parse_url
 from tests.support.loops import eventually, on_loop
-
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-INFO = b'INFO {"max_payload":1048576} \r\n'
+from tests.support.nats_peer import INFO, accept, peer
 
 
 class Owner:
@@ -42,42 +38,6 @@ class Owner:
     def complained(self, link: NatsLink, text: str) -> bool:
         self.complaints.append(text)
         return text.startswith("harmless")
-
-
-@asynccontextmanager
-async def peer(script: Script) -> AsyncIterator[str]:
-    """A TCP server that follows the script with each connection; its URL."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await script(reader, writer)
-            await reader.read()  # until the link goes
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Take a client as nats-server does; its CONNECT line."""
-    writer.write(INFO)
-    connect = await reader.readline()
-    assert await reader.readline() == b"PING\r\n"
-    writer.write(b"PONG\r\n")
-    return connect
 
 
 def link_to(url: str, owner: Owner, **options: object) -> NatsLink:
@@ -151,12 +111,29 @@ async def test_a_pong_nobody_asked_for_ends_the_link() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer)
         await asyncio.sleep(0.05)
-        writer.write(b"PONG\r\n")
+        writer.write(b"PONG\r\nMSG a 1 1\r\nx\r\n")
 
+    owner = Owner()
     async with peer(script) as url:
-        link = link_to(url, Owner())
+        link = link_to(url, owner)
         await link.open()
         assert "nobody asked for" in await link.lost
+    assert owner.deliveries == []  # nothing behind it is believed
+
+
+@on_loop
+async def test_nothing_is_delivered_once_the_link_is_given_up() -> None:
+    async with peer(accept) as url:
+        owner = Owner()
+        link = link_to(url, owner)
+        await link.open()
+        link.close("done")
+        # As a TLS transport may still do, which has decrypted more than was asked for.
+        message = b"MSG a 1 1\r\nx\r\n"
+        link.get_buffer(-1)[: len(message)] = message
+        link.buffer_updated(len(message))
+        await link.lost
+    assert owner.deliveries == []
 
 
 @on_loop

@@ -1,0 +1,226 @@
+"""The connection's decisions, seen from servers that follow a script. With real servers:
+tests/integration/test_nats_connection.py and test_nats_failover.py."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_server.ingest import keeper
+from jetstream_server.ingest.connection import HELD_BYTES_MAX, NatsConnection
+from tests.support.loops import eventually, on_loop
+from tests.support.nats_client import Collector, connected, pub
+from tests.support.nats_peer import accept, peer
+
+
+class InOrder(Random):
+    """Servers are tried in the order given."""
+
+    def shuffle(self, x: object) -> None:
+        pass
+
+
+class Peer:
+    """A scripted server that notes what it is told."""
+
+    def __init__(self, *, answers_pings: bool = True) -> None:
+        self.lines: list[bytes] = []
+        self.connections = 0
+        self.ended = 0
+        self.writer: asyncio.StreamWriter | None = None
+        self.answers_pings = answers_pings
+
+    async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        await accept(reader, writer)
+        self.writer = writer
+        try:
+            while line := await reader.readline():
+                self.lines.append(line)
+                if line == b"PING\r\n" and self.answers_pings:
+                    writer.write(b"PONG\r\n")
+        finally:
+            self.ended += 1
+
+    def say(self, data: bytes) -> None:
+        assert self.writer is not None
+        self.writer.write(data)
+
+
+@on_loop
+async def test_a_lame_duck_is_told_to_stop_before_the_next_server_is_told_to_start() -> None:
+    first, second = Peer(), Peer()
+    got = Collector()
+    async with (
+        peer(first.script) as one,
+        peer(second.script) as two,
+        connected([one, two], got, random=InOrder()) as connection,
+    ):
+        connection.subscribe("a", "workers", got.deliver)
+        await connection.flush()
+        first.answers_pings = False
+        first.say(b'INFO {"ldm":true} \r\n')
+        await eventually(lambda: first.lines[-2:] == [b"UNSUB 1\r\n", b"PING\r\n"])
+        # On its way when the server learnt of it: not lost.
+        first.say(b"MSG a 1 1\r\nx\r\n")
+        assert second.connections == 1
+        assert second.lines == []
+        connection.write(pub("ack", b"for a publisher"))
+        first.say(b"PONG\r\n")
+        await eventually(lambda: got.reconnects == 1)
+        assert first.lines.count(b"for a publisher\r\n") == 1
+        assert second.lines == [b"SUB a workers 1\r\n", b"PING\r\n"]
+        assert connection.connected_url == two
+        await eventually(lambda: first.ended == 1)
+    assert got.values == [b"x"]
+    assert got.disconnects == ["lame duck"]
+
+
+@on_loop
+async def test_closing_while_moving_leaves_no_connection_behind() -> None:
+    first, second = Peer(), Peer()
+    async with peer(first.script) as one, peer(second.script) as two:
+        async with connected([one, two], random=InOrder()):
+            first.answers_pings = False
+            first.say(b'INFO {"ldm":true} \r\n')
+            await eventually(lambda: first.lines[-1:] == [b"PING\r\n"] and second.connections == 1)
+        await eventually(lambda: (first.ended, second.ended) == (1, 1))
+
+
+@on_loop
+async def test_a_server_that_takes_us_and_drops_us_at_once_is_tried_with_growing_pauses() -> None:
+    attempts = 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        await accept(reader, writer)
+        await reader.readline()
+        writer.close()
+
+    got = Collector()
+    async with peer(script) as url:
+        connection = NatsConnection([url], on_disconnect=got.disconnected)
+        connection.subscribe("a", "", got.deliver)
+        with pytest.raises(UnavailableError):
+            await connection.connect(1.5)
+        # It never came to listen: that is one long gap at most, not one per attempt.
+        assert connection.counters.suspected_gaps == 0
+        assert got.disconnects == []
+        await connection.close()
+    assert 2 < attempts < 12
+
+
+@on_loop
+async def test_listening_is_announced_only_when_the_server_has_confirmed_the_subscriptions() -> (
+    None
+):
+    server = Peer(answers_pings=False)
+    got = Collector()
+    async with peer(server.script) as url:
+        connection = NatsConnection([url])
+        connection.subscribe("a", "", got.deliver)
+        connecting = asyncio.create_task(connection.connect(5.0))
+        await eventually(lambda: server.lines == [b"SUB a 1\r\n", b"PING\r\n"])
+        await asyncio.sleep(0.02)
+        assert not connecting.done()
+        assert not connection.is_connected
+        server.say(b"PONG\r\n")
+        await connecting
+        assert connection.is_connected
+        await connection.close()
+
+
+@on_loop
+async def test_nothing_is_delivered_while_paused_even_if_the_server_goes_on_sending() -> None:
+    server = Peer()
+    got = Collector()
+    async with peer(server.script) as url, connected(url, got) as connection:
+        connection.subscribe("a", "", got.deliver)
+        await connection.flush()
+        connection.pause_subscriptions()
+        server.say(b"MSG a 1 1\r\nx\r\nMSG a 1 1\r\ny\r\n")
+        await connection.flush()
+        assert connection.counters.messages_dropped == 2
+        connection.resume_subscriptions()
+        await connection.flush()
+        server.say(b"MSG a 1 1\r\nz\r\n")
+        await connection.flush()
+    assert got.values == [b"z"]
+    assert server.lines == [
+        b"PING\r\n",  # connected
+        b"SUB a 1\r\n", b"PING\r\n", b"UNSUB 1\r\n", b"PING\r\n",
+        b"SUB a 1\r\n", b"PING\r\n", b"PING\r\n",
+    ]  # fmt: skip
+
+
+@on_loop
+async def test_what_is_kept_while_no_server_is_there_is_bounded() -> None:
+    connection = NatsConnection(["nats://127.0.0.1:1"])
+    ack = pub("_INBOX.a", bytes(1000))
+    accepted = 0
+    while connection.write(ack):
+        accepted += 1
+    assert connection.write_buffer_size == accepted * len(ack) <= HELD_BYTES_MAX
+    assert connection.counters.writes_refused == 1
+    await connection.close()
+
+
+@on_loop
+async def test_close_does_not_wait_for_ever_for_a_server_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "CLOSE_TIMEOUT_S", 0.1)
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        assert await reader.readline() == b"PING\r\n"
+        writer.write(b"PONG\r\n")
+        await asyncio.Event().wait()
+
+    async with peer(script) as url:
+        connection = NatsConnection([url])
+        await connection.connect(5.0)
+        connection.write(pub("a", bytes(32 * 1024 * 1024)))
+        async with asyncio.timeout(2.0):
+            await connection.close()
+
+
+@on_loop
+async def test_a_barrier_fails_when_the_connection_is_lost_instead_of_spanning_the_gap() -> None:
+    server = Peer()
+    got = Collector()
+    async with peer(server.script) as url, connected(url, got) as connection:
+        server.answers_pings = False
+        flushing = asyncio.create_task(connection.flush(5.0))
+        await eventually(lambda: server.lines[-2:] == [b"PING\r\n"] * 2)
+        server.answers_pings = True
+        assert server.writer is not None
+        server.writer.close()
+        with pytest.raises(UnavailableError, match="lost"):
+            await flushing
+        # The next one waits for the next connection.
+        await connection.flush(5.0)
+        assert got.reconnects == 1
+
+
+@on_loop
+async def test_a_bug_that_stops_the_keeper_does_not_pass_in_silence() -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: problems.append(context.get("exception"))
+    )
+    error = RuntimeError("in a callback")
+
+    def disconnected(reason: str) -> None:
+        raise error
+
+    server = Peer()
+    async with peer(server.script) as url, connected(url, on_disconnect=disconnected):
+        assert server.writer is not None
+        server.writer.close()
+        await eventually(lambda: problems != [])
+    assert problems == [error]
