@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
 
-from jetstream_client._feeds import Expectation
+from jetstream_client._feeds import Expectation, Feed
 from jetstream_protocol.errors import CODES, InternalError, JetstreamError
 
 _BY_ERR_CODE: dict[int, type[JetstreamError]] = {
@@ -34,40 +32,31 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishResult(Sequence[Ack]):
-    """The acknowledgements of one publish, in order of arrival; usually one.
+class PublishResult:
+    """What the streams answered to one publish. `stream` and `offset` are the first one's.
 
-    With acks="all" one of every stream the subject feeds, with "any" at least one, with names one
-    of each of these; none at all with ack_level="none". `stream` and `offset` are the first's.
+    acks: all answers in order of arrival, nearly always one. With acks="all" there is one of every
+    stream the subject feeds, with "any" at least one, with names one of each of these. With
+    ack_level="none" there is none: `stream` is "" and `offset` -1.
     """
 
     subject: str
-    acks: tuple[Ack, ...]
+    stream: str = ""
+    offset: int = -1
+    duplicate: bool = False
+    # Kept apart, so that the usual result is one object: programs hold a hundred thousand of them.
+    _others: tuple[Ack, ...] = ()
+
+    @classmethod
+    def of(cls, subject: str, acks: tuple[Ack, ...]) -> PublishResult:
+        first = acks[0]
+        return cls(subject, first.stream, first.offset, first.duplicate, acks[1:])
 
     @property
-    def stream(self) -> str:
-        return self.acks[0].stream
-
-    @property
-    def offset(self) -> int:
-        return self.acks[0].offset
-
-    @property
-    def duplicate(self) -> bool:
-        return self.acks[0].duplicate
-
-    def __len__(self) -> int:
-        return len(self.acks)
-
-    def __iter__(self) -> Iterator[Ack]:
-        return iter(self.acks)
-
-    @overload
-    def __getitem__(self, index: int) -> Ack: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Ack, ...]: ...
-    def __getitem__(self, index: int | slice) -> Ack | tuple[Ack, ...]:
-        return self.acks[index]
+    def acks(self) -> tuple[Ack, ...]:
+        if not self.stream:
+            return ()
+        return (Ack(self.stream, self.offset, self.duplicate), *self._others)
 
 
 def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
@@ -92,22 +81,40 @@ def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
 class Pending:
     """A publish on its way. `future` gets the PublishResult or the error."""
 
-    __slots__ = ("acks", "deadline", "future", "missing", "one_is_enough", "refusals", "subject")
+    __slots__ = (
+        "acks",
+        "attempt",
+        "deadline",
+        "expected",
+        "feed",
+        "future",
+        "missing",
+        "one_is_enough",
+        "refusals",
+        "subject",
+        "token",
+    )
 
     def __init__(
         self,
+        token: str,
         subject: str,
+        feed: Feed,
         expected: tuple[Expectation, ...],
         one_is_enough: bool,
         deadline: float,
+        attempt: int = 1,
     ) -> None:
+        self.token = token
         self.subject = subject
-        self.missing: Sequence[Expectation] = expected
+        self.feed = feed
+        self.expected = self.missing = expected
         self.one_is_enough = one_is_enough
         self.deadline = deadline
+        self.attempt = attempt
         self.future: asyncio.Future[PublishResult] = asyncio.get_running_loop().create_future()
         self.acks: tuple[Ack, ...] = ()
-        self.refusals: list[JetstreamError] = []
+        self.refusals: tuple[JetstreamError, ...] = ()
 
     def answered(self, payload: bytes) -> bool:
         """Take in one answer. True: the publish is done, and the future set."""
@@ -118,13 +125,13 @@ class Pending:
         else:
             stream, error = answer
             if self._strike(stream):
-                self.refusals.append(error)
+                self.refusals += (error,)
         if self.missing and not (self.one_is_enough and self.acks):
             return False
         if self.refusals and not (self.one_is_enough and self.acks):
             self.fail(self._refusal())
         elif not self.future.done():
-            self.future.set_result(PublishResult(self.subject, self.acks))
+            self.future.set_result(PublishResult.of(self.subject, self.acks))
         return True
 
     def _strike(self, stream: str) -> bool:
@@ -134,7 +141,7 @@ class Pending:
         """
         for index, expectation in enumerate(self.missing):
             if stream in expectation or not stream:
-                self.missing = [*self.missing[:index], *self.missing[index + 1 :]]
+                self.missing = self.missing[:index] + self.missing[index + 1 :]
                 return True
         return False
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetstream_client._ack import PublishResult
 from jetstream_client._config import ClientConfig, NatsOptions
@@ -140,7 +140,7 @@ class AsyncClient:
 
     # Publishing.
 
-    async def publish(
+    def publish(
         self,
         subject: str,
         value: bytes | str | None,
@@ -150,7 +150,7 @@ class AsyncClient:
         acks: str | Sequence[str] = "all",
         ack_level: AckLevel | None = None,
         timeout: float | None = None,
-    ) -> PublishResult:
+    ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
         value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: "all" streams the
@@ -161,14 +161,14 @@ class AsyncClient:
         was stored by that stream); UnknownOutcomeError when `timeout` passes.
         """
         self._check_open()
-        return await self._publisher.publish(
+        return self._publisher.publish(
             subject,
             value,
-            key=key,
-            headers=headers,
-            acks=acks,
-            ack_level=ack_level,
-            timeout=timeout,
+            key,
+            headers,
+            acks,
+            ack_level,
+            self.config.timeout if timeout is None else timeout,
         )
 
     # Reading.

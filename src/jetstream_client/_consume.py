@@ -66,6 +66,9 @@ class AsyncConsumer:
         if self._wanted_end is not None:
             self._end = await self._resolve(self._wanted_end)
         self._next_offset = await self._resolve(self._start)
+        if self._end is not None and self._next_offset > self._end:
+            # Ahead of the end there is nothing to read; far ahead of it is a mistake.
+            await self._fetch(self._next_offset, -1, None, 0.0)
         self.position = self._next_offset
         self._began = True
 

@@ -18,7 +18,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from jetstream_client._ack import Pending, PublishResult
 from jetstream_client._config import ClientConfig
@@ -77,12 +76,6 @@ def payload_of(value: bytes | str | None) -> bytes:
     return b"" if value is None else bytes(value)
 
 
-class _Outgoing(NamedTuple):
-    subject: str
-    payload: bytes
-    headers: list[tuple[str, str]]
-
-
 class Publisher:
     """Belongs to the event loop it is first used on. `nats_urls` asks where NATS is."""
 
@@ -104,18 +97,19 @@ class Publisher:
         self,
         subject: str,
         value: bytes | str | None,
-        *,
         key: bytes | str | None,
         headers: HeadersLike | None,
         acks: str | Sequence[str],
         ack_level: AckLevel | None,
-        timeout: float | None,
+        timeout: float,
     ) -> PublishResult:
-        message = _Outgoing(
-            subject, payload_of(value), headers_to_send(key, headers, value, ack_level)
-        )
-        if timeout is None:
-            timeout = self._config.timeout
+        """See AsyncClient.publish.
+
+        One coroutine long, on the usual path: with thousands waiting in it, every object that
+        each of them keeps alive is one more for the garbage collector to visit.
+        """
+        sent_headers = headers_to_send(key, headers, value, ack_level)
+        payload = payload_of(value)
         if self._in_flight < self._config.in_flight_max:
             self._in_flight += 1
         else:
@@ -126,56 +120,51 @@ class Publisher:
             if inbox is None or inbox.is_closed:
                 inbox = await self._connected()
             if ack_level == "none":
-                await inbox.publish(subject, message.payload, "", message.headers)
-                return PublishResult(subject, ())
-            return await self._until_done(inbox, feed, message, acks, timeout)
+                await inbox.publish(subject, payload, "", sent_headers)
+                return PublishResult(subject)
+            deadline = asyncio.get_running_loop().time() + timeout
+            pending = self._expect(feed, subject, acks, deadline)
+            while True:
+                try:
+                    await inbox.publish(subject, payload, pending.token, sent_headers)
+                    return await pending.future
+                except JetstreamError as error:
+                    failure = error
+                finally:
+                    del self._pending[pending.token]
+                pending = await self._again(pending, failure, acks)
         finally:
             self._pass_on()
 
-    async def _until_done(
-        self,
-        inbox: NatsInbox,
-        feed: Feed,
-        message: _Outgoing,
-        acks: str | Sequence[str],
-        timeout: float,
-    ) -> PublishResult:
-        """Publish, again where that is safe, until the streams have answered."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        attempt = 0
-        while True:
-            attempt += 1
-            expected = feed.wanted(message.subject, acks)
-            pending = Pending(message.subject, expected, acks == "any", deadline)
-            try:
-                return await self._attempt(inbox, message, pending)
-            except NobodyListensError as error:
-                failure: JetstreamError = error
-                feed = await self._feeds.ask(message.subject)  # Raises NoStreamError.
-            except JetstreamError as error:
-                if pending.acks or not feed.is_covered_by(expected):
-                    raise  # Some stream has stored it, or may have.
-                failure = error
-            step = next_step(failure, attempt, random.random())
-            if step is None or loop.time() + step.wait >= deadline:
-                raise failure
-            await asyncio.sleep(step.wait)
-
-    async def _attempt(
-        self, inbox: NatsInbox, message: _Outgoing, pending: Pending
-    ) -> PublishResult:
+    def _expect(
+        self, feed: Feed, subject: str, acks: str | Sequence[str], deadline: float, attempt: int = 1
+    ) -> Pending:
+        """Be ready for the answers to a message that is about to be sent."""
         self._token += 1
         token = f"{self._token:x}"
+        expected = feed.wanted(subject, acks)
+        pending = Pending(token, subject, feed, expected, acks == "any", deadline, attempt)
         self._pending[token] = pending
         if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
             self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
-        try:
-            await inbox.publish(message.subject, message.payload, token, message.headers)
-            return await pending.future
-        finally:
-            del self._pending[token]
+        return pending
+
+    async def _again(
+        self, failed: Pending, error: JetstreamError, acks: str | Sequence[str]
+    ) -> Pending:
+        """Wait, then expect the answers anew. Raises `error` where the message may be stored
+        already, or it is not worth while, or the time is up."""
+        feed = failed.feed
+        if isinstance(error, NobodyListensError):
+            feed = await self._feeds.ask(failed.subject)  # Raises NoStreamError.
+        elif failed.acks or not feed.is_covered_by(failed.expected):
+            raise error
+        step = next_step(error, failed.attempt, random.random())
+        if step is None or asyncio.get_running_loop().time() + step.wait >= failed.deadline:
+            raise error
+        await asyncio.sleep(step.wait)
+        return self._expect(feed, failed.subject, acks, failed.deadline, failed.attempt + 1)
 
     # Answers.
 

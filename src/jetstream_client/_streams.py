@@ -5,7 +5,7 @@ from __future__ import annotations
 from jetstream_client import _wire
 from jetstream_client._control import ControlPlane
 from jetstream_client._types import ClusterInfo, Stream, StreamDescription, StreamLike
-from jetstream_protocol.errors import StreamNotFoundError
+from jetstream_protocol.errors import AmbiguousStreamError, StreamNotFoundError
 from jetstream_protocol.generated import api_pb2 as pb
 
 
@@ -64,7 +64,7 @@ class Streams:
 
     async def delete(self, stream: StreamLike) -> None:
         """By id: repeated, it must not delete a stream made meanwhile under the same name."""
-        found = stream if isinstance(stream, Stream) else await self.describe(stream)
+        found = stream if isinstance(stream, Stream) else await self._registered(stream)
         await self._control.call(
             lambda stubs: stubs.streams.DeleteStream,
             pb.DeleteStreamRequest(stream=_wire.to_ref(found)),
@@ -73,6 +73,24 @@ class Streams:
             changes=True,
             done_already=StreamNotFoundError,
         )
+
+    async def _registered(self, stream: StreamLike) -> Stream:
+        """As the registry has it. Unlike `describe` this needs no leader that is alive."""
+        ref = _wire.to_ref(stream)
+        found = [
+            each
+            for each in await self.find()
+            if each.id == ref.id
+            or (each.name == ref.name and (not ref.subject or each.subject == ref.subject))
+        ]
+        if not found:
+            raise StreamNotFoundError(f"there is no stream {stream!r}")
+        if len(found) > 1:
+            candidates = tuple(sorted(each.full_name for each in found))
+            raise AmbiguousStreamError(
+                f"several streams are named {ref.name!r}: say {' or '.join(candidates)}", candidates
+            )
+        return found[0]
 
     async def cluster(self) -> ClusterInfo:
         answer = await self._control.call(

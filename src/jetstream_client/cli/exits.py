@@ -1,0 +1,62 @@
+"""How the command ends: exit codes, one-line errors, no tracebacks.
+
+0    done
+1    the request failed
+2    wrong usage
+3    there is no such stream
+4    not possible at the moment, or no answer in time: trying again may help
+5    the outcome is unknown: it may or may not have been done
+6    `log verify` or `log dump` found something wrong with the files
+130  interrupted by Ctrl-C
+141  whoever read the output stopped reading
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NotFoundError,
+    UnknownOutcomeError,
+)
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNAVAILABLE = 4
+    UNKNOWN = 5
+    DAMAGED = 6
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+def exit_of(error: JetstreamError) -> Exit:
+    if isinstance(error, InvalidRequestError):
+        return Exit.USAGE
+    if isinstance(error, NotFoundError):
+        return Exit.NOT_FOUND
+    if error.retriable:
+        return Exit.UNAVAILABLE
+    if isinstance(error, UnknownOutcomeError):
+        return Exit.UNKNOWN
+    return Exit.FAILED
+
+
+def complain(message: str) -> None:
+    """One line on stderr, whatever the message holds."""
+    line = " ".join(message.split())
+    print(f"error: {line}", file=sys.stderr)
+
+
+def forget_stdout() -> None:
+    """Nobody reads it any more: keep the interpreter from complaining when it flushes at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,0 +1,113 @@
+"""The command's root: what it is made of, and how every failure ends."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from jetstream_client.cli import log, options, streams
+from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout
+from jetstream_client.cli.fetch import fetch
+from jetstream_client.cli.publish import publish
+from jetstream_protocol.errors import JetstreamError
+
+# typer carries its own copy of click, and older ones use click itself: these are either's.
+_UsageError: Any
+_ClickError: Any
+_UsageError, _ClickError = typer.BadParameter.__mro__[1:3]
+
+app = typer.Typer(
+    name="jetstream",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(streams.app, name="stream")
+app.command()(publish)
+app.command()(fetch)
+app.add_typer(log.app, name="log")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"jetstream {version('jetstream-log')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    server: options.Server = None,
+    json: options.Json = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """A durable log for NATS subjects: publish, fetch by offset, manage streams.
+
+    Begin with a server (jetstream-server --dev), then:
+
+      jetstream stream create orders --subject 'orders.>'
+
+      jetstream publish orders.eu hello
+
+      jetstream fetch orders
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such stream, 4 no server answered in time,
+    5 outcome unknown, 6 damaged log files.
+    """
+    context.obj = options.Common(server, json)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code. Failures are one line on stderr."""
+    try:
+        code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+    except JetstreamError as error:
+        complain(error.message)
+        for note in getattr(error, "__notes__", ()):
+            complain(note)
+        return exit_of(error)
+    except _UsageError as error:
+        return _misused(error)
+    except _ClickError as error:
+        complain(error.format_message())
+        return Exit.FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except SystemExit as error:
+        # typer turns a broken pipe into this, and nothing else.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return _unread()
+    except BrokenPipeError:
+        return _unread()
+    except OSError as error:
+        complain(str(error))
+        return Exit.FAILED
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _misused(error: Any) -> int:
+    """One line, and where to read more. Without any arguments the help itself has been shown."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.message, end="")
+    else:
+        command = error.ctx.command_path if error.ctx else "jetstream"
+        complain(f"{error.format_message()} See: {command} --help")
+    return Exit.USAGE
+
+
+def _unread() -> int:
+    forget_stdout()
+    return Exit.BROKEN_PIPE

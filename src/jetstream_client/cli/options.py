@@ -1,0 +1,65 @@
+"""Options that every command takes, in front of it or behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from jetstream_client._config import DEFAULT_SERVERS, SERVERS_VARIABLE, ClientConfig
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        "-s",
+        metavar="HOST:PORT,…",
+        help=f"Servers to ask, any of the cluster. Default: ${SERVERS_VARIABLE}, "
+        f"else {DEFAULT_SERVERS}.",
+        show_default=False,
+    ),
+]
+Nats = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL,…",
+        help="NATS servers to publish to. Default: those the cluster names.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one on each line.")]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", help="How long to try, in all.", min=0.001)
+]
+StreamName = Annotated[
+    str, typer.Argument(metavar="STREAM", help="A stream's name, or name@subject.")
+]
+DEFAULT_TIMEOUT = 10.0
+
+
+@dataclass(slots=True)
+class Common:
+    """What was said in front of the command."""
+
+    server: str | None = None
+    json: bool = False
+
+
+def common(context: typer.Context) -> Common:
+    found = context.find_object(Common)
+    return Common() if found is None else found
+
+
+def config(
+    context: typer.Context,
+    server: str | None,
+    timeout: float = DEFAULT_TIMEOUT,
+    nats: str | None = None,
+) -> ClientConfig:
+    """The client's configuration; what is said behind the command wins."""
+    return ClientConfig.of(server or common(context).server, nats, timeout=timeout)
+
+
+def wants_json(context: typer.Context, json: bool) -> bool:
+    return json or common(context).json

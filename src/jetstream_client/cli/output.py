@@ -1,0 +1,137 @@
+"""What the command prints: tables for people, JSON for programs.
+
+On a terminal tables are rich's; piped, they are plain aligned columns. Text that came from
+messages is stripped of control characters first: a record must not steer somebody's terminal.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from jetstream_client._messages import Message
+from jetstream_client._types import Stream
+
+
+def emit_json(row: dict[str, Any]) -> None:
+    """One object on one line."""
+    sys.stdout.write(json_line(row))
+
+
+def json_line(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"), default=_json_value) + "\n"
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, datetime):
+        return timestamp_text(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def timestamp_text(moment: datetime) -> str:
+    """RFC 3339 with microseconds, always as many: text that sorts as time does."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def stream_row(stream: Stream) -> dict[str, Any]:
+    """Every field of a Stream or StreamDescription."""
+    return dataclasses.asdict(stream)
+
+
+def message_row(message: Message) -> dict[str, Any]:
+    """A record as JSON. A header given more than once has a list of values."""
+    key, key_encoding = encoded(message.key)
+    value, value_encoding = encoded(message.value)
+    headers: dict[str, str | list[str]] = {}
+    if message.header_block:
+        parsed = message.headers
+        for name in parsed:
+            values = parsed.get_all(name)
+            headers[name] = values[0] if len(values) == 1 else values
+    return {
+        "offset": message.offset,
+        "timestamp": timestamp_text(message.timestamp),
+        "subject": message.subject,
+        "key": key,
+        "key_encoding": key_encoding,
+        "value": value,
+        "value_encoding": value_encoding,
+        "headers": headers,
+    }
+
+
+def encoded(data: bytes | None) -> tuple[str | None, str | None]:
+    """Bytes as JSON text, and how: "utf8" where they are that, else "base64"; null for null."""
+    if data is None:
+        return None, None
+    try:
+        return data.decode(), "utf8"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "base64"
+
+
+def message_line(message: Message) -> str:
+    """A record as a person reads it: offset, time, subject, key, value."""
+    parts = [
+        f"{message.offset:>8}",
+        timestamp_text(message.timestamp),
+        printable(message.subject),
+        "-" if message.key is None else printable(encoded(message.key)[0] or ""),
+        "(tombstone)" if message.value is None else printable(encoded(message.value)[0] or ""),
+    ]
+    return "  ".join(parts) + "\n"
+
+
+def printable(text: str) -> str:
+    """Control characters as escapes; everything else as it is."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns with headings. A number column is right-aligned."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells)
+        return
+    lines = [list(columns), *cells]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def print_fields(fields: dict[str, object]) -> None:
+    """Names and values, one a line."""
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        sys.stdout.write(f"{name.ljust(width)}  {printable(_plain(value))}\n")
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return timestamp_text(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return str(value) if value != "" else "-"

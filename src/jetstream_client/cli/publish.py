@@ -1,0 +1,142 @@
+"""`jetstream publish`: messages from the command line into NATS, acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from jetstream_client._ack import Ack
+from jetstream_client._async import AsyncClient
+from jetstream_client._config import ClientConfig
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json
+from jetstream_protocol.errors import InvalidRequestError
+
+PUBLISHERS = 2048
+"""Messages on their way at a time: enough that the round trip does not limit the rate."""
+
+
+def publish(
+    context: typer.Context,
+    subject: Annotated[str, typer.Argument(help="NATS subject, without wildcards.")],
+    value: Annotated[
+        str,
+        typer.Argument(metavar="[VALUE|-]", help="The payload; - reads it from stdin."),
+    ] = "",
+    key: Annotated[str | None, typer.Option(help="The record's key.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Publish it that many times.")] = 1,
+    acks: Annotated[
+        str, typer.Option(help="Wait for: all streams, any, or names with commas.")
+    ] = "all",
+    server: options.Server = None,
+    nats: options.Nats = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Publish to NATS and wait until the streams on the subject have stored it.
+
+    Examples:
+
+      jetstream publish orders.eu '{"id": 42}' --key 42 --header source:web
+
+      jetstream publish files.report - < report.pdf
+    """
+    job = _Job(
+        options.config(context, server, timeout, nats),
+        subject,
+        key,
+        _headers(header or []),
+        acks if acks in ("all", "any") else [name for name in acks.split(",") if name],
+        options.wants_json(context, json),
+    )
+    payload = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
+    asyncio.run(job.run(payload, count))
+    job.report()
+
+
+def _headers(given: list[str]) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = {}
+    for text in given:
+        name, separator, value = text.partition(":")
+        if not separator:
+            raise InvalidRequestError(f"invalid header {text!r}: say NAME:VALUE")
+        headers.setdefault(name.strip(), []).append(value.strip())
+    return headers
+
+
+class _Job:
+    """Publishes, and remembers what there is to report."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        subject: str,
+        key: str | None,
+        headers: dict[str, list[str]],
+        acks: str | list[str],
+        json: bool,
+    ) -> None:
+        self._config = config
+        self._subject = subject
+        self._key = key
+        self._headers = headers
+        self._acks = acks
+        self._json = json
+        self._count = 0
+        self._seconds = 0.0
+        self._spans: dict[str, list[int]] = {}
+
+    async def run(self, payload: bytes, count: int) -> None:
+        """The first alone, so that a mistake is met once; then many at a time."""
+        begun = time.perf_counter()
+        async with AsyncClient.from_config(self._config) as client:
+            await self._publish(client, payload)
+            turns = iter(range(count - 1))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(PUBLISHERS, count - 1)):
+                        group.create_task(self._publish_on(client, payload, turns))
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+        self._seconds = time.perf_counter() - begun
+
+    async def _publish_on(self, client: AsyncClient, payload: bytes, turns: Iterator[int]) -> None:
+        for _ in turns:
+            await self._publish(client, payload)
+
+    async def _publish(self, client: AsyncClient, payload: bytes) -> None:
+        result = await client.publish(
+            self._subject, payload, key=self._key, headers=self._headers, acks=self._acks
+        )
+        self._count += 1
+        for ack in result.acks:
+            if self._json:
+                emit_json({"stream": ack.stream, "offset": ack.offset, "duplicate": ack.duplicate})
+            self._remember(ack)
+
+    def _remember(self, ack: Ack) -> None:
+        span = self._spans.setdefault(ack.stream, [ack.offset, ack.offset])
+        span[0] = min(span[0], ack.offset)
+        span[1] = max(span[1], ack.offset)
+
+    def report(self) -> None:
+        """For people: where the messages are."""
+        if self._json:
+            return
+        for stream, (first, last) in sorted(self._spans.items()):
+            if self._count == 1:
+                print(f"stored in {stream} at offset {first}")
+            else:
+                print(f"stored in {stream} between offsets {first} and {last}")
+        if self._count > 1:
+            rate = self._count / self._seconds
+            print(f"{self._count} messages in {self._seconds:.2f} s, {rate:,.0f} a second")

@@ -1,0 +1,155 @@
+"""`jetstream stream …`: create, list, describe, delete."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json, print_fields, print_table, stream_row
+
+app = typer.Typer(help="Create, look at and delete streams.", no_args_is_help=True)
+
+
+class FlushChoice(StrEnum):
+    none = "none"
+    interval = "interval"
+    group = "group"
+
+
+class AcksChoice(StrEnum):
+    reply = "reply"
+    envelope = "envelope"
+    off = "off"
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")],
+    subject: Annotated[
+        str, typer.Option(help="NATS subject to keep; '*' and '>' as in NATS.", metavar="SUBJECT")
+    ],
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Copies. Default: 3, or as many as there are nodes.")
+    ] = None,
+    min_insync_replicas: Annotated[
+        int | None,
+        typer.Option(min=1, help="Copies in sync without which nothing is acknowledged."),
+    ] = None,
+    group: Annotated[
+        str, typer.Option(help="Share the subject with the streams of this group.")
+    ] = "",
+    flush: Annotated[
+        FlushChoice | None,
+        typer.Option(help="When to fsync. Default: group at one replica, interval at more."),
+    ] = None,
+    acks: Annotated[
+        AcksChoice | None, typer.Option(help="How to acknowledge. Default: reply.")
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Create a stream. Creating the same one again is fine.
+
+    Example:  jetstream stream create orders --subject 'orders.>'
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        stream = client.create_stream(
+            name,
+            subject,
+            replicas=replicas,
+            min_insync_replicas=min_insync_replicas,
+            flush=None if flush is None else flush.value,
+            acks=None if acks is None else acks.value,
+            group=group,
+        )
+    if options.wants_json(context, json):
+        emit_json(stream_row(stream))
+    else:
+        print(f"stream {stream.name} keeps {stream.subject}")
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    feeding: Annotated[
+        str, typer.Option(metavar="SUBJECT", help="Only those a message there goes to.")
+    ] = "",
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """List the streams.
+
+    Example:  jetstream stream list --feeding orders.eu
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        streams = client.list_streams(feeding)
+    if options.wants_json(context, json):
+        for stream in streams:
+            emit_json(stream_row(stream))
+        return
+    columns = ("NAME", "SUBJECT", "GROUP", "LEADER", "REPLICAS", "ISR", "FLUSH", "ACKS")
+    rows = [
+        (
+            stream.name,
+            stream.subject,
+            stream.group or "-",
+            "-" if stream.leader < 0 else stream.leader,
+            ",".join(map(str, stream.replicas)),
+            ",".join(map(str, stream.isr)),
+            stream.flush,
+            stream.acks,
+        )
+        for stream in streams
+    ]
+    print_table(columns, rows)
+
+
+@app.command()
+def describe(
+    context: typer.Context,
+    stream: options.StreamName,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Show a stream: configuration, replicas, offsets, counters.
+
+    Example:  jetstream stream describe orders --json | jq .high_watermark
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        row = stream_row(client.describe_stream(stream))
+    if options.wants_json(context, json):
+        emit_json(row)
+    else:
+        print_fields(row)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    stream: options.StreamName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Delete a stream and all its records, for good. On a terminal it asks first.
+
+    Example:  jetstream stream delete orders --yes
+    """
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(f"Delete stream {stream} and all its records?", abort=True)
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        client.delete_stream(stream)
+    if options.wants_json(context, json):
+        emit_json({"deleted": stream})
+    else:
+        print(f"deleted {stream}")
