@@ -89,6 +89,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
 
 def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> int:
     """The offset a query asks for; the high watermark where no record is late enough."""
+    replica.check_readable()
     position = query.WhichOneof("position")
     if position == "earliest":
         return replica.log.log_start_offset

@@ -26,6 +26,7 @@ from jetstream_protocol.errors import (
     DivergedError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    StorageError,
     StreamNotFoundError,
     UnknownEpochError,
 )
@@ -83,6 +84,7 @@ class Replica:
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_waiters", "closed", "counters", "following",
         "high_watermark", "incarnation", "leadership", "log", "node_id", "on_commit", "stream",
+        "unreadable_reason",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +96,7 @@ class Replica:
         incarnation: int,
         lag_max_us: int = REPLICA_LAG_MAX_US,
         rebuild: bool = False,
+        unreadable_reason: str = "",
     ) -> None:
         """`rebuild`: the log's bytes cannot be believed; a follower fetches them all again."""
         self.stream = stream
@@ -111,6 +114,13 @@ class Replica:
         self._rebuild = rebuild
         self._flush_target: int | None = None
         self._waiters: dict[Waiter, None] = {}
+        self.unreadable_reason = unreadable_reason
+        """Why the log could not be opened, so that not even its offsets are known; "": it was."""
+
+    @property
+    def waiter_count(self) -> int:
+        """Long polls that wait for more."""
+        return len(self._waiters)
 
     @property
     def counts_flushed(self) -> bool:
@@ -189,7 +199,8 @@ class Replica:
             self._rebuild = False  # There was nobody better to elect.
             if log.offline_reason:
                 log.discard_damage()
-        log.start_epoch(self.stream.leader_epoch)
+        if not log.offline_reason:
+            log.start_epoch(self.stream.leader_epoch)
         self.leadership = LeaderState(
             stream=self.stream,
             node_id=self.node_id,
@@ -362,11 +373,9 @@ class Replica:
 
         last_epoch: leader epoch of the record before `offset` as its reader saw it, -1 unknown.
         Raises OffsetOutOfRangeError below the log start and beyond any possible end,
-        DivergedError when the reader's last record is not in this log, StreamNotFoundError once
-        the stream is deleted.
+        DivergedError when the reader's last record is not in this log, and as `check_readable`.
         """
-        if self.closed:
-            raise StreamNotFoundError(f"stream {self.stream.name!r} was deleted")
+        self.check_readable()
         log = self.log
         if offset < log.log_start_offset or offset > log.log_end_offset:
             raise OffsetOutOfRangeError(
@@ -379,6 +388,16 @@ class Replica:
         if offset >= self.high_watermark:
             return None
         return log.read(offset, bytes_max, self.high_watermark)
+
+    def check_readable(self) -> None:
+        """Raise StreamNotFoundError once the stream is deleted, StorageError for a log that could
+        not be opened: its offsets would be wrong, and a reader would take them for a truncation."""
+        if self.closed:
+            raise StreamNotFoundError(f"stream {self.stream.name!r} was deleted")
+        if self.unreadable_reason:
+            raise StorageError(
+                f"stream {self.stream.name!r} is offline here: {self.unreadable_reason}"
+            )
 
     def _check_history(self, offset: int, last_epoch: int) -> None:
         if last_epoch < 0 or offset == 0:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from jetstream_protocol import subjects
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -30,10 +31,14 @@ from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.flusher import Flusher
+from jetstream_server.log.recovery import Recovered
 from jetstream_server.metadata.changes import Change, StreamChanged, StreamCreated, StreamDeleted
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica, RoleChange
+
+# `name@subject`, in one field or in two.
+_NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
 
 logger = structlog.get_logger("jetstream.replicas")
 
@@ -106,6 +111,8 @@ class Replicas:
             return stream
         if not ref.name:
             raise InvalidRequestError("the request names no stream: give its name or its id")
+        if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
+            raise InvalidRequestError("no stream has so long a name or subject")
         return self._registry.resolve(ref.name, ref.subject)
 
     def resolve(self, ref: common_pb2.StreamRef) -> Replica:
@@ -149,9 +156,22 @@ class Replicas:
             self._change(change.after)
 
     def _open(self, stream: StreamMetadata, *, clean: bool) -> None:
-        log = CommitLog.open(
-            self._disk, f"{self._directory}/{stream.id}", self._config, clean=clean
-        )
+        """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
+        directory = f"{self._directory}/{stream.id}"
+        unreadable_reason = ""
+        try:
+            log = CommitLog.open(self._disk, directory, self._config, clean=clean)
+        except StorageError as error:
+            unreadable_reason = error.message
+            log = CommitLog(self._disk, directory, self._config, Recovered())
+            log.offline_reason = unreadable_reason
+        latest_epoch = log.epochs.latest_epoch
+        is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
+        if is_newer and not log.offline_reason:
+            log.offline_reason = (
+                f"{directory} knows leader epoch {latest_epoch} and the metadata only "
+                f"{stream.leader_epoch}: they are not of one time"
+            )
         if log.offline_reason:
             logger.error(
                 "log_damaged",
@@ -163,6 +183,7 @@ class Replicas:
             log,
             node_id=self._node_id,
             incarnation=self._registry.nodes[NodeId(self._node_id)].incarnation,
+            unreadable_reason=unreadable_reason,
         )
         replica.on_commit = self._committed
         self._replicas[stream.id] = replica
@@ -193,7 +214,11 @@ class Replicas:
             return
         self._forget(replica)
         replica.close(clean=False)
-        replica.log.delete()
+        try:
+            replica.log.delete()
+        except StorageError as error:
+            # The next start finds a folder nobody knows, and sets it aside.
+            logger.error("log_not_deleted", stream=stream.full_name, reason=error.message)
 
     def _forget(self, replica: Replica) -> None:
         self._dirty.pop(replica, None)

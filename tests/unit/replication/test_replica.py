@@ -1,0 +1,204 @@
+"""One replica on a real log: what readers see, when, and what they are told otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import (
+    DivergedError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    StreamNotFoundError,
+    UnknownEpochError,
+)
+from jetstream_server.replication.replica import Replica
+from tests.support.log_batches import batch
+from tests.support.loops import on_loop
+from tests.support.node import Node, read_values
+
+
+@on_loop
+async def test_under_group_flush_a_record_is_read_only_once_it_is_flushed(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create(config={"flush": "group"})
+    node.append(replica, b"a", flush=False)
+    assert (replica.high_watermark, read_values(replica)) == (0, [])
+    node.flushes.run()
+    assert (replica.high_watermark, read_values(replica)) == (1, [b"a"])
+
+
+@pytest.mark.parametrize("flush", ["interval", "none"])
+def test_without_group_flush_a_record_is_read_once_it_is_appended(
+    tmp_path: Path, flush: str
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        node = Node(tmp_path / "streams")
+        node.start()
+        replica = node.create(config={"flush": flush})
+        node.append(replica, b"a", b"b", flush=False)
+        assert read_values(replica) == [b"a", b"b"]
+
+    scenario()
+
+
+@on_loop
+async def test_a_read_ends_at_the_high_watermark_though_the_log_goes_on(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"committed")
+    node.append(replica, b"not yet", flush=False)
+    assert read_values(replica) == [b"committed"]
+    assert replica.read(1, 1 << 20) is None
+
+
+@on_loop
+async def test_offsets_outside_the_log_are_errors_that_name_the_valid_range(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    for value in (b"a", b"b", b"c"):
+        node.append(replica, value)
+    replica.log.advance_log_start(1)
+    for offset in (0, 4, 1 << 62):
+        with pytest.raises(OffsetOutOfRangeError) as raised:
+            replica.read(offset, 1 << 20)
+        assert (raised.value.log_start_offset, raised.value.high_watermark) == (1, 3)
+
+
+@on_loop
+async def test_an_offset_between_high_watermark_and_log_end_is_not_available_yet(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"a", b"b", flush=False)
+    for offset in (0, 1, 2):
+        assert replica.read(offset, 1 << 20) is None
+
+
+@on_loop
+async def test_waiters_wake_once_per_rise_and_not_before(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    woken: list[int] = []
+    replica.add_waiter(lambda: woken.append(replica.high_watermark))
+    node.append(replica, b"a", flush=False)
+    assert woken == []
+    node.flushes.run()
+    assert (woken, replica.waiter_count) == ([1], 0)
+    node.append(replica, b"b")
+    assert woken == [1]
+
+
+@on_loop
+async def test_a_waiter_that_was_removed_is_not_woken(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    woken: list[None] = []
+
+    def wake() -> None:
+        woken.append(None)
+
+    replica.add_waiter(wake)
+    replica.remove_waiter(wake)
+    replica.remove_waiter(wake)
+    node.append(replica, b"a")
+    assert (woken, replica.waiter_count) == ([], 0)
+
+
+@on_loop
+async def test_listeners_hear_of_every_rise_once(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    heard: list[int] = []
+    replica.on_commit = lambda found: heard.append(found.high_watermark)
+    node.append(replica, b"a")
+    replica.moved()
+    node.append(replica, b"b", b"c")
+    assert heard == [1, 3]
+
+
+@on_loop
+async def test_closing_wakes_waiters_and_ends_reads_and_appends(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"a")
+    woken: list[None] = []
+    replica.add_waiter(lambda: woken.append(None))
+    node.delete(replica)
+    assert len(woken) == 1
+    with pytest.raises(StreamNotFoundError):
+        replica.read(0, 1 << 20)
+    with pytest.raises(NotLeaderError):
+        replica.append(batch(b"late"), 0)
+
+
+@on_loop
+async def test_counters_count_what_was_appended(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"a", b"b")
+    assert replica.counters.records_appended == 2
+    assert replica.counters.bytes_appended == replica.log.size_bytes
+
+
+async def _two_epochs(node: Node) -> Replica:
+    """Records 0 and 1 of the first leader epoch, 2 of the next."""
+    node.start()
+    stream = node.create().stream
+    node.append(node.replica(stream), b"a", b"b")
+    node.restart()
+    replica = node.replica(stream)
+    node.append(replica, b"c")
+    return replica
+
+
+@on_loop
+async def test_a_restart_begins_a_new_epoch_and_keeps_what_was_committed(tmp_path: Path) -> None:
+    replica = await _two_epochs(Node(tmp_path / "streams"))
+    (first, start), (second, later) = replica.log.epochs.entries
+    assert second > first
+    assert (start, later) == (0, 2)
+    assert read_values(replica) == [b"a", b"b", b"c"]
+
+
+@on_loop
+async def test_a_reader_of_the_same_history_goes_on(tmp_path: Path) -> None:
+    replica = await _two_epochs(Node(tmp_path / "streams"))
+    first, second = (epoch for epoch, _ in replica.log.epochs.entries)
+    assert replica.read(2, 1 << 20, first) is not None
+    assert replica.read(3, 1 << 20, second) is None
+    assert replica.read(0, 1 << 20, second) is not None, "before the first record nothing was seen"
+
+
+@on_loop
+async def test_a_reader_of_records_that_were_replaced_is_told_where_the_histories_part(
+    tmp_path: Path,
+) -> None:
+    replica = await _two_epochs(Node(tmp_path / "streams"))
+    first = replica.log.epochs.entries[0][0]
+    with pytest.raises(DivergedError) as raised:
+        replica.read(3, 1 << 20, first)
+    assert (raised.value.epoch, raised.value.end_offset) == (first, 2)
+
+
+@on_loop
+async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
+    tmp_path: Path,
+) -> None:
+    replica = await _two_epochs(Node(tmp_path / "streams"))
+    with pytest.raises(UnknownEpochError):
+        replica.read(1, 1 << 20, replica.stream.leader_epoch + 1)
