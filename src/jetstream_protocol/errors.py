@@ -51,7 +51,8 @@ class JetstreamError(Exception):
 
     @property
     def code(self) -> str:
-        return CODES[type(self)].code
+        """Its spelling in CODES; a private subclass speaks as what it specialises."""
+        return next(CODES[cls].code for cls in type(self).__mro__ if cls in CODES)
 
     def to_proto(self) -> common_pb2.Error:
         """The wire form shared by gRPC trailers and data-plane responses."""

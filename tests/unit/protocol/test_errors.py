@@ -9,15 +9,12 @@ from jetstream_protocol.errors import CODES, JetstreamError, from_proto
 from jetstream_protocol.generated import common_pb2
 
 
-def subclasses(cls: type[JetstreamError]) -> set[type[JetstreamError]]:
-    below = set(cls.__subclasses__())
-    return below.union(*(subclasses(each) for each in below))
-
-
-PUBLIC = sorted(
-    (cls for cls in subclasses(JetstreamError) if not cls.__name__.startswith("_")),
-    key=lambda cls: cls.__name__,
-)
+PUBLIC: list[type[JetstreamError]] = [
+    cls
+    for name, cls in sorted(vars(errors).items())
+    if isinstance(cls, type) and issubclass(cls, JetstreamError) and not name.startswith("_")
+    if cls is not JetstreamError
+]
 
 
 def test_every_error_has_a_spelling_on_each_wire() -> None:
@@ -49,6 +46,15 @@ def test_an_error_arrives_as_its_own_class(cls: type[JetstreamError]) -> None:
         sent.code,
         sent.retriable,
     )
+
+
+def test_a_private_subclass_speaks_as_what_it_specialises() -> None:
+    class NobodyHomeError(errors.UnavailableError):
+        pass
+
+    received = from_proto(NobodyHomeError("later").to_proto())
+    assert type(received) is errors.UnavailableError
+    assert received.retriable
 
 
 def test_the_readable_range_travels_with_offset_out_of_range() -> None:
