@@ -8,7 +8,6 @@ from jetstream_protocol import errors
 from jetstream_protocol.errors import CODES, JetstreamError, from_proto
 from jetstream_protocol.generated import common_pb2
 
-
 PUBLIC: list[type[JetstreamError]] = [
     cls
     for name, cls in sorted(vars(errors).items())
