@@ -12,7 +12,6 @@ A short history of operations runs against a disk that dies at its N-th change. 
 
 from __future__ import annotations
 
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

@@ -112,6 +112,7 @@ class _LogVerifier:
         self._tail: Tail | None = None
         self._first_offset = 0
         self._epochs: list[tuple[int, int]] = []
+        self._is_whole = True
 
     def segment(self, segment: SegmentFile, *, is_last: bool) -> Iterator[Finding]:
         """is_last: no batch follows in another segment, so that its end may be torn."""
@@ -125,6 +126,7 @@ class _LogVerifier:
                 yield Finding(file, 0, Kind.TORN_TAIL, f"{message}; it will be removed")
                 return
             yield Finding(file, 0, Kind.OFFSET_GAP, message)
+            self._is_whole = False
             self._tail.offset = segment.base_offset
         try:
             entries = _IndexEntries(segment)
@@ -142,6 +144,8 @@ class _LogVerifier:
         for found in walk_past_damage(read, segment.size, segment.base_offset):
             if isinstance(found, Bad):
                 yield _damage(file, segment.size, found, is_last)
+                self._is_whole = False
+                entries.skip(segment.size if found.resumes_at is None else found.resumes_at)
                 if found.resumes_at is not None:
                     self._tail.offset = -1  # Whatever comes next is where the log goes on.
             else:
@@ -187,6 +191,9 @@ class _LogVerifier:
         if checkpoint.recovery_point > end:
             message = f"flushed up to offset {checkpoint.recovery_point}, but the log ends at {end}"
             yield Finding(file, 0, Kind.MISSING_RECORDS, message)
+            self._is_whole = False
+        if not self._is_whole:
+            return  # Of the batches that are gone the checkpoint may well be right.
         known = [e for e in checkpoint.epochs if e[1] > self._first_offset]
         found = [e for e in self._epochs if self._first_offset < e[1] < checkpoint.recovery_point]
         if known != found:
@@ -236,6 +243,11 @@ class _IndexEntries:
             entry = self._entries[self._next]
             if entry != (header.base_offset, position, header.append_timestamp):
                 yield self._wrong(entry)
+            self._next += 1
+
+    def skip(self, position: int) -> None:
+        """What is before `position` and was not checked yet is damaged: the index may be right."""
+        while self._next < len(self._entries) and self._entries[self._next][1] < position:
             self._next += 1
 
     def rest(self) -> Iterator[Finding]:
