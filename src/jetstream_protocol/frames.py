@@ -35,6 +35,10 @@ class Kind(IntEnum):
     HELLO_REPLY = 2
     FETCH = 3
     FETCH_REPLY = 4
+    NODE_HELLO = 5
+    NODE_HELLO_REPLY = 6
+    POSITIONS = 7
+    RECORDS = 8
 
 
 class Prefix(NamedTuple):

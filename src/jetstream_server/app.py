@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import shutil
 import signal
 import ssl
@@ -19,7 +20,12 @@ from typing import Any
 import structlog
 import uvloop
 
-from jetstream_protocol.errors import JetstreamError, StreamNotFoundError, UnavailableError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    StreamNotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from jetstream_protocol.types import NodeId
 from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.http import HttpServer
@@ -42,12 +48,20 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.log.folder import DataFolder
 from jetstream_server.metadata.controller import Placer
-from jetstream_server.metadata.log import SingleNodeMetadataLog
+from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.fetcher import NodeIdentity
+from jetstream_server.replication.following import Following
+from jetstream_server.replication.isr_driver import IsrDriver
 from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.run_book import RunBook
+from jetstream_server.replication.trust import judge
 
 SPACE_CHECK_SECONDS = 1.0
 QUARANTINE_DAYS = 7
+VOTERS_MAX = 5
+RETRY_SECONDS = 0.2
 NATS_CONNECT_SECONDS = 10.0
 """How long a start waits for NATS; without it the node serves reads and goes on trying."""
 
@@ -67,12 +81,30 @@ async def serve(config: Config, node: NodeConfig) -> None:
         loop.add_signal_handler(number, stopped.set)
     server = Server(config, node)
     try:
-        await server.start()
-        print(server.ready_line(), flush=True)
-        await stopped.wait()
+        starting = loop.create_task(server.start())
+        if not await _first_of(starting, stopped, server.failed):
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        if not stopped.is_set():
+            print(server.ready_line(), flush=True)
+            await _first_of(None, stopped, server.failed)
         logger.info("stopping")
     finally:
         await server.stop()
+    if server.failed.is_set():
+        raise StartError("this node cannot take part in the metadata group any more; see the log")
+
+
+async def _first_of(task: asyncio.Task[None] | None, *events: asyncio.Event) -> bool:
+    """Wait for the task or the first of the events; whether it was the task. Raises its error."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait([*waits, *([task] if task else [])], return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if task is None or not task.done():
+        return False
+    task.result()
+    return True
 
 
 class Server:
@@ -84,6 +116,7 @@ class Server:
         self._stack = AsyncExitStack()
         self._reasons_not_ready: list[str] = ["starting"]
         self._left_clean = False
+        self.failed = asyncio.Event()
 
     async def start(self) -> None:
         """Raises StartError; what was started by then is stopped by `stop`."""
@@ -97,42 +130,117 @@ class Server:
     async def _start(self) -> None:
         self._disk = OsDisk()
         self._stack.callback(self._disk.close)
-        self._folder = DataFolder.open(self._disk, str(self._config.data), node_id=self._node.id)
+        alone = len(self._config.nodes) == 1
+        self._folder = DataFolder.open(
+            self._disk,
+            str(self._config.data),
+            node_id=self._node.id,
+            cluster_id=None if alone else self._config.cluster,
+        )
         self._stack.callback(self._close_folder)
         await self._start_metadata()
-        await self._start_replicas()
+        self._open_replicas()
         await self._start_ingest()
+        await self._register()
         await self._start_listeners()
         self._reasons_not_ready.clear()
 
     async def _start_metadata(self) -> None:
-        node = self._node
-        self._metadata = SingleNodeMetadataLog(self._folder.metadata_directory, NodeId(node.id))
+        session = secrets.token_hex(16)
+        self._runs = RunBook(
+            self._disk,
+            f"{self._folder.path}/runs",
+            f"{self._folder.cluster_id}/{self._node.id}",
+        )
+        self._runs.begin(session)
+        self._session = session
+        self._metadata = RaftMetadataLog(
+            MemberConfig(
+                directory=self._folder.metadata_directory,
+                node_id=NodeId(self._node.id),
+                voters=_voters(self._config),
+                listen=self._node.raft.listen,
+                secret=self._config.credential.encode(),
+            ),
+            session,
+            self._metadata_failed,
+        )
         await self._metadata.start()
         self._stack.push_async_callback(self._metadata.close)
-        await self._metadata.propose(
-            {
-                "op": "set_cluster",
-                "cluster_id": self._folder.cluster_id,
-                "ack_subjects": self._config.ingest.ack_subjects,
-            }
-        )
-        registered = await self._metadata.propose(
+        await self._until_led()
+        self._placer = Placer(self._metadata.registry)
+
+    async def _until_led(self) -> None:
+        """Wait for a metadata leader, as long as it takes, and for all it has committed."""
+        while True:
+            try:
+                await self._metadata.propose(
+                    {
+                        "op": "set_cluster",
+                        "cluster_id": self._folder.cluster_id,
+                        "ack_subjects": self._config.ingest.ack_subjects,
+                    }
+                )
+                await self._metadata.barrier()
+            except (UnavailableError, UnknownOutcomeError) as error:
+                logger.warning("waiting_for_metadata_leader", reason=error.message)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def _metadata_failed(self, reason: str) -> None:
+        """Without its part in the metadata group a node can promise nothing: it stops."""
+        logger.error("metadata_failed_stopping", reason=reason)
+        self.failed.set()
+
+    async def _register(self) -> None:
+        """Say that this run is there, what its logs are worth, and take up the roles given."""
+        node = self._node
+        known = self._metadata.registry.nodes.get(NodeId(node.id))
+        problems = {int(r.stream.id): r.log.offline_reason for r in self._replicas}
+        trust = judge(self._runs.record, None if known is None else known.session, problems)
+        registered = await self._until_registered(
             {
                 "op": "register_node",
                 "node_id": node.id,
                 "rack": node.rack,
                 "addresses": {port: getattr(node, port).advertise for port in PORTS},
+                "trusted": trust.trusted,
+                "distrusted": list(trust.distrusted),
             }
         )
-        self._folder.note_incarnation(registered["incarnation"])
-        self._placer = Placer(self._metadata.registry)
+        self._runs.registered(self._session)
+        incarnation = registered["incarnation"]
+        self._folder.note_incarnation(incarnation)
+        identity = NodeIdentity(
+            node.id,
+            incarnation,
+            self._folder.cluster_id,
+            self._config.credential.encode(),
+        )
+        self._following = Following(
+            self._replicas, self._metadata, identity, now_us=_now_us, clock_us=_clock_us
+        )
+        self._stack.push_async_callback(self._following.close)
+        self._replicas.roles.append(self._following)
+        self._replicas.begin(incarnation)
+        isr_driver = IsrDriver(self._replicas, self._metadata, now_us=_now_us)
+        isr_driver.start()
+        self._stack.push_async_callback(isr_driver.close)
+
+    async def _until_registered(self, command: dict[str, Any]) -> dict[str, Any]:
+        while True:
+            try:
+                return await self._metadata.propose(command)
+            except (UnavailableError, UnknownOutcomeError) as error:
+                # Repeating it changes nothing: the session's token is the same.
+                logger.warning("waiting_to_register", reason=error.message)
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _set_unknown_streams_aside(self) -> None:
         """Folders of streams nobody registered are kept for QUARANTINE_DAYS, then deleted.
 
-        After a metadata barrier only (`register_node` was one): before it, a stream might merely
-        not be known here yet.
+        After a metadata barrier only: before it, a stream might merely not be known here yet.
         """
         for stream_id in self._folder.stream_ids():
             if stream_id not in self._metadata.registry.streams:
@@ -141,7 +249,7 @@ class Server:
         for name in self._folder.delete_quarantined(QUARANTINE_DAYS * 86_400_000_000):
             logger.info("quarantined_stream_deleted", name=name)
 
-    async def _start_replicas(self) -> None:
+    def _open_replicas(self) -> None:
         self._set_unknown_streams_aside()
         loop = asyncio.get_running_loop()
         log = self._config.log
@@ -155,8 +263,12 @@ class Server:
             config=LogConfig(segment_bytes=log.segment_bytes),
             flusher=flusher,
             flush_interval_seconds=log.flush_interval_ms / 1000,
-            clock_us=lambda: time.time_ns() // 1000,
+            clock_us=_clock_us,
+            now_us=_now_us,
         )
+        self._replicas.open(clean=self._folder.last_run.clean)
+        self._metadata.watch(self._replicas.apply)
+        self._stack.callback(self._close_replicas)
 
     async def _start_ingest(self) -> None:
         ingest = self._config.ingest
@@ -173,9 +285,6 @@ class Server:
             self._connection, self._replicas, AckPolicy(ingest.ack_subjects), self._bounds
         )
         self._replicas.listener = self._ingest
-        self._replicas.start(clean=self._folder.last_run.clean)
-        self._metadata.watch(self._replicas.apply)
-        self._stack.callback(self._close_replicas)
         try:
             await self._connection.connect(NATS_CONNECT_SECONDS)
         except UnavailableError as error:
@@ -196,12 +305,19 @@ class Server:
         self._left_clean = self._replicas.close()
 
     def _close_folder(self) -> None:
+        if self._left_clean:
+            self._runs.stop()
         self._folder.close(clean=self._left_clean)
 
     async def _start_listeners(self) -> None:
         node = self._node
         self._data_plane = DataPlaneServer(
-            self._replicas, authorize, node_id=node.id, cluster_id=self._folder.cluster_id
+            self._replicas,
+            authorize,
+            node_id=node.id,
+            cluster_id=self._folder.cluster_id,
+            secret=self._config.credential.encode(),
+            now_us=_now_us,
         )
         await self._data_plane.start(*split_address(node.data.listen))
         self._stack.push_async_callback(self._data_plane.close)
@@ -257,11 +373,11 @@ class Server:
             )
         finally:
             self._placer.settle(placement)
-        stream_id = result["stream_id"]
-        await self._ingest.confirm(stream_id)
-        stream = self._metadata.registry.streams.get(stream_id)
+        stream = self._metadata.registry.streams.get(result["stream_id"])
         if stream is None:
             raise StreamNotFoundError("the stream was deleted while it was being created")
+        if stream.leader == self._node.id:
+            await self._ingest.confirm(stream.id)
         return stream, result["created"]
 
     def _nats_urls(self) -> tuple[str, ...]:
@@ -303,6 +419,23 @@ class Server:
                 )
             self._replicas.full_reason = reason
             await asyncio.sleep(SPACE_CHECK_SECONDS)
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _voters(config: Config) -> dict[NodeId, str]:
+    """The nodes that decide on metadata: at most VOTERS_MAX, from three on an odd number."""
+    count = len(config.nodes)
+    if count > 2:
+        count = min(count - 1 + count % 2, VOTERS_MAX)
+    nodes = sorted(config.nodes, key=lambda node: node.id)[:count]
+    return {NodeId(node.id): node.raft.advertise for node in nodes}
 
 
 def _link_options(nats: NatsConfig, node_id: int) -> LinkOptions:

@@ -194,6 +194,8 @@ class Config(BaseSettings):
     cluster: Annotated[str, Field(min_length=1, max_length=255)] = "jetstream"
     data: Path = Path("jetstream-data")
     nodes: Annotated[list[NodeConfig], Field(min_length=1)] = [NodeConfig(id=0)]
+    credential: str = Field(default="", repr=False)
+    """The secret all nodes share, by which they know each other; needed with several nodes."""
     insecure: bool = False
     """Allows listeners beyond loopback without authentication."""
     nats: NatsConfig = NatsConfig()
@@ -220,6 +222,11 @@ class Config(BaseSettings):
         for address in listeners:
             if listeners.count(address) > 1:
                 raise ValueError(f"nodes: two ports are advertised as {address}")
+        if len(self.nodes) > 1 and not self.credential and not self.insecure:
+            raise ValueError(
+                "credential: needed with several nodes, so that they know each other; set it (best "
+                "by JETSTREAM_CREDENTIAL), or insecure: true if the network is trusted"
+            )
         for node in self.nodes:
             for port in PORTS:
                 host = split_address(getattr(node, port).listen)[0]

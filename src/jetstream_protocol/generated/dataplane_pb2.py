@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from jetstream_protocol.generated import common_pb2 as jetstream_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cjetstream/v1/dataplane.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"(\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\"d\n\nHelloReply\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\tB\x08\n\x06_error\"\xae\x01\n\x10\x44\x61taFetchRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x17\n\nlast_epoch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\tbytes_max\x18\x04 \x01(\r\x12\x11\n\tbytes_min\x18\x05 \x01(\r\x12\x13\n\x0bwait_ms_max\x18\x06 \x01(\rB\r\n\x0b_last_epoch\"\xa1\x01\n\x11\x44\x61taFetchResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x03\x42\x08\n\x06_errorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cjetstream/v1/dataplane.proto\x12\x0cjetstream.v1\x1a\x19jetstream/v1/common.proto\"(\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\"s\n\nHelloReply\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\x42\x08\n\x06_error\"O\n\tNodeHello\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\x0c\x12\r\n\x05proof\x18\x04 \x01(\x0c\"R\n\x0eNodeHelloReply\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12\r\n\x05proof\x18\x02 \x01(\x0c\x42\x08\n\x06_error\"\xc8\x01\n\tPositions\x12\x33\n\tpositions\x18\x01 \x03(\x0b\x32 .jetstream.v1.Positions.Position\x12\x0f\n\x07\x64ropped\x18\x02 \x03(\x04\x1au\n\x08Position\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x03\x12\x14\n\x0c\x66\x65tch_offset\x18\x03 \x01(\x03\x12\x12\n\nlast_epoch\x18\x04 \x01(\x03\x12\x16\n\x0e\x66lushed_offset\x18\x05 \x01(\x03\"\x81\x03\n\x07Records\x12)\n\x05parts\x18\x01 \x03(\x0b\x32\x1a.jetstream.v1.Records.Part\x1a\xca\x02\n\x04Part\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x03\x12\x14\n\x0c\x66\x65tch_offset\x18\x03 \x01(\x03\x12\x12\n\nlast_epoch\x18\x04 \x01(\x03\x12\'\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x06 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x07 \x01(\x03\x12\x14\n\x0cstream_epoch\x18\x08 \x01(\x03\x12\x0e\n\x06length\x18\t \x01(\r\x12\x1c\n\x0f\x64iverging_epoch\x18\n \x01(\x03H\x01\x88\x01\x01\x12\x1c\n\x14\x64iverging_end_offset\x18\x0b \x01(\x03\x12\x14\n\x0cout_of_range\x18\x0c \x01(\x08\x42\x08\n\x06_errorB\x12\n\x10_diverging_epoch\"\xae\x01\n\x10\x44\x61taFetchRequest\x12\'\n\x06stream\x18\x01 \x01(\x0b\x32\x17.jetstream.v1.StreamRef\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x17\n\nlast_epoch\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\tbytes_max\x18\x04 \x01(\r\x12\x11\n\tbytes_min\x18\x05 \x01(\r\x12\x13\n\x0bwait_ms_max\x18\x06 \x01(\rB\r\n\x0b_last_epoch\"\xa1\x01\n\x11\x44\x61taFetchResponse\x12\'\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x13.jetstream.v1.ErrorH\x00\x88\x01\x01\x12\x11\n\tstream_id\x18\x02 \x01(\x04\x12\x18\n\x10log_start_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x03\x42\x08\n\x06_errorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,9 +35,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_start=73
   _globals['_HELLO']._serialized_end=113
   _globals['_HELLOREPLY']._serialized_start=115
-  _globals['_HELLOREPLY']._serialized_end=215
-  _globals['_DATAFETCHREQUEST']._serialized_start=218
-  _globals['_DATAFETCHREQUEST']._serialized_end=392
-  _globals['_DATAFETCHRESPONSE']._serialized_start=395
-  _globals['_DATAFETCHRESPONSE']._serialized_end=556
+  _globals['_HELLOREPLY']._serialized_end=230
+  _globals['_NODEHELLO']._serialized_start=232
+  _globals['_NODEHELLO']._serialized_end=311
+  _globals['_NODEHELLOREPLY']._serialized_start=313
+  _globals['_NODEHELLOREPLY']._serialized_end=395
+  _globals['_POSITIONS']._serialized_start=398
+  _globals['_POSITIONS']._serialized_end=598
+  _globals['_POSITIONS_POSITION']._serialized_start=481
+  _globals['_POSITIONS_POSITION']._serialized_end=598
+  _globals['_RECORDS']._serialized_start=601
+  _globals['_RECORDS']._serialized_end=986
+  _globals['_RECORDS_PART']._serialized_start=656
+  _globals['_RECORDS_PART']._serialized_end=986
+  _globals['_DATAFETCHREQUEST']._serialized_start=989
+  _globals['_DATAFETCHREQUEST']._serialized_end=1163
+  _globals['_DATAFETCHRESPONSE']._serialized_start=1166
+  _globals['_DATAFETCHRESPONSE']._serialized_end=1327
 # @@protoc_insertion_point(module_scope)

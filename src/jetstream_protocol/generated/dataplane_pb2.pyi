@@ -1,7 +1,8 @@
 from jetstream_protocol.generated import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -15,14 +16,90 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("error", "node_id", "cluster_id")
+    __slots__ = ("error", "node_id", "cluster_id", "nonce")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     node_id: int
     cluster_id: str
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    nonce: bytes
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class NodeHello(_message.Message):
+    __slots__ = ("node_id", "incarnation", "nonce", "proof")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    incarnation: int
+    nonce: bytes
+    proof: bytes
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class NodeHelloReply(_message.Message):
+    __slots__ = ("error", "proof")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    error: _common_pb2.Error
+    proof: bytes
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Positions(_message.Message):
+    __slots__ = ("positions", "dropped")
+    class Position(_message.Message):
+        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset")
+        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+        LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        stream_id: int
+        leader_epoch: int
+        fetch_offset: int
+        last_epoch: int
+        flushed_offset: int
+        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ...) -> None: ...
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedCompositeFieldContainer[Positions.Position]
+    dropped: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, positions: _Optional[_Iterable[_Union[Positions.Position, _Mapping]]] = ..., dropped: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Records(_message.Message):
+    __slots__ = ("parts",)
+    class Part(_message.Message):
+        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "error", "high_watermark", "log_start_offset", "stream_epoch", "length", "diverging_epoch", "diverging_end_offset", "out_of_range")
+        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+        LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+        LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        LENGTH_FIELD_NUMBER: _ClassVar[int]
+        DIVERGING_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        DIVERGING_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        OUT_OF_RANGE_FIELD_NUMBER: _ClassVar[int]
+        stream_id: int
+        leader_epoch: int
+        fetch_offset: int
+        last_epoch: int
+        error: _common_pb2.Error
+        high_watermark: int
+        log_start_offset: int
+        stream_epoch: int
+        length: int
+        diverging_epoch: int
+        diverging_end_offset: int
+        out_of_range: bool
+        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., length: _Optional[int] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., out_of_range: _Optional[bool] = ...) -> None: ...
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[Records.Part]
+    def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...
 
 class DataFetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max")

@@ -19,8 +19,10 @@ this code. It never writes.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from jetstream_protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, crc32c, decode_header
 from jetstream_protocol.errors import CorruptBatchError
@@ -32,6 +34,7 @@ SCAN_BYTES = 1 << 20
 """Read at a time by a scan of everything: large enough to make the reads' own cost vanish."""
 
 _ALIGNMENT = 8
+_SKIM = struct.Struct("<4s4xI4xq20xI")  # magic, length, base_offset, last_offset_delta
 
 
 @dataclass(slots=True)
@@ -120,6 +123,41 @@ def walk(
             window.check_body(position, header)
         yield position, header
         position += header.length
+
+
+def skim(
+    read: Read, start: int, end: int, next_offset: int, *, chunk_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Where each batch in [start, end) begins and ends, and its next offset; several times faster
+    than `walk`.
+
+    `next_offset` is the base offset of the first one. Headers are believed without their CRC as
+    long as each batch continues the one before, so the batch the caller settles on has to be
+    decoded. Raises CorruptBatchError at the first damage, as `walk` would.
+    """
+    buffer, origin, position = b"", start, start
+    while position < end:
+        at = position - origin
+        if at + HEADER_BYTES > len(buffer):
+            buffer, origin, at = read(position, min(chunk_bytes, end - position)), position, 0
+        if len(buffer) - at < HEADER_BYTES:
+            raise CorruptBatchError("batch header cut short", position=position)
+        magic, length, base_offset, last_offset_delta = _SKIM.unpack_from(buffer, at)
+        following = position + length
+        if magic != MAGIC or base_offset != next_offset or not position < following <= end:
+            _explain(read, start, end, next_offset, position)
+        next_offset = base_offset + last_offset_delta + 1
+        yield position, following, next_offset
+        position = following
+
+
+def _explain(read: Read, start: int, end: int, next_offset: int, position: int) -> NoReturn:
+    """Raise what a careful walk finds wrong between `start` and a batch that does not continue."""
+    for at, header in walk(read, start, end, bodies=False, chunk_bytes=HEADER_BYTES):
+        if at >= position:
+            message = f"batch at offset {header.base_offset} where {next_offset} is next"
+            raise CorruptBatchError(message, position=at)
+    raise CorruptBatchError("batches end early", position=position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import structlog
 
+from jetstream_protocol.errors import UnauthenticatedError
+from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.dataplane.connection import Connection
+from jetstream_server.dataplane.replica_session import ReplicaSession
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication import credential
 from jetstream_server.replication.fetch import FetchPosition, fetch
+from jetstream_server.replication.frame_socket import FrameSocket
 from jetstream_server.replication.replicas import Replicas
 
 CONNECTIONS_MAX = 4096
@@ -25,10 +31,20 @@ class DataPlaneServer:
     """`start` listens, `close` ends every connection."""
 
     def __init__(
-        self, replicas: Replicas, authorize: Authorize, *, node_id: int, cluster_id: str
+        self,
+        replicas: Replicas,
+        authorize: Authorize,
+        *,
+        node_id: int,
+        cluster_id: str,
+        secret: bytes,
+        now_us: Callable[[], int],
     ) -> None:
+        """secret: the cluster's credential, which followers must know."""
         self._replicas = replicas
         self._authorize = authorize
+        self._secret = secret
+        self._now_us = now_us
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._connections: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
@@ -59,9 +75,8 @@ class DataPlaneServer:
                 logger.warning("too_many_connections", connections_max=CONNECTIONS_MAX)
                 sock.close()
                 continue
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = loop.create_task(Connection(sock, self._hello, self._fetch).run())
+            connection = Connection(sock, self._hello, self._fetch, self._replicate)
+            task = loop.create_task(connection.run())
             self._connections.add(task)
             task.add_done_callback(self._disconnected)
 
@@ -91,6 +106,39 @@ class DataPlaneServer:
             leader_epoch=replica.stream.leader_epoch,
         )
         return response, found
+
+    async def _replicate(
+        self, connection: FrameSocket, correlation: int, hello: pb.NodeHello, nonce: bytes
+    ) -> None:
+        """Serve a follower node, once it has shown that it belongs to this cluster."""
+        proofs = {
+            role: credential.proof(
+                self._secret,
+                role,
+                nonces=nonce + hello.nonce,
+                node_id=hello.node_id,
+                incarnation=hello.incarnation,
+                cluster_id=self._hello.cluster_id,
+            )
+            for role in ("follower", "leader")
+        }
+        try:
+            credential.check(hello.proof, proofs["follower"])
+        except UnauthenticatedError as error:
+            logger.warning("node_refused", node=hello.node_id, reason=error.message)
+            refusal = pb.NodeHelloReply(error=error.to_proto())
+            await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
+            return
+        reply = pb.NodeHelloReply(proof=proofs["leader"])
+        await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
+        session = ReplicaSession(
+            connection,
+            self._replicas,
+            follower=hello.node_id,
+            incarnation=hello.incarnation,
+            now_us=self._now_us,
+        )
+        await session.run()
 
     async def close(self) -> None:
         tasks = list(self._connections)

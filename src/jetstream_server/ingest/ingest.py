@@ -11,10 +11,12 @@ import asyncio
 import structlog
 
 from jetstream_protocol.errors import (
+    NotEnoughReplicasAfterAppendError,
     PermissionDeniedError,
     StorageError,
     StreamNotFoundError,
     UnavailableError,
+    UnknownOutcomeError,
 )
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.connection import NatsConnection
@@ -86,10 +88,21 @@ class Ingest:
         if ingest is not None:
             ingest.committed()
 
+    def fell_below_minimum(self, replica: Replica) -> None:
+        ingest = self._streams.get(replica.stream.id)
+        if ingest is not None:
+            ingest.fail(
+                NotEnoughReplicasAfterAppendError(
+                    "stored by the leader, but too few replicas are in sync to commit it now; "
+                    "it is unknown whether it will be"
+                )
+            )
+
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
-            ingest.fail(error)
+            unknown = f"stored, but not known to be durable: {error.message}"
+            ingest.fail(UnknownOutcomeError(unknown))
             if replica.stream.group:
                 self._unsubscribe(ingest)
 

@@ -215,13 +215,12 @@ class StreamIngest:
         """Batches that wait for their commit."""
         return len(self._pending)
 
-    def fail(self, error: JetstreamError) -> None:
-        """What waits will not commit here: appended, but not known to be durable."""
-        unknown = UnknownOutcomeError(f"stored, but not known to be durable: {error.message}")
+    def fail(self, error: UnknownOutcomeError) -> None:
+        """What waits is appended and perhaps never committed: say that nobody knows."""
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            self._nack(pending.replies, unknown)
+            self._nack(pending.replies, error)
 
     def drop(self) -> None:
         """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""

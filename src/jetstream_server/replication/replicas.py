@@ -1,11 +1,14 @@
-"""All replicas this node holds: opened, led and closed as the metadata says; flushed as they ask.
+"""All replicas this node holds: opened and closed as the metadata says, flushed as they ask.
 
-Owned by the event loop. The one place where an append, its flush and the rise of the high watermark
-are tied together:
+Owned by the event loop. The one place where an append, its flush, its replication and the rise of
+the high watermark are tied together:
 
     append ──> page cache ──(group)──> flusher thread: one fsync for all that queued up ──┐
                     │                                                                      │
-                    └──(interval, none)──> moved() <────────────────────────────────────────┘
+                    ├──(interval, none)──> moved() <────────────────────────────────────────┘
+                    └──> sessions: the followers are sent it
+
+Who follows whom is following.py's, changes of the ISR are isr_driver.py's.
 """
 
 from __future__ import annotations
@@ -16,35 +19,39 @@ from typing import Protocol
 
 import structlog
 
-from jetstream_protocol import subjects
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
+    NotLeaderError,
     NotReplicaError,
     StorageError,
     StorageFullError,
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.types import NodeId, StreamId
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.flusher import Flusher
-from jetstream_server.log.recovery import Recovered
-from jetstream_server.metadata.changes import Change, StreamChanged, StreamCreated, StreamDeleted
+from jetstream_server.metadata.changes import (
+    Change,
+    NodeChanged,
+    StreamChanged,
+    StreamCreated,
+    StreamDeleted,
+)
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica, RoleChange
 
-# `name@subject`, in one field or in two.
-_NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
+NOT_REGISTERED = -1
 
 logger = structlog.get_logger("jetstream.replicas")
 
 
 class ReplicaListener(Protocol):
-    """Who follows leaderships: ingest subscribes and acknowledges by it."""
+    """Who follows roles: ingest subscribes and acknowledges by it."""
 
     def leading(self, replica: Replica) -> None:
         """This node leads the stream from now on."""
@@ -55,8 +62,27 @@ class ReplicaListener(Protocol):
     def committed(self, replica: Replica) -> None:
         """The high watermark rose."""
 
+    def fell_below_minimum(self, replica: Replica) -> None:
+        """The ISR is below its minimum: what was appended is not committed for now."""
+
     def failed(self, replica: Replica, error: StorageError) -> None:
         """The disk refused: what is not committed yet never will be, here."""
+
+
+class RoleListener(Protocol):
+    """Who acts on the roles of replicas towards other nodes."""
+
+    def role_changed(self, replica: Replica) -> None:
+        """It leads, follows (another leader, another epoch), or does neither, closed included."""
+
+    def flushed(self, replica: Replica) -> None:
+        """More of a follower's log is flushed."""
+
+
+class ProgressListener(Protocol):
+    """A follower's connection: see dataplane.replica_session."""
+
+    def progressed(self, replica: Replica) -> None: ...
 
 
 class Replicas:
@@ -73,8 +99,10 @@ class Replicas:
         flusher: Flusher,
         flush_interval_seconds: float,
         clock_us: Callable[[], int],
+        now_us: Callable[[], int],
     ) -> None:
-        self._node_id = node_id
+        """clock_us: the wall clock, for append timestamps; now_us: the monotonic one."""
+        self._node_id = NodeId(node_id)
         self._registry = registry
         self._disk = disk
         self._directory = directory
@@ -82,11 +110,15 @@ class Replicas:
         self._flusher = flusher
         self._flush_interval_seconds = flush_interval_seconds
         self._clock_us = clock_us
+        self._now_us = now_us
+        self._incarnation = NOT_REGISTERED
         self._replicas: dict[StreamId, Replica] = {}
         self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
         self._by_log: dict[CommitLog, Replica] = {}
         self._flush_rounds: asyncio.Task[None] | None = None
         self.listener: ReplicaListener | None = None
+        self.roles: list[RoleListener] = []
+        self.sessions: set[ProgressListener] = set()
         self.full_reason = ""
         """Why no append is taken anywhere (disk below its reserve); "": there is room."""
 
@@ -96,8 +128,17 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._replicas)
 
+    # Finding.
+
     def get(self, stream_id: int) -> Replica | None:
         return self._replicas.get(StreamId(stream_id))
+
+    def led(self, stream_id: int) -> Replica:
+        """The replica of a stream this node leads. Raises NotLeaderError."""
+        replica = self._replicas.get(StreamId(stream_id))
+        if replica is None or replica.leadership is None:
+            raise NotLeaderError(f"this node does not lead stream {stream_id}")
+        return replica
 
     def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
         """The stream a request names: by id, name, or name and subject.
@@ -111,102 +152,119 @@ class Replicas:
             return stream
         if not ref.name:
             raise InvalidRequestError("the request names no stream: give its name or its id")
-        if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
-            raise InvalidRequestError("no stream has so long a name or subject")
         return self._registry.resolve(ref.name, ref.subject)
 
     def resolve(self, ref: common_pb2.StreamRef) -> Replica:
-        """The replica of the stream a request names.
+        """The replica here of the stream a request names.
 
         Raises StreamNotFoundError, AmbiguousStreamError, NotReplicaError (with who is one).
         """
         stream = self.stream_of(ref)
         replica = self._replicas.get(stream.id)
         if replica is None:
-            leader = self._registry.nodes.get(stream.leader)
-            address = None
-            if leader is not None:
-                address = common_pb2.NodeAddress(
-                    node_id=leader.node_id,
-                    grpc=leader.addresses.grpc,
-                    data=leader.addresses.data,
-                    http=leader.addresses.http,
-                )
             raise NotReplicaError(
                 f"this node holds no replica of stream {stream.name!r}; nodes "
                 f"{', '.join(map(str, stream.replicas))} do",
-                address,
+                self.address_of(stream.leader),
             )
         return replica
 
-    def start(self, *, clean: bool) -> None:
-        """Open every stream the metadata places here; `clean`: the last stop left a marker."""
-        for stream in self._registry.streams.values():
-            if self._node_id in stream.replicas:
-                self._open(stream, clean=clean)
+    def resolve_led(self, ref: common_pb2.StreamRef) -> Replica:
+        """The same, if this node leads it. Raises NotLeaderError (with who does) as well."""
+        stream = self.stream_of(ref)
+        replica = self._replicas.get(stream.id)
+        if replica is None or replica.leadership is None:
+            who = f"node {stream.leader} does" if stream.leader != NO_NODE else "nobody does now"
+            raise NotLeaderError(
+                f"this node does not lead stream {stream.name!r}; {who}",
+                self.address_of(stream.leader),
+            )
+        return replica
+
+    def address_of(self, node_id: NodeId) -> common_pb2.NodeAddress | None:
+        node = self._registry.nodes.get(node_id)
+        if node is None:
+            return None
+        return common_pb2.NodeAddress(
+            node_id=node.node_id,
+            grpc=node.addresses.grpc,
+            data=node.addresses.data,
+            http=node.addresses.http,
+        )
+
+    # Opening, and following the metadata.
+
+    def open(self, *, clean: bool) -> list[StreamId]:
+        """Open every stream the metadata places here; `clean`: the last stop left a marker.
+
+        Returns the streams whose log is damaged. Nothing leads or follows before `begin`.
+        """
+        for stream in self._registry.streams_of(self._node_id):
+            self._open(stream, clean=clean)
+        return [r.stream.id for r in self._replicas.values() if r.log.offline_reason]
+
+    def begin(self, incarnation: int) -> None:
+        """This process is registered: take up the roles that the metadata gives it."""
+        self._incarnation = incarnation
+        for replica in self._replicas.values():
+            replica.incarnation = incarnation
+            self._update(replica, self._registry.streams[replica.stream.id])
         self._flush_rounds = asyncio.get_running_loop().create_task(self._flush_dirty())
 
     def apply(self, change: Change) -> None:
         """Follow one change of the metadata."""
-        if isinstance(change, StreamCreated) and self._node_id in change.stream.replicas:
-            self._open(change.stream, clean=True)
-        elif isinstance(change, StreamDeleted):
-            self._delete(change.stream)
-        elif isinstance(change, StreamChanged):
-            self._change(change.after)
+        match change:
+            case StreamCreated(stream) if self._node_id in stream.replicas:
+                self._update(self._open(stream, clean=True), stream)
+            case StreamDeleted(stream):
+                self._delete(stream)
+            case StreamChanged(_, after):
+                replica = self._replicas.get(after.id)
+                if replica is not None:
+                    self._update(replica, after)
+            case NodeChanged(_, after) if after is not None:
+                self._update_leaderships(after.node_id)
 
-    def _open(self, stream: StreamMetadata, *, clean: bool) -> None:
-        """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
-        directory = f"{self._directory}/{stream.id}"
-        unreadable_reason = ""
-        try:
-            log = CommitLog.open(self._disk, directory, self._config, clean=clean)
-        except StorageError as error:
-            unreadable_reason = error.message
-            log = CommitLog(self._disk, directory, self._config, Recovered())
-            log.offline_reason = unreadable_reason
-        latest_epoch = log.epochs.latest_epoch
-        is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
-        if is_newer and not log.offline_reason:
-            log.offline_reason = (
-                f"{directory} knows leader epoch {latest_epoch} and the metadata only "
-                f"{stream.leader_epoch}: they are not of one time"
-            )
-        if log.offline_reason:
-            logger.error(
-                "log_damaged",
-                stream=stream.full_name,
-                reason=log.offline_reason,
-            )
-        replica = Replica(
-            stream,
-            log,
-            node_id=self._node_id,
-            incarnation=self._registry.nodes[NodeId(self._node_id)].incarnation,
-            unreadable_reason=unreadable_reason,
+    def _update_leaderships(self, node_id: NodeId) -> None:
+        """A node came, went or began another incarnation: its leaders count by that."""
+        for replica in self._replicas.values():
+            stream = replica.stream
+            if len(stream.replicas) > 1 and node_id in stream.replicas:
+                self._update(replica, self._registry.streams.get(stream.id, stream))
+
+    def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
+        log = CommitLog.open(
+            self._disk, f"{self._directory}/{stream.id}", self._config, clean=clean
         )
+        if log.offline_reason:
+            logger.error("log_damaged", stream=stream.full_name, reason=log.offline_reason)
+        replica = Replica(stream, log, node_id=self._node_id, incarnation=self._incarnation)
         replica.on_commit = self._committed
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
-        self._follow_leadership(replica, stream)
+        return replica
 
-    def _change(self, stream: StreamMetadata) -> None:
-        replica = self._replicas.get(stream.id)
-        if replica is not None:
-            self._follow_leadership(replica, stream)
+    def _update(self, replica: Replica, stream: StreamMetadata) -> None:
+        """Take up the role that `stream` gives the replica."""
+        changes = replica.update(stream, self._registry.nodes, self._now_us())
+        for change in changes:
+            self._role_changed(replica, change)
+        if changes:
+            for role_listener in self.roles:
+                role_listener.role_changed(replica)
+        self._progressed(replica)
 
-    def _follow_leadership(self, replica: Replica, stream: StreamMetadata) -> None:
-        """Begin, keep or end this node's leadership as `stream` says."""
-        now_us = int(asyncio.get_running_loop().time() * 1_000_000)
-        for change in replica.update(stream, self._registry.nodes, now_us):
-            if change is RoleChange.LEADS and replica.flush_wanted:
-                self._flusher.request(replica.log, self._flushed)
-            if self.listener is None:
-                continue
-            if change is RoleChange.STOPPED_LEADING:
-                self.listener.stopped_leading(replica)
-            elif change is RoleChange.LEADS:
-                self.listener.leading(replica)
+    def _role_changed(self, replica: Replica, change: RoleChange) -> None:
+        if change in (RoleChange.LEADS, RoleChange.FOLLOWS) and replica.flush_wanted:
+            self._flusher.request(replica.log, self._flushed)
+        if self.listener is None:
+            return
+        if change is RoleChange.STOPPED_LEADING:
+            self.listener.stopped_leading(replica)
+        elif change is RoleChange.LEADS:
+            self.listener.leading(replica)
+        elif change is RoleChange.FELL_BELOW_MINIMUM:
+            self.listener.fell_below_minimum(replica)
 
     def _delete(self, stream: StreamMetadata) -> None:
         replica = self._replicas.pop(stream.id, None)
@@ -214,17 +272,17 @@ class Replicas:
             return
         self._forget(replica)
         replica.close(clean=False)
-        try:
-            replica.log.delete()
-        except StorageError as error:
-            # The next start finds a folder nobody knows, and sets it aside.
-            logger.error("log_not_deleted", stream=stream.full_name, reason=error.message)
+        replica.log.delete()
+        for role_listener in self.roles:
+            role_listener.role_changed(replica)
 
     def _forget(self, replica: Replica) -> None:
         self._dirty.pop(replica, None)
         self._by_log.pop(replica.log, None)
         if self.listener is not None and replica.leadership is not None:
             self.listener.stopped_leading(replica)
+
+    # Appending and flushing.
 
     def append(self, replica: Replica, batch: EncodedBatch) -> int:
         """Append to a stream this node leads and see to its flush; returns the base offset.
@@ -234,6 +292,15 @@ class Replicas:
         if self.full_reason:
             raise StorageFullError(self.full_reason)
         base_offset = replica.append(batch, self._clock_us())
+        self._grew(replica)
+        self._progressed(replica)
+        return base_offset
+
+    def accepted(self, replica: Replica) -> None:
+        """A follower's log changed by its leader's word: see to its flush."""
+        self._grew(replica)
+
+    def _grew(self, replica: Replica) -> None:
         flush = replica.stream.config.flush
         if flush == "group":
             self._flusher.request(replica.log, self._flushed)
@@ -241,11 +308,17 @@ class Replicas:
             if flush == "interval":
                 self._dirty[replica] = None
             replica.moved()
-        return base_offset
+
+    def _progressed(self, replica: Replica) -> None:
+        """Tell the followers' connections: there may be something to send."""
+        if len(replica.stream.replicas) > 1:
+            for session in self.sessions:
+                session.progressed(replica)
 
     def _committed(self, replica: Replica) -> None:
         if self.listener is not None:
             self.listener.committed(replica)
+        self._progressed(replica)
 
     def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
         """The flusher's answer, on the loop."""
@@ -253,15 +326,14 @@ class Replicas:
         if replica is None:
             return  # Deleted or closed meanwhile.
         if isinstance(result, StorageError):
-            logger.error(
-                "log_not_flushed",
-                stream=replica.stream.full_name,
-                reason=str(result),
-            )
+            logger.error("log_not_flushed", stream=replica.stream.full_name, reason=str(result))
             if self.listener is not None:
                 self.listener.failed(replica, result)
-        else:
+        elif replica.leadership is not None:
             replica.moved()
+        else:
+            for role_listener in self.roles:
+                role_listener.flushed(replica)
 
     async def _flush_dirty(self) -> None:
         while True:

@@ -1,0 +1,159 @@
+"""The leader's end of one follower node's connection: positions in, records out as they come.
+
+The follower names its streams once and then only those that changed, so the cost follows the
+active streams. An answer is sent when there is something to say: records, a risen high watermark,
+a divergence, an error; and every KEEP_ALIVE_SECONDS at the latest. Per stream one answer with
+records is under way at a time: the next position acknowledges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.messages import Answer, FetchRequest, Records, Standing
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.wire import answer_to_proto, error_to_proto, position_from_proto
+
+KEEP_ALIVE_SECONDS = 0.4
+"""Several times within the silence after which a follower reports its leader."""
+FRAME_BYTES = 4 * 1024 * 1024
+"""About how much one frame carries, so that a stream that catches up does not hold others up."""
+PARTS_MAX = 256
+
+
+class ReplicaSession:
+    """`await run()` until the follower leaves or misbehaves."""
+
+    def __init__(
+        self,
+        socket: FrameSocket,
+        replicas: Replicas,
+        *,
+        follower: int,
+        incarnation: int,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._socket = socket
+        self._replicas = replicas
+        self._follower = follower
+        self._incarnation = incarnation
+        self._now_us = now_us
+        self._asked: dict[int, FetchRequest] = {}
+        self._answered: dict[int, FetchRequest] = {}
+        self._told: dict[int, Standing] = {}
+        self._answers: dict[int, Answer] = {}
+        self._refused: list[pb.Records.Part] = []
+        self._ready: dict[int, None] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        self._replicas.sessions.add(self)
+        writing = asyncio.get_running_loop().create_task(self._write())
+        # Neither end goes on without the other.
+        writing.add_done_callback(lambda _: self._socket.shut_down())
+        try:
+            while True:
+                _, positions = await self._socket.read_frame(Kind.POSITIONS, pb.Positions)
+                self._take(positions)
+        finally:
+            self._replicas.sessions.discard(self)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    def progressed(self, replica: Replica) -> None:
+        """There is more to say about a stream, perhaps."""
+        stream_id = replica.stream.id
+        if stream_id in self._asked:
+            self._ready[stream_id] = None
+            self._wake.set()
+
+    def _take(self, positions: pb.Positions) -> None:
+        now_us = self._now_us()
+        for stream_id in positions.dropped:
+            self._forget(stream_id)
+        for position in positions.positions:
+            request = position_from_proto(position, self._follower, self._incarnation)
+            self._note(request, now_us)
+        self._wake.set()
+
+    def _note(self, request: FetchRequest, now_us: int) -> None:
+        """Count the position now; the answer follows when its turn comes."""
+        stream_id = request.stream_id
+        try:
+            replica = self._replicas.led(stream_id)
+            answer = replica.fetch(request, now_us)
+        except JetstreamError as error:
+            self._forget(stream_id)
+            self._refused.append(error_to_proto(request, error))
+            return
+        self._asked[stream_id] = request
+        self._answers[stream_id] = answer
+        self._ready[stream_id] = None
+
+    def _forget(self, stream_id: int) -> None:
+        for table in (self._asked, self._answered, self._told, self._answers, self._ready):
+            table.pop(stream_id, None)
+
+    async def _write(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                await self._socket.send(Kind.RECORDS, 0, pb.Records())
+            self._wake.clear()
+            while self._ready or self._refused:
+                records, slices = self._frame()
+                if records.parts:
+                    await self._socket.send_slices(Kind.RECORDS, 0, records, slices)
+
+    def _frame(self) -> tuple[pb.Records, list[LogSlice]]:
+        """Answers for some of the streams that are ready."""
+        refused, self._refused = self._refused[:PARTS_MAX], self._refused[PARTS_MAX:]
+        records = pb.Records(parts=refused)
+        slices: list[LogSlice] = []
+        room = FRAME_BYTES
+        while self._ready and room > 0 and len(records.parts) < PARTS_MAX:
+            stream_id = next(iter(self._ready))
+            del self._ready[stream_id]
+            request = self._asked[stream_id]
+            try:
+                answer = self._answer(stream_id, request)
+            except JetstreamError as error:
+                self._forget(stream_id)
+                records.parts.append(error_to_proto(request, error))
+                continue
+            if not self._is_news(stream_id, request, answer):
+                continue
+            self._told[stream_id] = answer.standing
+            records.parts.append(answer_to_proto(answer))
+            if not isinstance(answer, Records):
+                self._answered[stream_id] = request
+            elif answer.slice is not None:
+                self._answered[stream_id] = request
+                slices.append(answer.slice)
+                room -= answer.slice.length
+        return records, slices
+
+    def _answer(self, stream_id: int, request: FetchRequest) -> Answer:
+        """What was decided when the position came, unless records may have come since."""
+        answer = self._answers.pop(stream_id, None)
+        if answer is None or (isinstance(answer, Records) and answer.slice is None):
+            answer = self._replicas.led(stream_id).answer_again(request)
+        return answer
+
+    def _is_news(self, stream_id: int, request: FetchRequest, answer: Answer) -> bool:
+        """Whether the follower does not know it yet, nor will when it has read what is sent."""
+        answered = self._answered.get(stream_id)
+        if answered is not None and answered.asks_the_same(request):
+            return False
+        if isinstance(answer, Records) and answer.slice is None:
+            return answer.standing != self._told.get(stream_id)
+        return True

@@ -1,0 +1,278 @@
+"""The follower's end of replication: one connection to each node that leads streams held here.
+
+Positions go out when they change (records appended, flushed, truncated), for the changed streams
+only; answers are done to the logs as they arrive. A lost connection is made anew, with short
+pauses, for as long as there is a stream to follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    DivergedError,
+    JetstreamError,
+    StorageFullError,
+    UnavailableError,
+    from_proto,
+)
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.replication import credential
+from jetstream_server.replication.follower import SILENCE_MAX_US, Append, Ignore
+from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.wire import answer_from_proto, position_to_proto
+
+CONNECT_SECONDS = 1.0
+RETRY_SECONDS = 0.1
+"""After a refusal or a lost connection: metadata arrives, a process starts, in about that time."""
+FULL_RETRY_SECONDS = 1.0
+POSITIONS_MAX = 500
+"""In one frame: it must fit in frames.REQUEST_BYTES_MAX."""
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this process is, to other nodes. secret: the cluster's credential."""
+
+    node_id: int
+    incarnation: int
+    cluster_id: str
+    secret: bytes
+
+
+class Fetcher:
+    """Follows one leader node. Owned by the loop; `close` ends it."""
+
+    def __init__(
+        self,
+        leader: int,
+        address: Callable[[], tuple[str, int] | None],
+        identity: NodeIdentity,
+        *,
+        now_us: Callable[[], int],
+        accepted: Callable[[Replica], None],
+        silent: Callable[[list[Replica]], None],
+    ) -> None:
+        """address: the leader's data plane, None while it is not registered. accepted: records
+        were appended, and may have to be flushed. silent: the leader said nothing for
+        SILENCE_MAX_US; called again after as long."""
+        self._leader = leader
+        self._address = address
+        self._identity = identity
+        self._now_us = now_us
+        self._accepted = accepted
+        self._silent = silent
+        self._following: dict[int, Replica] = {}
+        self._dirty: dict[int, None] = {}
+        self._dropped: list[int] = []
+        self._wake = asyncio.Event()
+        self._heard_at_us = now_us()
+        self._last_failure = ""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run()), loop.create_task(self._watch())]
+
+    def follow(self, replica: Replica) -> None:
+        self._following[replica.stream.id] = replica
+        self.touch(replica.stream.id)
+
+    def drop(self, stream_id: int) -> None:
+        if self._following.pop(stream_id, None) is not None:
+            self._dirty.pop(stream_id, None)
+            self._dropped.append(stream_id)
+            self._wake.set()
+
+    def touch(self, stream_id: int) -> None:
+        """The stream's position changed, or is to be told again."""
+        if stream_id in self._following:
+            self._dirty[stream_id] = None
+            self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._following
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # The connection.
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._connect_and_follow()
+            except (OSError, EOFError, TimeoutError, JetstreamError) as error:
+                self._note_failure(error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _note_failure(self, error: Exception) -> None:
+        reason = str(error) or type(error).__name__
+        if reason != self._last_failure:
+            self._last_failure = reason
+            logger.warning("leader_unreachable", leader=self._leader, reason=reason)
+
+    async def _connect_and_follow(self) -> None:
+        sock = await self._connect()
+        connection = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._greet(connection)
+            self._last_failure = ""
+            self._heard_at_us = self._now_us()
+            self._dropped.clear()
+            self._dirty = dict.fromkeys(self._following)
+            self._wake.set()
+            writing = asyncio.get_running_loop().create_task(self._write(connection))
+            writing.add_done_callback(lambda _: connection.shut_down())
+            try:
+                while True:
+                    await self._read(connection)
+            finally:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+        finally:
+            connection.close()
+
+    async def _connect(self) -> socket.socket:
+        address = self._address()
+        if address is None:
+            raise UnavailableError(f"node {self._leader} is not registered")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+            family, kind, protocol, _, target = found[0]
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, target)
+            except BaseException:
+                sock.close()
+                raise
+        return sock
+
+    async def _greet(self, connection: FrameSocket) -> None:
+        identity = self._identity
+        hello = pb.Hello(
+            version=frames.PROTOCOL_VERSION,
+            client=f"jetstream-server/{version('jetstream-log')} node {identity.node_id}",
+        )
+        await connection.send(Kind.HELLO, 0, hello)
+        _, answer = await connection.read_frame(Kind.HELLO_REPLY, pb.HelloReply)
+        _check(answer)
+        if answer.cluster_id != identity.cluster_id or answer.node_id != self._leader:
+            raise UnavailableError(
+                f"node {answer.node_id} of cluster {answer.cluster_id} answers in place of node "
+                f"{self._leader}"
+            )
+        nonce = secrets.token_bytes(32)
+        proofs = {
+            role: credential.proof(
+                identity.secret,
+                role,
+                nonces=answer.nonce + nonce,
+                node_id=identity.node_id,
+                incarnation=identity.incarnation,
+                cluster_id=identity.cluster_id,
+            )
+            for role in ("follower", "leader")
+        }
+        request = pb.NodeHello(
+            node_id=identity.node_id,
+            incarnation=identity.incarnation,
+            nonce=nonce,
+            proof=proofs["follower"],
+        )
+        await connection.send(Kind.NODE_HELLO, 0, request)
+        _, reply = await connection.read_frame(Kind.NODE_HELLO_REPLY, pb.NodeHelloReply)
+        _check(reply)
+        credential.check(reply.proof, proofs["leader"])
+
+    async def _write(self, connection: FrameSocket) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._dirty or self._dropped:
+                await connection.send(Kind.POSITIONS, 0, self._positions())
+
+    def _positions(self) -> pb.Positions:
+        message = pb.Positions(dropped=self._dropped[:POSITIONS_MAX])
+        del self._dropped[:POSITIONS_MAX]
+        while self._dirty and len(message.positions) < POSITIONS_MAX:
+            stream_id = next(iter(self._dirty))
+            del self._dirty[stream_id]
+            position = self._following[stream_id].position()
+            if position is not None:
+                message.positions.append(position_to_proto(position))
+        return message
+
+    async def _read(self, connection: FrameSocket) -> None:
+        prefix = await connection.read_prefix()
+        records = await connection.read_head(prefix, Kind.RECORDS, pb.Records)
+        self._heard_at_us = self._now_us()
+        for part in records.parts:
+            data = bytes(await connection.read_exactly(part.length)) if part.length else b""
+            self._take(part, data)
+
+    # Answers.
+
+    def _take(self, part: pb.Records.Part, data: bytes) -> None:
+        replica = self._following.get(part.stream_id)
+        if replica is None:
+            return
+        if part.HasField("error"):
+            self._ask_again(part.stream_id, RETRY_SECONDS)
+            return
+        identity = self._identity
+        answer = answer_from_proto(part, identity.node_id, identity.incarnation)
+        try:
+            step = replica.accept(answer, data, self._now_us())
+        except StorageFullError:
+            self._ask_again(part.stream_id, FULL_RETRY_SECONDS)
+            return
+        except (CorruptBatchError, DivergedError) as error:
+            logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
+            self._ask_again(part.stream_id, RETRY_SECONDS)
+            return
+        except JetstreamError as error:
+            logger.error("replica_offline", stream=replica.stream.full_name, reason=error.message)
+            return
+        if isinstance(step, Ignore) or (isinstance(step, Append) and not step.has_records):
+            return
+        self._accepted(replica)
+        self.touch(part.stream_id)
+
+    def _ask_again(self, stream_id: int, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._restart, stream_id)
+
+    def _restart(self, stream_id: int) -> None:
+        """Make the leader forget what it has answered: it is to answer the same position anew."""
+        if stream_id in self._following:
+            self._dropped.append(stream_id)
+            self.touch(stream_id)
+
+    async def _watch(self) -> None:
+        """Complain about a leader that is silent, whether or not there is a connection."""
+        while True:
+            await asyncio.sleep(SILENCE_MAX_US / 3_000_000)
+            if self._now_us() - self._heard_at_us > SILENCE_MAX_US and self._following:
+                self._heard_at_us = self._now_us()
+                self._silent(list(self._following.values()))
+
+
+def _check(reply: pb.HelloReply | pb.NodeHelloReply) -> None:
+    if reply.HasField("error"):
+        raise from_proto(reply.error)

@@ -1,0 +1,168 @@
+"""Data-plane frames over a raw non-blocking socket, for both ends of every connection.
+
+uvloop has no sendfile, so the socket is ours: heads are written with MSG_MORE, batches go from the
+page cache to the socket by `os.sendfile`, at most TURN_BYTES before other connections get a turn.
+
+One task may read and one may write at a time. Errors: EOFError when the peer has left,
+InvalidRequestError for what is no frame, TimeoutError when the peer takes no byte for
+STALL_SECONDS, OSError for the rest; after any of them the connection is of no use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frames import Kind, Prefix
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.residency import make_resident
+
+TURN_BYTES = 1024 * 1024
+STALL_SECONDS = 30.0
+_READ_BYTES = 64 * 1024
+
+Head = TypeVar("Head", bound=Message)
+
+
+class FrameSocket:
+    """See the module. Owns the socket: `close` it."""
+
+    def __init__(self, sock: socket.socket, frame_bytes_max: int) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._frame_bytes_max = frame_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._received = bytearray()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def shut_down(self) -> None:
+        """Wake whoever reads or writes: the connection has ended."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # It has ended already.
+
+    # Reading.
+
+    async def read_prefix(self) -> Prefix:
+        """The next frame's prefix; its head and tail must be read next."""
+        data = await self.read_exactly(frames.PREFIX_BYTES)
+        return frames.decode_prefix(data, self._frame_bytes_max)
+
+    async def read_head(self, prefix: Prefix, kind: Kind, cls: type[Head]) -> Head:
+        """The head that belongs to `prefix`, which must be of that kind."""
+        if prefix.kind != kind:
+            raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
+        data = await self.read_exactly(prefix.head_length)
+        try:
+            return cls.FromString(bytes(data))
+        except DecodeError as error:
+            raise InvalidRequestError(f"undecodable frame of kind {prefix.kind}") from error
+
+    async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
+        """A frame without tail: its correlation and head."""
+        prefix = await self.read_prefix()
+        if prefix.kind != kind or prefix.tail_length:
+            raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
+        return prefix.correlation, await self.read_head(prefix, kind, cls)
+
+    async def read_exactly(self, count: int) -> bytearray:
+        """The next `count` bytes. What lies beyond the buffered ones is received in place."""
+        data = self._received[:count]
+        del self._received[:count]
+        missing = count - len(data)
+        if missing > _READ_BYTES:
+            data += bytes(missing)
+            with memoryview(data) as view:
+                await self._fill(view[count - missing :])
+            return data
+        while len(data) < count:
+            chunk = await self._loop.sock_recv(self._sock, _READ_BYTES)
+            if not chunk:
+                raise EOFError
+            missing = count - len(data)
+            data += chunk[:missing]
+            self._received += chunk[missing:]
+        return data
+
+    async def _fill(self, view: memoryview) -> None:
+        while view:
+            received = await self._loop.sock_recv_into(self._sock, view)
+            if not received:
+                raise EOFError
+            view = view[received:]
+
+    # Writing.
+
+    async def send(self, kind: Kind, correlation: int, head: Message) -> None:
+        """Send a frame without tail."""
+        await self._write(frames.encode(kind, correlation, head.SerializeToString()), 0)
+
+    async def send_slices(
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
+    ) -> None:
+        """Send a frame whose tail is the slices, back to back, straight from their files."""
+        length = sum(slice_.length for slice_ in slices)
+        data = frames.encode(kind, correlation, head.SerializeToString(), length)
+        # Descriptors of its own: a segment may be deleted, or fall out of a cache, meanwhile.
+        opened: list[int] = []
+        try:
+            for slice_ in slices:
+                opened.append(os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC))
+                await make_resident(opened[-1], slice_.position, slice_.length)
+            await self._write(data, socket.MSG_MORE if slices else 0)
+            for fd, slice_ in zip(opened, slices, strict=True):
+                await self._send_file(fd, slice_.position, slice_.length)
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    async def _write(self, data: bytes, flags: int) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._sock.send(view, flags) :]
+            except BlockingIOError:
+                await self._writable()
+
+    async def _send_file(self, fd: int, position: int, length: int) -> None:
+        end = position + length
+        turn = TURN_BYTES
+        while position < end:
+            try:
+                sent = os.sendfile(self._sock.fileno(), fd, position, min(end - position, turn))
+            except BlockingIOError:
+                await self._writable()
+                turn = TURN_BYTES
+                continue
+            if sent == 0:
+                raise EOFError("the segment was truncated while it was sent")
+            position += sent
+            turn -= sent
+            if turn == 0:
+                await asyncio.sleep(0)
+                turn = TURN_BYTES
+
+    async def _writable(self) -> None:
+        writable: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not writable.done():
+                writable.set_result(None)
+
+        self._loop.add_writer(self._sock.fileno(), wake)
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                await writable
+        finally:
+            self._loop.remove_writer(self._sock.fileno())

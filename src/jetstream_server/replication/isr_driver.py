@@ -1,0 +1,106 @@
+"""Drives the ISR changes that the leaders of this node decide on: ticks, proposals, outcomes.
+
+Only streams that have something to wait for are looked at: a stream whose replicas are all in sync
+and have everything costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    InvalidRequestError,
+    JetstreamError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+    UnknownEpochError,
+)
+from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.replication.isr import IsrChange, Outcome
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+
+TICK_SECONDS = 0.1
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class IsrDriver:
+    """`start`, then `close`."""
+
+    def __init__(
+        self, replicas: Replicas, metadata: MetadataLog, *, now_us: Callable[[], int]
+    ) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._now_us = now_us
+        self._proposals: dict[int, asyncio.Task[None]] = {}
+        self._ticking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def close(self) -> None:
+        tasks = [*self._proposals.values()]
+        if self._ticking is not None:
+            tasks.append(self._ticking)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now_us = self._now_us()
+            for replica in self._replicas:
+                if replica.leadership is not None and _needs_attention(replica):
+                    replica.tick(now_us)
+                    self._consider(replica, now_us)
+
+    def _consider(self, replica: Replica, now_us: int) -> None:
+        stream_id = replica.stream.id
+        if stream_id in self._proposals:
+            return
+        change = replica.propose(now_us)
+        if change is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._propose(replica, change))
+        self._proposals[stream_id] = task
+        task.add_done_callback(lambda _: self._proposals.pop(stream_id, None))
+
+    async def _propose(self, replica: Replica, change: IsrChange) -> None:
+        try:
+            await self._metadata.propose(change.command())
+            outcome = Outcome.ACCEPTED
+        except JetstreamError as error:
+            outcome = outcome_of(error)
+            logger.info(
+                "isr_change_not_made",
+                stream=replica.stream.full_name,
+                outcome=outcome.name.lower(),
+                reason=error.message,
+            )
+        replica.settle(change, outcome, self._now_us())
+
+
+def _needs_attention(replica: Replica) -> bool:
+    """Whether time may change the ISR: somebody is out of it, or behind the leader's log."""
+    stream = replica.stream
+    if len(stream.replicas) == 1:
+        return False
+    return stream.isr != stream.replicas or replica.high_watermark < replica.log.log_end_offset
+
+
+def outcome_of(error: JetstreamError) -> Outcome:
+    """What a refused or failed proposal of an ISR change means to the leader."""
+    if isinstance(error, InvalidRequestError):
+        return Outcome.INELIGIBLE
+    if isinstance(
+        error, PreconditionFailedError | FencedEpochError | UnknownEpochError | StreamNotFoundError
+    ):
+        return Outcome.STALE
+    return Outcome.UNKNOWN

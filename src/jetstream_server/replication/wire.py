@@ -1,0 +1,97 @@
+"""Between the messages of the cores (messages.py) and the frames that carry them. Pure."""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.replication.messages import (
+    Answer,
+    Diverging,
+    FetchRequest,
+    OutOfRange,
+    Records,
+    Standing,
+)
+
+
+def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
+    return pb.Positions.Position(
+        stream_id=request.stream_id,
+        leader_epoch=request.leader_epoch,
+        fetch_offset=request.fetch_offset,
+        last_epoch=request.last_epoch,
+        flushed_offset=request.flushed_offset,
+    )
+
+
+def position_from_proto(
+    position: pb.Positions.Position, follower: int, incarnation: int
+) -> FetchRequest:
+    """The follower and its incarnation are the connection's: they were proven once."""
+    return FetchRequest(
+        stream_id=StreamId(position.stream_id),
+        follower=NodeId(follower),
+        incarnation=incarnation,
+        leader_epoch=position.leader_epoch,
+        fetch_offset=position.fetch_offset,
+        last_epoch=position.last_epoch,
+        flushed_offset=position.flushed_offset,
+    )
+
+
+def answer_to_proto(answer: Answer) -> pb.Records.Part:
+    """The part of a frame; the bytes of `Records.slice` are to follow in its tail."""
+    asked, standing = answer.asked, answer.standing
+    part = pb.Records.Part(
+        stream_id=asked.stream_id,
+        leader_epoch=asked.leader_epoch,
+        fetch_offset=asked.fetch_offset,
+        last_epoch=asked.last_epoch,
+        high_watermark=standing.high_watermark,
+        log_start_offset=standing.log_start_offset,
+        stream_epoch=standing.stream_epoch,
+    )
+    match answer:
+        case Records(slice=LogSlice() as found):
+            part.length = found.length
+        case Diverging():
+            part.diverging_epoch = answer.epoch
+            part.diverging_end_offset = answer.end_offset
+        case OutOfRange():
+            part.out_of_range = True
+    return part
+
+
+def error_to_proto(asked: FetchRequest, error: JetstreamError) -> pb.Records.Part:
+    return pb.Records.Part(
+        stream_id=asked.stream_id,
+        leader_epoch=asked.leader_epoch,
+        fetch_offset=asked.fetch_offset,
+        last_epoch=asked.last_epoch,
+        error=error.to_proto(),
+    )
+
+
+def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) -> Answer:
+    """What a part without error says."""
+    asked = FetchRequest(
+        stream_id=StreamId(part.stream_id),
+        follower=NodeId(follower),
+        incarnation=incarnation,
+        leader_epoch=part.leader_epoch,
+        fetch_offset=part.fetch_offset,
+        last_epoch=part.last_epoch,
+        flushed_offset=0,  # Not part of what an answer is held against.
+    )
+    standing = Standing(part.high_watermark, part.log_start_offset, part.stream_epoch)
+    if part.out_of_range:
+        return OutOfRange(asked, standing)
+    if part.HasField("diverging_epoch"):
+        return Diverging(asked, standing, part.diverging_epoch, part.diverging_end_offset)
+    found = None
+    if part.length:
+        # Where the leader's file has it does not concern the follower.
+        found = LogSlice("", 0, part.length, part.fetch_offset, part.fetch_offset)
+    return Records(asked, standing, found)
