@@ -196,8 +196,6 @@ class NatsLink(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._reason:
-            return  # given up already
         if not self._events.before_feed():
             self.abort("not allowed to receive any more")
             return
@@ -210,7 +208,7 @@ class NatsLink(asyncio.BufferedProtocol):
             return
         for event in events:
             if self._reason:
-                return  # the event before this one made us give up
+                return  # given up already, perhaps because of the event before this one
             if not isinstance(event, Delivery):
                 self._handle(event)
             elif self._accepted:

@@ -75,8 +75,57 @@ async def test_a_lame_duck_is_told_to_stop_before_the_next_server_is_told_to_sta
         assert second.lines == [b"SUB a workers 1\r\n", b"PING\r\n"]
         assert connection.connected_url == two
         await eventually(lambda: first.ended == 1)
+        assert second.connections == 1
     assert got.values == [b"x"]
     assert got.disconnects == ["lame duck"]
+
+
+@on_loop
+async def test_what_is_written_while_a_lame_duck_is_being_closed_goes_to_the_next_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "CLOSE_TIMEOUT_S", 0.2)
+    stuck = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        assert await reader.readline() == b"PING\r\n"
+        writer.write(b"PONG\r\n")
+        await stuck.wait()
+        writer.write(b'INFO {"ldm":true} \r\nPONG\r\n')  # and reads no more
+        await asyncio.Event().wait()
+
+    second = Peer()
+    async with (
+        peer(script) as one,
+        peer(second.script) as two,
+        connected([one, two], random=InOrder()) as connection,
+    ):
+        connection.write(pub("a", bytes(32 * 1024 * 1024)))
+        flushing = asyncio.create_task(connection.flush(5.0))  # its PONG is the scripted one
+        await asyncio.sleep(0.01)
+        stuck.set()
+        await flushing
+        await eventually(lambda: second.connections == 1)
+        await eventually(lambda: connection.connected_url == "")
+        connection.write(pub("ack", b"for a publisher"))
+        await eventually(lambda: b"for a publisher\r\n" in second.lines)
+
+
+@on_loop
+async def test_a_limit_hit_when_subscriptions_are_restored_is_told_to_their_owners() -> None:
+    server = Peer()
+    got = Collector()
+    async with peer(server.script) as url, connected(url, got) as connection:
+        sid = connection.subscribe("a", "", got.deliver, got.refuse)
+        await connection.flush()
+        server.answers_pings = False
+        assert server.writer is not None
+        server.writer.close()
+        await eventually(lambda: server.lines.count(b"SUB a 1\r\n") == 2)
+        server.say(b"-ERR 'maximum subscriptions exceeded'\r\nPONG\r\n")
+        await eventually(lambda: got.reconnects == 1)
+        assert [refused for refused, _ in got.refusals] == [sid]
 
 
 @on_loop
@@ -170,16 +219,24 @@ async def test_what_is_kept_while_no_server_is_there_is_bounded() -> None:
 
 
 @on_loop
-async def test_close_does_not_wait_for_ever_for_a_server_that_does_not_read(
+async def test_close_gives_up_on_a_server_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keeper, "CLOSE_TIMEOUT_S", 0.1)
+    closed, over = asyncio.Event(), asyncio.Event()
+    received = 0
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
         await accept(reader, writer)
         assert await reader.readline() == b"PING\r\n"
         writer.write(b"PONG\r\n")
-        await asyncio.Event().wait()
+        await closed.wait()
+        try:
+            while data := await reader.read(65536):
+                received += len(data)
+        finally:
+            over.set()
 
     async with peer(script) as url:
         connection = NatsConnection([url])
@@ -187,6 +244,9 @@ async def test_close_does_not_wait_for_ever_for_a_server_that_does_not_read(
         connection.write(pub("a", bytes(32 * 1024 * 1024)))
         async with asyncio.timeout(2.0):
             await connection.close()
+        closed.set()
+        await over.wait()
+    assert received < 32 * 1024 * 1024
 
 
 @on_loop
