@@ -56,14 +56,14 @@ class Report:
             self._print_table(Console())
 
     def _print_table(self, console: Console) -> None:
-        table = Table(title=f"{self.benchmark}: messages per second, medians")
+        table = Table(title=f"{self.benchmark}: thousands of messages per second, medians")
         for column in ("size", "ours", "peer", "ratio", "ours: runs", "peer: runs"):
             table.add_column(column, justify="right", no_wrap=True)
         for result in self.results:
             table.add_row(
                 f"{result['size']} B",
-                f"{result['ours']:,}",
-                f"{result['peer']:,}",
+                _thousands(result["ours"]),
+                _thousands(result["peer"]),
                 f"{result['ratio']:.2f} ×",
                 _spread(result["ours_runs"]),
                 _spread(result["peer_runs"]),
@@ -76,7 +76,11 @@ class Report:
 
 
 def _spread(runs: list[int]) -> str:
-    return f"{min(runs):,}–{max(runs):,}"
+    return f"{_thousands(min(runs))}–{_thousands(max(runs))}"
+
+
+def _thousands(rate: int) -> str:
+    return f"{rate / 1000:,.0f}"
 
 
 def environment() -> dict[str, str]:
