@@ -222,9 +222,9 @@ class Server:
             self._replicas, self._metadata, identity, now_us=_now_us, clock_us=_clock_us
         )
         self._stack.push_async_callback(self._following.close)
-        self._replicas.roles.append(self._following)
+        isr_driver = IsrDriver(self._metadata, now_us=_now_us)
+        self._replicas.roles += [self._following, isr_driver]
         self._replicas.begin(incarnation)
-        isr_driver = IsrDriver(self._replicas, self._metadata, now_us=_now_us)
         isr_driver.start()
         self._stack.push_async_callback(isr_driver.close)
 

@@ -22,7 +22,6 @@ from jetstream_protocol.errors import (
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.replication.isr import IsrChange, Outcome
 from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.replicas import Replicas
 
 TICK_SECONDS = 0.1
 
@@ -32,17 +31,25 @@ logger = structlog.get_logger("jetstream.replication")
 class IsrDriver:
     """`start`, then `close`."""
 
-    def __init__(
-        self, replicas: Replicas, metadata: MetadataLog, *, now_us: Callable[[], int]
-    ) -> None:
-        self._replicas = replicas
+    def __init__(self, metadata: MetadataLog, *, now_us: Callable[[], int]) -> None:
         self._metadata = metadata
         self._now_us = now_us
+        self._led: dict[Replica, None] = {}  # leaderships of streams with several replicas
         self._proposals: dict[int, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    def role_changed(self, replica: Replica) -> None:
+        """A RoleListener: only leaderships over other replicas are ticked."""
+        if replica.leadership is not None and len(replica.stream.replicas) > 1:
+            self._led[replica] = None
+        else:
+            self._led.pop(replica, None)
+
+    def flushed(self, replica: Replica) -> None:
+        """Of no concern to the ISR."""
 
     async def close(self) -> None:
         tasks = [*self._proposals.values()]
@@ -56,8 +63,8 @@ class IsrDriver:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now_us = self._now_us()
-            for replica in self._replicas:
-                if replica.leadership is not None and _needs_attention(replica):
+            for replica in tuple(self._led):
+                if _needs_attention(replica):
                     replica.tick(now_us)
                     self._consider(replica, now_us)
 
@@ -90,8 +97,6 @@ class IsrDriver:
 def _needs_attention(replica: Replica) -> bool:
     """Whether time may change the ISR: somebody is out of it, or behind the leader's log."""
     stream = replica.stream
-    if len(stream.replicas) == 1:
-        return False
     return stream.isr != stream.replicas or replica.high_watermark < replica.log.log_end_offset
 
 
