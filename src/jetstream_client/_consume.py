@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from jetstream_client._messages import Message, Messages
 from jetstream_client._types import Position
-from jetstream_protocol.errors import OffsetOutOfRangeError
+from jetstream_protocol.errors import JetstreamError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -111,9 +111,12 @@ class AsyncConsumer:
             # Retention was quicker than our first fetch: the earliest record is a later one now.
             self._next_offset = max(error.log_start_offset, self._next_offset)
             return await self.next_messages()
-        except BaseException:
-            if ahead.done():
-                self._ahead = None  # Asked again, the fetch is tried again.
+        except asyncio.CancelledError:
+            if self._closed and ahead.cancelled() and not _is_cancelled():
+                return None  # Closed while somebody waits in it: that is an end, not a failure.
+            raise
+        except JetstreamError:
+            self._ahead = None  # Asked again, the fetch is tried again.
             raise
         self._next_offset = messages.next_offset
         self._last_epoch = messages.last_epoch
@@ -147,6 +150,12 @@ class AsyncConsumer:
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the task that is running."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _retrieve(task: asyncio.Future[Messages]) -> None:

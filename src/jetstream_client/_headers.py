@@ -89,8 +89,10 @@ def outgoing(headers: HeadersLike | None) -> list[tuple[str, str]]:
 
 def check_value(what: str, value: str) -> None:
     """Raise InvalidRequestError unless `value` survives the trip through a header unaltered."""
-    if "\r" in value or "\n" in value:
-        raise InvalidRequestError(f"{what} holds a line break, which NATS headers cannot carry")
+    if "\r" in value or "\n" in value or "\0" in value:
+        raise InvalidRequestError(
+            f"{what} holds a line break or NUL, which NATS headers cannot carry"
+        )
     if value != value.strip():
         raise InvalidRequestError(
             f"{what} begins or ends with white space, which NATS headers do not keep"

@@ -16,11 +16,16 @@ AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MIN_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_MAX_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_datetime(timestamp_us: int) -> datetime:
-    """Aware, UTC, exact to the microsecond (a float of seconds would not be)."""
-    return _EPOCH + timedelta(microseconds=timestamp_us)
+    """Aware, UTC, exact to the microsecond (a float of seconds would not be).
+
+    Producers may give any 64-bit number: what no datetime can hold becomes the nearest it can.
+    """
+    return _EPOCH + timedelta(microseconds=min(max(timestamp_us, _MIN_US), _MAX_US))
 
 
 def to_timestamp_us(moment: datetime) -> int:

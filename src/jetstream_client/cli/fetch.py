@@ -64,12 +64,14 @@ def _print(
     if count_max is not None and isinstance(position, int) and not follow:
         # No need to read ahead of what is wanted.
         messages = client.fetch(stream, position, max_messages=count_max)
-        sys.stdout.write("".join(map(line, messages)))
+        sys.stdout.writelines(map(line, messages))
         return
     left = count_max
     with client.consume(stream, position, end=end) as consumer:
         for messages in consumer.batches():
-            sys.stdout.write("".join(map(line, islice(messages, left))))
+            # Line by line: unbuffered (PYTHONUNBUFFERED), Python drops the rest of one long write
+            # when the reader leaves in the middle, without a word.
+            sys.stdout.writelines(map(line, islice(messages, left)))
             sys.stdout.flush()  # Whoever follows wants to see it now.
             if left is not None:
                 left -= min(left, len(messages))

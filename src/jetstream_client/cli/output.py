@@ -34,8 +34,8 @@ def _json_value(value: object) -> object:
 
 
 def timestamp_text(moment: datetime) -> str:
-    """RFC 3339 with microseconds, always as many: text that sorts as time does."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """A UTC moment as RFC 3339 with microseconds, always: text that sorts as time does."""
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def stream_row(stream: Stream) -> dict[str, Any]:

@@ -1,0 +1,69 @@
+"""What people write as servers becomes addresses, or one clear refusal."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
+from jetstream_client._config import parse_address
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("localhost:9292", "localhost:9292"),
+        ("localhost", "localhost:9292"),
+        ("10.0.0.1:19", "10.0.0.1:19"),
+        ("[::1]:9000", "[::1]:9000"),
+        ("[::1]", "[::1]:9292"),
+    ],
+)
+def test_an_address_is_host_and_port_with_a_default(written: str, address: str) -> None:
+    assert parse_address(written) == address
+
+
+@pytest.mark.parametrize(
+    "written", ["", ":", "host:", ":9292", "host:0", "host:65536", "host:http", "::1", "http://h:1"]
+)
+def test_what_is_no_address_is_refused(written: str) -> None:
+    with pytest.raises(InvalidRequestError, match="invalid server"):
+        parse_address(written)
+
+
+def test_servers_may_be_a_comma_list_or_a_list() -> None:
+    expected = ("a:1", "b:9292")
+    assert ClientConfig.of("a:1, b").servers == expected
+    assert ClientConfig.of(["a:1", "b"]).servers == expected
+
+
+def test_without_servers_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETSTREAM_SERVERS", "a:1,b:2")
+    assert ClientConfig.of().servers == ("a:1", "b:2")
+    monkeypatch.delenv("JETSTREAM_SERVERS")
+    assert ClientConfig.of().servers == ("localhost:9292",)
+
+
+def test_an_empty_list_of_servers_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no server given"):
+        ClientConfig.of([])
+
+
+@pytest.mark.parametrize("setting", [{"timeout": 0.0}, {"in_flight_max": 0}])
+def test_impossible_settings_are_refused(setting: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequestError, match="must be positive"):
+        ClientConfig(**setting)  # type: ignore[arg-type]
+
+
+def test_a_configuration_survives_pickling() -> None:
+    config = ClientConfig.of(
+        "a:1", nats="nats://b:2", nats_options=NatsOptions(user="u", password="p"), timeout=3
+    )
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_secrets_are_not_shown() -> None:
+    options = NatsOptions(user="u", password="hush-1", token="hush-2")
+    shown = repr(ClientConfig.of("a:1", nats="nats://u:hush-3@b:2", nats_options=options))
+    assert "hush" not in shown

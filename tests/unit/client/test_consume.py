@@ -1,0 +1,178 @@
+"""A consumer's position: where it begins, ends, and what it does when a fetch fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from jetstream_client import (
+    AsyncConsumer,
+    Messages,
+    OffsetOutOfRangeError,
+    Position,
+    UnavailableError,
+)
+from jetstream_client._messages import Cutter
+from tests.support.loops import on_loop
+from tests.unit.client.batches import numbered
+
+
+class Log:
+    """A stream of numbered records, fetched three at a time."""
+
+    def __init__(self, start: int = 0, high_watermark: int = 10) -> None:
+        self.start = start
+        self.high_watermark = high_watermark
+        self.asked: list[int] = []
+        self.failures: list[Exception] = []
+        self.on_fetch: Callable[[], None] = lambda: None
+
+    async def fetch(
+        self, offset: int, last_epoch: int, end: int | None, max_wait: float
+    ) -> Messages:
+        self.asked.append(offset)
+        self.on_fetch()
+        if self.failures:
+            raise self.failures.pop()
+        if offset < self.start:
+            raise OffsetOutOfRangeError("gone", self.start, self.high_watermark)
+        if offset >= self.high_watermark:
+            await asyncio.sleep(max_wait)
+        cutter = Cutter("orders", offset, end=end, count_max=3)
+        cutter.add(numbered(self.high_watermark - self.start, self.start))
+        return cutter.messages()
+
+    async def resolve(self, position: Position) -> int:
+        if position == "earliest":
+            return self.start
+        if position == "latest":
+            return self.high_watermark
+        assert isinstance(position, int)
+        return position
+
+    def consume(
+        self, start: Position = "earliest", end: Position | None = "latest"
+    ) -> AsyncConsumer:
+        return AsyncConsumer(self.fetch, self.resolve, start, end)
+
+
+async def offsets(consumer: AsyncConsumer) -> list[int]:
+    return [message.offset async for message in consumer]
+
+
+@on_loop
+async def test_every_record_comes_once_and_in_order() -> None:
+    assert await offsets(Log().consume()) == list(range(10))
+
+
+@on_loop
+async def test_it_stops_before_the_end_that_was_asked_for() -> None:
+    assert await offsets(Log().consume(2, 7)) == [2, 3, 4, 5, 6]
+
+
+@on_loop
+async def test_latest_is_settled_when_reading_begins() -> None:
+    log = Log()
+    log.on_fetch = lambda: setattr(log, "high_watermark", 20)
+    assert await offsets(log.consume()) == list(range(10))
+
+
+@on_loop
+async def test_entering_settles_where_it_begins() -> None:
+    log = Log()
+    async with log.consume("latest", None) as consumer:
+        log.high_watermark = 12
+        assert consumer.position == 10
+        assert [(await anext(consumer)).offset for _ in range(2)] == [10, 11]
+        assert consumer.position == 12
+
+
+@on_loop
+async def test_the_next_records_are_fetched_while_these_are_handed_out() -> None:
+    log = Log()
+    async with log.consume() as consumer:
+        await anext(consumer)
+        await asyncio.sleep(0)
+        assert log.asked == [0, 3]
+
+
+@on_loop
+async def test_earliest_follows_retention_until_the_first_record() -> None:
+    log = Log(start=0)
+    consumer = log.consume()
+    await consumer.begin()
+    log.start = 4
+    assert await offsets(consumer) == [4, 5, 6, 7, 8, 9]
+
+
+@on_loop
+async def test_a_reader_that_retention_overtook_is_told_never_moved() -> None:
+    log = Log()
+    async with log.consume() as consumer:
+        for _ in range(6):
+            await anext(consumer)
+        log.start = 9
+        with pytest.raises(OffsetOutOfRangeError):
+            await offsets(consumer)
+        assert consumer.position == 6
+
+
+@on_loop
+async def test_an_offset_below_the_start_is_refused() -> None:
+    with pytest.raises(OffsetOutOfRangeError):
+        await offsets(Log(start=5).consume(2))
+
+
+@on_loop
+async def test_an_offset_far_beyond_the_end_is_refused_not_waited_for() -> None:
+    log = Log()
+    log.failures.append(OffsetOutOfRangeError("beyond", 0, 10))
+    with pytest.raises(OffsetOutOfRangeError):
+        await offsets(log.consume(99))
+
+
+@on_loop
+async def test_after_a_failure_reading_goes_on_where_it_was() -> None:
+    log = Log()
+    log.failures.append(UnavailableError("for a moment"))
+    consumer = log.consume()
+    with pytest.raises(UnavailableError):
+        await anext(consumer)
+    assert await offsets(consumer) == list(range(10))
+
+
+@on_loop
+async def test_waiting_with_a_timeout_loses_nothing() -> None:
+    log = Log()
+    async with log.consume(9, None) as consumer:
+        assert (await anext(consumer)).offset == 9
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(consumer), 0.01)
+        asked = list(log.asked)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(consumer), 0.01)
+        assert log.asked == asked  # the same fetch is waited for
+
+
+@on_loop
+async def test_closing_gives_up_the_fetch_under_way() -> None:
+    log = Log()
+    consumer = log.consume(10, None)
+    waiting = asyncio.ensure_future(anext(consumer, None))
+    await asyncio.sleep(0.01)
+    await consumer.aclose()
+    assert await waiting is None
+    assert await anext(consumer, None) is None
+
+
+@on_loop
+async def test_cancelling_whoever_waits_is_not_swallowed() -> None:
+    consumer = Log().consume(10, None)
+    waiting = asyncio.ensure_future(anext(consumer, None))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await consumer.aclose()

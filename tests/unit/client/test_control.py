@@ -1,0 +1,109 @@
+"""Which failures are tried again, where, and what a caller is told when none is left."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc import aio
+
+from jetstream_client import (
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    PermissionDeniedError,
+    StreamExistsError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_client._control import LostCallError, next_step, outcome, to_error
+from jetstream_protocol.generated import common_pb2
+
+
+def failed(
+    status: grpc.StatusCode, details: str = "", error: JetstreamError | None = None
+) -> aio.AioRpcError:
+    trailers = aio.Metadata()
+    if error is not None:
+        trailers.add("jetstream-error-bin", error.to_proto().SerializeToString())
+    return aio.AioRpcError(status, aio.Metadata(), trailers, details)
+
+
+def test_the_servers_own_error_wins() -> None:
+    sent = OffsetOutOfRangeError("gone", 5, 9)
+    error = to_error(failed(grpc.StatusCode.OUT_OF_RANGE, "gone", sent), "a:1")
+    assert isinstance(error, OffsetOutOfRangeError)
+    assert (error.message, error.log_start_offset, error.high_watermark) == ("gone", 5, 9)
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "cls"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", LostCallError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "", LostCallError),
+        (grpc.StatusCode.CANCELLED, "", LostCallError),
+        (grpc.StatusCode.UNIMPLEMENTED, "", InvalidRequestError),
+        (grpc.StatusCode.PERMISSION_DENIED, "no", PermissionDeniedError),
+        (grpc.StatusCode.DATA_LOSS, "?", InternalError),
+    ],
+)
+def test_a_status_without_an_error_is_read_as_what_it_can_mean(
+    status: grpc.StatusCode, details: str, cls: type[JetstreamError]
+) -> None:
+    assert type(to_error(failed(status, details), "a:1")) is cls
+
+
+def test_an_undecodable_error_is_an_internal_one() -> None:
+    trailers = aio.Metadata(("jetstream-error-bin", b"\xff\xff"))
+    error = aio.AioRpcError(grpc.StatusCode.INTERNAL, aio.Metadata(), trailers)
+    assert isinstance(to_error(error, "a:1"), InternalError)
+
+
+def test_what_is_not_retriable_is_final() -> None:
+    assert next_step(StreamExistsError("no"), 1, 0.5) is None
+    assert next_step(UnknownOutcomeError("?"), 1, 0.5) is None
+
+
+def test_a_server_that_is_not_there_is_followed_by_the_next_after_a_while() -> None:
+    waits = [next_step(UnavailableError("no"), attempt, 1.0) for attempt in (1, 2, 3, 20)]
+    assert [step.wait for step in waits if step] == [0.05, 0.1, 0.2, 1.0]
+    assert all(step is not None and step.address is None for step in waits)
+
+
+def test_waits_differ_between_clients() -> None:
+    shortest, longest = (next_step(UnavailableError("no"), 5, chance) for chance in (0.0, 1.0))
+    assert shortest is not None
+    assert longest is not None
+    assert shortest.wait == longest.wait / 2
+
+
+def test_a_redirect_is_followed_at_once_but_not_forever() -> None:
+    error = NotLeaderError("no", common_pb2.NodeAddress(grpc="b:2"))
+    first, late = next_step(error, 1, 0.5), next_step(error, 9, 0.5)
+    assert first is not None
+    assert (first.address, first.wait) == ("b:2", 0.0)
+    assert late is not None
+    assert late.wait > 0
+
+
+def test_a_change_that_may_have_happened_has_an_unknown_outcome() -> None:
+    told = outcome(LostCallError("a:1 did not answer in time"), "creating x", True, lost=True)
+    assert isinstance(told, UnknownOutcomeError)
+    assert "may or may not have been done" in told.message
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "lost"),
+    [
+        (UnavailableError("cannot reach a:1"), True, False),  # nothing was ever sent
+        (LostCallError("timed out"), False, True),  # reading changes nothing
+        (StreamExistsError("no"), True, True),  # a definite answer
+    ],
+)
+def test_every_other_error_is_told_as_it_is(
+    error: JetstreamError, changes: bool, lost: bool
+) -> None:
+    assert outcome(error, "creating x", changes, lost) is error

@@ -1,0 +1,125 @@
+"""How many acknowledgements a publish waits for follows from what the registry knows."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from jetstream_client import InvalidRequestError, NoStreamError, Stream
+from jetstream_client._feeds import Feed, Feeds
+from tests.support.loops import on_loop
+
+
+def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
+    return Stream(
+        id=1,
+        name=name,
+        subject="a.>",
+        group=group,
+        replication_factor=1,
+        min_insync_replicas=1,
+        flush="group",
+        acks=acks,
+        replicas=(0,),
+        leader=0,
+        leader_epoch=0,
+        stream_epoch=0,
+        isr=(0,),
+        elr=(),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def names(*expected: str) -> frozenset[str]:
+    return frozenset(expected)
+
+
+def test_every_stream_outside_a_group_answers() -> None:
+    feed = Feed.of([stream("a"), stream("b")])
+    assert feed.wanted("a.x", "all") == (names("a"), names("b"))
+
+
+def test_one_stream_of_each_group_answers() -> None:
+    feed = Feed.of([stream("a", "g"), stream("b", "g"), stream("c", "h"), stream("d")])
+    assert feed.wanted("a.x", "all") == (names("d"), names("a", "b"), names("c"))
+
+
+@pytest.mark.parametrize("acks", ["off", "envelope"])
+def test_streams_that_do_not_acknowledge_are_not_waited_for(acks: str) -> None:
+    feed = Feed.of([stream("a"), stream("quiet", acks=acks)])
+    assert feed.wanted("a.x", "all") == (names("a"),)
+    assert not feed.is_covered_by(feed.wanted("a.x", "all"))
+    with pytest.raises(InvalidRequestError, match="does not acknowledge"):
+        feed.wanted("a.x", ["quiet"])
+
+
+def test_where_no_stream_acknowledges_waiting_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="ack_level='none'"):
+        Feed.of([stream("quiet", acks="off")]).wanted("a.x", "all")
+
+
+def test_named_streams_are_waited_for_and_no_others() -> None:
+    feed = Feed.of([stream("a"), stream("b"), stream("c", "g"), stream("d", "g")])
+    assert feed.wanted("a.x", ["b"]) == (names("b"),)
+    assert feed.wanted("a.x", ["c", "d"]) == (names("c", "d"),)
+    assert not feed.is_covered_by(feed.wanted("a.x", ["b"]))
+    assert feed.is_covered_by(feed.wanted("a.x", ["a", "b", "c"]))
+
+
+def test_a_name_that_does_not_listen_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(NoStreamError, match="'z'"):
+        Feed.of([stream("a")]).wanted("a.x", ["a", "z"])
+
+
+@pytest.mark.parametrize("acks", ["some", []])
+def test_acks_that_say_nothing_are_refused(acks: str | list[str]) -> None:
+    with pytest.raises(InvalidRequestError, match="say 'all', 'any' or stream names"):
+        Feed.of([stream("a")]).wanted("a.x", acks)
+
+
+class FakeRegistry:
+    def __init__(self, *streams: Stream) -> None:
+        self.streams = list(streams)
+        self.calls = 0
+
+    async def streams_on(self, subject: str) -> list[Stream]:
+        self.calls += 1
+        await asyncio.sleep(0)
+        return self.streams
+
+
+@on_loop
+async def test_publishers_of_one_subject_share_one_question() -> None:
+    registry = FakeRegistry(stream("a"))
+    feeds = Feeds(registry.streams_on)
+    await asyncio.gather(*[feeds.ask("a.x") for _ in range(100)])
+    assert registry.calls == 1
+    assert feeds.known("a.x") is not None
+
+
+@on_loop
+async def test_that_no_stream_listens_is_never_remembered() -> None:
+    registry = FakeRegistry()
+    feeds = Feeds(registry.streams_on)
+    with pytest.raises(NoStreamError, match=r"create one, for example on a\.>"):
+        await feeds.ask("a.x")
+    registry.streams.append(stream("a"))
+    assert (await feeds.ask("a.x")).expectations == (names("a"),)
+
+
+@on_loop
+async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
+    registry = FakeRegistry(stream("a"))
+    with pytest.raises(InvalidRequestError, match="wildcard"):
+        await Feeds(registry.streams_on).ask("a.*")
+    assert registry.calls == 0
+
+
+@on_loop
+async def test_what_is_known_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = Feeds(FakeRegistry(stream("a")).streams_on)
+    monkeypatch.setattr("jetstream_client._feeds.FRESH_SECONDS", -1.0)
+    await feeds.ask("a.x")
+    assert feeds.known("a.x") is None
