@@ -33,8 +33,8 @@ from jetstream_protocol.errors import InvalidRequestError
 
 ENVIRONMENT_PREFIX = "JETSTREAM_"
 NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
-# Read by the SDK and by the start-up code, not configuration keys.
-OTHER_VARIABLES = {NODE_ID_VARIABLE, "JETSTREAM_SERVERS", "JETSTREAM_NATS_SERVERS"}
+# Read by the SDK, the start-up code and scripts/cluster; not configuration keys.
+OTHER_VARIABLES = {NODE_ID_VARIABLE, "JETSTREAM_SERVERS", "JETSTREAM_CLUSTER_FOLDER"}
 
 PORT_BASE_DEFAULT = 9292
 PORTS = ("grpc", "data", "raft", "http")
