@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -90,9 +93,44 @@ async def test_after_a_restart_every_subscription_is_back_before_on_reconnect() 
     assert got.values == [b"written while there was no server", b"1", b"2", b"3"]
     assert (counters.connects, counters.disconnects) == (2, 1)
     assert (counters.reconnects, counters.suspected_gaps) == (1, 1)
+    assert counters.gap_ms > 0
+    assert [each["gap_ms"] for each in logs if each["event"] == "nats_connected"] == [
+        0,
+        counters.gap_ms,
+    ]
     assert [each["suspected_gap"] for each in logs if each["event"] == "nats_disconnected"] == [
         True
     ]
+
+
+def flood(port: int, values: list[bytes]) -> None:
+    """Publish from a thread, which a blocked loop does not hold up."""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.recv(65536)
+        sock.sendall(b'CONNECT {"verbose":false}\r\n')
+        for value in values:
+            sock.sendall(pub("a", value))
+        sock.sendall(b"PING\r\n")
+        sock.recv(10)
+
+
+@on_loop
+async def test_a_loop_that_blocked_until_nats_dropped_us_as_slow_is_a_counted_gap() -> None:
+    got = Collector()
+    with NatsServer("max_pending: 1MB, max_payload: 1MB, write_deadline: 200ms") as server:
+        async with connected(server.url, got) as connection:
+            connection.subscribe("a", "", got.deliver)
+            await connection.flush()
+            values = [b"%d:" % number + bytes(500_000) for number in range(100)]
+            flooding = threading.Thread(target=flood, args=(server.port, values))
+            flooding.start()
+            time.sleep(1.0)  # noqa: ASYNC251  the blocked loop is what this is about
+            await eventually(lambda: got.reconnects == 1)
+            flooding.join()
+            assert connection.counters.suspected_gaps == 1
+            assert len(got.values) < len(values)
+            connection.write(pub("a", b"back"))
+            await eventually(lambda: got.values[-1:] == [b"back"])
 
 
 @on_loop

@@ -56,7 +56,8 @@ class ConnectionCounters:
     """A snapshot, since the connection object was made.
 
     messages_dropped: arrived for a subscription that had just ended or was paused.
-    writes_refused: dropped because too much was waiting.
+    writes_refused: dropped because too much was waiting. gap_ms: how long, in all, there were
+    subscriptions but no server that had confirmed them, until the last reconnection.
     """
 
     messages: int = 0
@@ -68,6 +69,7 @@ class ConnectionCounters:
     disconnects: int = 0
     reconnects: int = 0
     suspected_gaps: int = 0
+    gap_ms: int = 0
     subscriptions_refused: int = 0
     publishes_refused: int = 0
 
@@ -109,6 +111,7 @@ class NatsConnection:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._max_payload = 0
+        self._gap_since: float | None = None
         self._counts = dict.fromkeys(ConnectionCounters.__dataclass_fields__, 0)
 
     # Living.
@@ -287,17 +290,28 @@ class NatsConnection:
             return  # lost again; the caller sees that too
         self._listening.set()
         again = self._counts["connects"] > 0
+        gap_ms = self._end_gap()
         self._counts["connects"] += 1
         log.info(
             "nats_connected",
             server=link.address.url,
             subscriptions=len(self._subscriptions),
             again=again,
+            gap_ms=gap_ms,
         )
         if again:
             self._counts["reconnects"] += 1
             if self._on_reconnect is not None:
                 self._on_reconnect()
+
+    def _end_gap(self) -> int:
+        """How many milliseconds the gap that ends now was long; 0 if there was none."""
+        if self._gap_since is None:
+            return 0
+        gap_ms = round(1000 * (asyncio.get_running_loop().time() - self._gap_since))
+        self._gap_since = None
+        self._counts["gap_ms"] += gap_ms
+        return gap_ms
 
     def _subscribe_all(self, link: NatsLink) -> None:
         active = self._subscriptions.active()
@@ -323,8 +337,10 @@ class NatsConnection:
         self._listening.clear()
         reason = link.lost.result()
         gap = len(self._subscriptions) > 0
+        if gap:
+            self._gap_since = asyncio.get_running_loop().time()
+            self._counts["suspected_gaps"] += 1
         self._counts["disconnects"] += 1
-        self._counts["suspected_gaps"] += gap
         log.warning(
             "nats_disconnected",
             server=link.address.url,

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
+from jetstream_server.ingest.dial import dial
 from jetstream_server.ingest.handshake import LinkOptions, connect_line, upgrades_to_tls
 from jetstream_server.ingest.parser import (
     Delivery,
@@ -111,8 +112,7 @@ class NatsLink(asyncio.BufferedProtocol):
         first = options.tls_handshake_first
         await self._loop.create_connection(
             lambda: self,
-            address.host,
-            address.port,
+            sock=await dial(address.host, address.port, options.connect_timeout_s),
             ssl=options.tls_context() if first else None,
             server_hostname=address.tls_name if first else None,
         )
