@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jetstream_protocol.batch import BatchHeader
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import index_name, segment_name
-from jetstream_protocol.logfiles.scan import walk
+from jetstream_protocol.logfiles.scan import skim, walk
 from jetstream_server.log.disk import Disk, is_full
 from jetstream_server.log.index import Index
 
@@ -93,6 +93,13 @@ class Segment:
         except CorruptBatchError as error:
             raise CorruptBatchError(error.reason, self.path, error.position) from error
 
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch that begins there. CorruptBatchError names the file."""
+        try:
+            return decode_header(self.read(position, HEADER_BYTES))
+        except CorruptBatchError as error:
+            raise CorruptBatchError(error.reason, self.path, position) from error
+
     # Looking up.
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
@@ -110,15 +117,14 @@ class Segment:
         index = self.index
         slot = index.slot_of_offset(offset)
         expected, start, _ = index.entry(slot) if slot >= 0 else (self.base_offset, 0, 0)
-        for position, header in self.headers(start, size):
-            if header.base_offset != expected:
-                raise CorruptBatchError(
-                    f"batch at offset {header.base_offset} where {expected} is next",
-                    self.path, position,
-                )  # fmt: skip
-            if header.next_offset > offset:
-                return position, header
-            expected = header.next_offset
+        try:
+            for position, _, next_offset in skim(
+                self.read, start, size, expected, chunk_bytes=_SEEK_BYTES
+            ):
+                if next_offset > offset:
+                    return position, self.header_at(position)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(error.reason, self.path, error.position) from error
         raise CorruptBatchError(f"batches end before offset {offset}", self.path, size)
 
     def slice_from(
@@ -137,14 +143,27 @@ class Segment:
             entry_offset, entry_position, _ = index.entry(slot)
             if entry_position > end:
                 end, end_offset = entry_position, entry_offset
+        end, end_offset = self._extend(end, end_offset, min(reach, size), limit_offset)
+        return LogSlice(self.path, position, end - position, header.base_offset, end_offset)
+
+    def _extend(self, end: int, end_offset: int, reach: int, limit_offset: int) -> tuple[int, int]:
+        """Move (end, end offset) over the whole batches behind that fit in both bounds."""
+        last, before = (end, end_offset), (end, end_offset)
         try:
-            for _, following in self.headers(end, size):
-                if end + following.length > reach or following.next_offset > limit_offset:
+            for _, following, next_offset in skim(
+                self.read, end, self.size, end_offset, chunk_bytes=_SEEK_BYTES
+            ):
+                if following > reach or next_offset > limit_offset:
                     break
-                end, end_offset = end + following.length, following.next_offset
+                last, before = (following, next_offset), last
         except CorruptBatchError:
             pass  # What lies before it is good; whoever reads on from there is told.
-        return LogSlice(self.path, position, end - position, header.base_offset, end_offset)
+        if last != before:
+            try:
+                self.header_at(before[0])
+            except CorruptBatchError:
+                return before
+        return last
 
     def first_timestamp(self) -> int | None:
         """Append timestamp of the first batch; None: no batch."""

@@ -384,7 +384,7 @@ def test_deleted_log_leaves_nothing(log: CommitLog, directory: str) -> None:
     log.close(clean=True)
     log.delete()
     assert not Path(directory).exists()
-    with pytest.raises(StorageError, match="deleted"):
+    with pytest.raises(StorageError, match="is offline"):
         append(log, 1)
 
 

@@ -159,6 +159,15 @@ def test_truncate_for_which_there_is_no_room_changes_nothing(
     assert values_of(reopen(disk)) == expected(3)
 
 
+def test_reset_for_which_there_is_no_room_changes_nothing(disk: FaultyDisk, log: CommitLog) -> None:
+    append(log, 9)
+    log.flush()
+    disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        log.reset(50)
+    assert (log.log_end_offset, log.offline_reason, values_of(log)) == (9, "", expected(9))
+
+
 def test_retention_frees_segments_even_when_the_disk_is_full(
     disk: FaultyDisk, log: CommitLog
 ) -> None:

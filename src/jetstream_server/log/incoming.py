@@ -1,0 +1,47 @@
+"""What a follower checks before it appends the bytes of another log (design 7).
+
+**safety** Offsets, epochs, lengths and both CRCs: the sender may have truncated and appended
+again between choosing a range and writing it to the socket, or its disk may have rotted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jetstream_protocol.batch import BatchHeader, decode_header
+from jetstream_protocol.errors import DivergedError
+from jetstream_protocol.logfiles.scan import Tail, check_body
+
+
+def check_incoming(data: bytes, tail: Tail, leader_epoch_max: int | None) -> list[BatchHeader]:
+    """The headers of the batches `data` is made of, all of which continue the log at `tail`.
+
+    leader_epoch_max: the epoch the bytes were asked for under; None: any. Raises
+    CorruptBatchError when they are not whole valid batches, DivergedError when they do not
+    continue the log.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(data):
+        header = decode_header(data, position)
+        check_body(data, position, header, position)
+        problem = tail.problem(header)
+        if not problem and leader_epoch_max is not None and header.leader_epoch > leader_epoch_max:
+            problem = f"leader epoch {header.leader_epoch}, asked for under {leader_epoch_max}"
+        if problem:
+            raise DivergedError(problem, tail.leader_epoch, tail.offset)
+        tail.advance(header)
+        headers.append(header)
+        position += header.length
+    return headers
+
+
+def count_fitting(headers: Sequence[BatchHeader], room: int) -> int:
+    """How many of the batches go into `room` bytes; always the first."""
+    count = 0
+    for header in headers:
+        room -= header.length
+        if room < 0 and count:
+            break
+        count += 1
+    return count

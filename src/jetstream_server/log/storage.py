@@ -1,0 +1,151 @@
+"""The files of one log: which there are, what of them is synced, and what the checkpoint says.
+
+Knows nothing of epochs, watermarks or failure policy: that is the commit log's, which owns one of
+these. Every change leaves the files in a state that recovery reads as the log before or after it.
+
+Two lists say what awaits its sync. The loop thread adds to them only *after* what is to be synced
+was done; `sync`, on the flusher thread, empties them only *after* its caller chose the offset to
+reach. So nothing below that offset can be missed.
+
+Methods raise OSError, and CorruptBatchError where they read.
+"""
+
+from __future__ import annotations
+
+from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
+from jetstream_server.log.checkpoint import write_log_checkpoint
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.recovery import Recovered
+from jetstream_server.log.segment import Segment
+from jetstream_server.log.segments import Segments
+
+
+class LogStorage:
+    """See the module. `checkpoint` is the one on disk, as far as it is believed."""
+
+    __slots__ = (
+        "_disk", "_exists", "_interval_bytes", "_unsynced_directories", "_unsynced_segments",
+        "checkpoint", "directory", "segments",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: Disk, directory: str, interval_bytes: int, recovered: Recovered
+    ) -> None:
+        self._disk = disk
+        self._exists = recovered.exists
+        self._interval_bytes = interval_bytes
+        self.directory = directory
+        self.segments = Segments(recovered.segments)
+        self.checkpoint = recovered.checkpoint
+        self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
+        self._unsynced_directories: list[str] = []
+        if recovered.unsynced_from < len(recovered.segments):
+            self._unsynced_directories.append(directory)
+            if recovered.checkpoint.recovery_point == 0:
+                # No flush ever got far enough to have synced the folder's own name.
+                self._unsynced_directories.append(self._parent)
+
+    @property
+    def _parent(self) -> str:
+        return self.directory.rpartition("/")[0]
+
+    @property
+    def has_sealed_unsynced(self) -> bool:
+        return bool(self._unsynced_segments)
+
+    def begin_segment(self, base_offset: int) -> Segment:
+        """A new last segment; the one before is sealed."""
+        sealed = self.segments.last
+        if not self._exists:
+            self._disk.make_directory(self.directory)
+            self._exists = True
+            self._unsynced_directories.append(self._parent)
+        segment = Segment.create(self._disk, self.directory, base_offset, self._interval_bytes)
+        self._unsynced_directories.append(self.directory)
+        if sealed is not None:
+            sealed.save_index()
+            self._unsynced_segments.append(sealed)
+        self.segments.append(segment)
+        return segment
+
+    # Syncing.
+
+    def is_synced(self) -> bool:
+        """Whether only the last segment may hold bytes that are not on disk."""
+        return not self._unsynced_segments and not self._unsynced_directories
+
+    def sync(self, last: Segment) -> None:
+        """Sync everything up to and in `last`, which was the last segment when this began."""
+        while self._unsynced_segments:
+            self._disk.fsync(self._unsynced_segments.pop(0).path)
+        self._disk.fsync(last.path)
+        self._sync_directories()
+
+    def _sync_directories(self) -> None:
+        while self._unsynced_directories:
+            self._disk.fsync_directory(self._unsynced_directories.pop(0))
+
+    def save(self, checkpoint: LogCheckpoint) -> None:
+        """Write the checkpoint durably, if it says anything new."""
+        if checkpoint != self.checkpoint:
+            write_log_checkpoint(self._disk, self.directory, checkpoint)
+            self.checkpoint = checkpoint
+
+    # Removing. Durable on return, except where said.
+
+    def cut(self, segment: Segment, position: int, log_end_offset: int) -> None:
+        """Drop everything from `position` of `segment` on; the batch there began at that offset."""
+        self._drop_behind(segment.base_offset)
+        segment.truncate(position, log_end_offset)
+        self._disk.fsync(segment.path)
+
+    def drop_before(self, offset: int) -> None:
+        """Remove the segments wholly below `offset`, oldest first; the last one stays.
+
+        Not synced: one that comes back after a power failure is only removed again.
+        """
+        dropped = self.segments.drop_before(offset)
+        self._forget(dropped)
+        for segment in dropped:
+            segment.remove()
+
+    def restart_at(self, offset: int) -> None:
+        """Remove all segments and begin one at `offset`. The checkpoint promises nothing by now."""
+        self._drop_behind(-1)
+        self.begin_segment(offset)
+        self._sync_directories()
+
+    def drop_damaged(self) -> None:
+        """Remove what recovery left out of the segments because of damage."""
+        kept = self.segments.base_offsets
+        for name in reversed(self._disk.list_directory(self.directory)):
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX):
+                base_offset = base_offset_of(name, suffix)
+                if base_offset is not None and base_offset not in kept:
+                    self._disk.remove(f"{self.directory}/{name}")
+        last = self.segments.last
+        if last is not None:
+            last.truncate(*last.end)
+            self._disk.fsync(last.path)
+        self._disk.fsync_directory(self.directory)
+
+    def delete(self) -> None:
+        """Remove every file and the folder."""
+        self.segments = Segments([])
+        if self._exists:
+            for name in reversed(self._disk.list_directory(self.directory)):
+                self._disk.remove(f"{self.directory}/{name}")
+            self._disk.remove_directory(self.directory)
+
+    def _drop_behind(self, offset: int) -> None:
+        """Remove the segments that begin behind `offset`, newest first: no crash leaves a gap."""
+        dropped = self.segments.drop_behind(offset)
+        self._forget(dropped)
+        for segment in reversed(dropped):
+            segment.remove()
+        if dropped:
+            self._disk.fsync_directory(self.directory)
+
+    def _forget(self, dropped: list[Segment]) -> None:
+        self._unsynced_segments = [s for s in self._unsynced_segments if s not in dropped]
