@@ -30,6 +30,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.http import HttpServer
 from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
+from jetstream_server.api.peers import Peers
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.server import ApiServer
 from jetstream_server.api.streams import StreamsService
@@ -321,8 +322,18 @@ class Server:
         )
         await self._data_plane.start(*split_address(node.data.listen))
         self._stack.push_async_callback(self._data_plane.close)
+        peers = Peers(self._metadata.registry)
+        self._stack.push_async_callback(peers.close)
         api = ApiServer(
-            StreamsService(self._metadata, self._replicas, authorize, self._create_stream),
+            StreamsService(
+                self._metadata,
+                self._replicas,
+                authorize,
+                self._create_stream,
+                self._ingest.confirm,
+                peers,
+                node.id,
+            ),
             ReadsService(self._replicas, authorize),
             ClusterService(
                 self._metadata,
@@ -330,6 +341,7 @@ class Server:
                 node_id=node.id,
                 version=version("jetstream-log"),
                 nats_urls=self._nats_urls,
+                replicas=self._replicas,
             ),
         )
         await api.start(node.grpc.listen)
@@ -355,7 +367,7 @@ class Server:
     async def _create_stream(
         self, name: str, subject: str, config: dict[str, Any]
     ) -> tuple[StreamMetadata, bool]:
-        """Place and create a stream, and see its subscription confirmed. Idempotent."""
+        """Place and create a stream. Idempotent."""
         settings = {key: value for key, value in config.items() if value is not None}
         group = settings.pop("group")
         placement = self._placer.place(settings.get("replicas"))
@@ -376,8 +388,6 @@ class Server:
         stream = self._metadata.registry.streams.get(result["stream_id"])
         if stream is None:
             raise StreamNotFoundError("the stream was deleted while it was being created")
-        if stream.leader == self._node.id:
-            await self._ingest.confirm(stream.id)
         return stream, result["created"]
 
     def _nats_urls(self) -> tuple[str, ...]:

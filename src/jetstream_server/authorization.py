@@ -20,9 +20,11 @@ ANONYMOUS = Principal("anonymous")
 class Operation(Enum):
     CREATE = "create"
     DESCRIBE = "describe"
+    ALTER = "alter"
     DELETE = "delete"
     READ = "read"
     CLUSTER_DESCRIBE = "cluster_describe"
+    CLUSTER_ALTER = "cluster_alter"
 
 
 Authorize = Callable[[Principal, Operation, str], None]

@@ -404,6 +404,16 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeClusterRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeClusterResponse.FromString,
                 _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/jetstream.v1.Cluster/TransferLeader',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderResponse.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/jetstream.v1.Cluster/DrainNode',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -416,6 +426,21 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TransferLeader(self, request, context):
+        """Hands a stream's leadership to another in-sync replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Marks a node as draining, or takes the mark back: it is given nothing new, and its leaderships
+        move to other nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -423,6 +448,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.DescribeCluster,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeClusterRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeClusterResponse.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -452,6 +487,60 @@ class Cluster:
             '/jetstream.v1.Cluster/DescribeCluster',
             jetstream_dot_v1_dot_api__pb2.DescribeClusterRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DescribeClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/TransferLeader',
+            jetstream_dot_v1_dot_api__pb2.TransferLeaderRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/DrainNode',
+            jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

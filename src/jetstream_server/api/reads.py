@@ -77,6 +77,9 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
     def _list_offset(self, query: pb.ListOffsetsRequest.Query) -> pb.ListOffsetsResponse.Result:
         try:
             replica = self._readable(query.stream)
+            if query.WhichOneof("position") != "earliest":
+                # Only the leader knows where the log ends now.
+                replica = self._replicas.resolve_led(query.stream)
             offset = _resolve(replica, query)
         except JetstreamError as error:
             return pb.ListOffsetsResponse.Result(error=error.to_proto())

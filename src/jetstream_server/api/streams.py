@@ -8,17 +8,23 @@ from typing import Any
 from grpc import aio
 
 from jetstream_protocol import subjects
+from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.types import NO_NODE
 from jetstream_server.api.convert import config_from_proto, stream_to_proto
+from jetstream_server.api.peers import Peers, was_forwarded
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
 _Context = aio.ServicerContext[Any, Any]
 CreateStream = Callable[[str, str, dict[str, Any]], Awaitable[tuple[StreamMetadata, bool]]]
-"""(name, subject, config) -> (stream, created): returns once the leader's subscription stands."""
+"""(name, subject, config) -> (stream, created): created in the metadata."""
+Confirm = Callable[[int], Awaitable[None]]
+"""(stream id): returns once this node, its leader, has its subscription confirmed by NATS."""
 
 
 class StreamsService(api_pb2_grpc.StreamsServicer):
@@ -30,11 +36,17 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         replicas: Replicas,
         authorize: Authorize,
         create_stream: CreateStream,
+        confirm: Confirm,
+        peers: Peers,
+        node_id: int,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._authorize = authorize
         self._create_stream = create_stream
+        self._confirm = confirm
+        self._peers = peers
+        self._node_id = node_id
 
     async def CreateStream(
         self, request: pb.CreateStreamRequest, context: _Context
@@ -47,13 +59,27 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         stream, created = await self._create_stream(
             request.name, request.subject, config_from_proto(request.config)
         )
+        if stream.leader == NO_NODE:
+            raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
+        if stream.leader == self._node_id:
+            await self._confirm(stream.id)
+        elif was_forwarded(context):
+            raise NotLeaderError(f"node {stream.leader} leads stream {stream.name!r}; try again")
+        else:
+            await self._peers.create_stream(stream.leader, request)
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
 
     async def DescribeStream(
         self, request: pb.DescribeStreamRequest, context: _Context
     ) -> pb.DescribeStreamResponse:
-        replica = self._replicas.resolve(request.stream)
-        self._authorize(ANONYMOUS, Operation.DESCRIBE, replica.stream.full_name)
+        stream = self._replicas.stream_of(request.stream)
+        self._authorize(ANONYMOUS, Operation.DESCRIBE, stream.full_name)
+        if stream.leader == NO_NODE:
+            description = pb.StreamDescription(
+                stream=stream_to_proto(stream), state="offline: no replica may lead it now"
+            )
+            return pb.DescribeStreamResponse(description=description)
+        replica = self._replicas.resolve_led(common_pb2.StreamRef(id=stream.id))
         log = replica.log
         counters = replica.counters
         description = pb.StreamDescription(
@@ -70,6 +96,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             nacks_sent=counters.nacks_sent,
             acks_suppressed=counters.acks_suppressed,
             suspected_gaps=counters.suspected_gaps,
+            progress=_progress(replica),
         )
         return pb.DescribeStreamResponse(description=description)
 
@@ -94,3 +121,15 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._authorize(ANONYMOUS, Operation.DELETE, stream.full_name)
         await self._metadata.propose({"op": "delete_stream", "stream_id": stream.id})
         return pb.DeleteStreamResponse()
+
+
+def _progress(replica: Replica) -> list[pb.ReplicaProgress]:
+    """How far each follower has come."""
+    leadership = replica.leadership
+    if leadership is None:
+        return []
+    return [
+        pb.ReplicaProgress(node_id=node_id, offset=leadership.position_of(node_id))
+        for node_id in replica.stream.replicas
+        if node_id != replica.node_id
+    ]

@@ -81,8 +81,7 @@ def _expect(
         expected = outcome.expected_stream
         if expected != stream_name.encode():
             return PreconditionFailedError(
-                f"expected stream {expected.decode('utf-8', 'replace')!a}, "
-                f"this is {stream_name!r}"
+                f"expected stream {expected.decode('utf-8', 'replace')!a}, this is {stream_name!r}"
             )
     return outcome
 

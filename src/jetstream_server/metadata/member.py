@@ -8,6 +8,7 @@ listener, whose methods are called on this thread. What happens on the thread: t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -103,9 +104,9 @@ class Member:
         ticker = asyncio.create_task(self._tick(turns))
         await self._stopping.wait()
         if turns.hand_over():
-            await asyncio.wait(
-                [asyncio.create_task(turns.not_leading.wait())], timeout=HAND_OVER_SECONDS_MAX
-            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
+                    await turns.not_leading.wait()
         ticker.cancel()
         await turns.links.close()
         turns.abandon(turns.failure or "this server is stopping")

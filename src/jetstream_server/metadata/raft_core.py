@@ -20,6 +20,7 @@ Not thread-safe: everything is called from one thread.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -64,12 +65,15 @@ SURELY_NOT_APPLIED = (
 @dataclass(frozen=True, slots=True)
 class RaftTimings:
     """In seconds. A follower that hears nothing calls an election after a random time between
-    `election_min` and `election_max`; a leader that hears no majority for `leader_fallback` steps
-    down. Measured failover with these: docs/replication.md, "Metadata group"."""
+    `election_min` and `election_max`, or sooner when its connection to the leader has broken
+    (`gone_min` to `gone_max`: a killed process says so by that). A leader that hears no majority
+    for `leader_fallback` steps down. Measured failover: docs/replication.md, "Metadata group"."""
 
     heartbeat: float = 0.1
     election_min: float = 0.5
     election_max: float = 1.0
+    gone_min: float = 0.1
+    gone_max: float = 0.4
     leader_fallback: float = 0.8
     tick: float = 0.02
 
@@ -123,6 +127,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.core_sender = SnapshotSender(journal.directory)
         self.core_receiver = SnapshotReceiver()
         self.core_sent = (0, 0)
+        self.core_timings = timings
         own = self.core_nodes.get(node_id)
         others = [node for voter, node in self.core_nodes.items() if voter != node_id]
         super().__init__(own, others, conf=_configuration(timings), transport=self.core_outbox)
@@ -183,6 +188,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def disconnected(self, peer: NodeId) -> None:
         node = self.core_nodes[peer]
         self.core_sender.cancelTransmisstion(node)
+        if node == self._getLeader():
+            timings = self.core_timings
+            patience = random.uniform(timings.gone_min, timings.gone_max)
+            self._SyncObj__raftElectionDeadline = min(
+                self._SyncObj__raftElectionDeadline, pysyncobj.syncobj.monotonicTime() + patience
+            )
         if node in self._SyncObj__otherNodes:
             self.core_outbox._onNodeDisconnected(node)
         else:

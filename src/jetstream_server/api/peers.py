@@ -1,0 +1,67 @@
+"""Calls to the other nodes' gRPC API, for requests that another node has to answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.types import NodeId
+from jetstream_server.api.errors import ERROR_KEY
+from jetstream_server.metadata.registry import Registry
+
+FORWARDED = "jetstream-forwarded"
+"""Metadata key of a request that came from a node: it is not forwarded again."""
+CALL_SECONDS = 10.0
+
+
+class Peers:
+    """One channel per node address, opened when first needed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._channels: dict[str, aio.Channel] = {}
+
+    async def create_stream(
+        self, node_id: NodeId, request: pb.CreateStreamRequest
+    ) -> pb.CreateStreamResponse:
+        """Ask the stream's leader to see its subscription confirmed. Raises its JetstreamError."""
+        stub = api_pb2_grpc.StreamsStub(self._channel(node_id))
+        try:
+            response: pb.CreateStreamResponse = await stub.CreateStream(
+                request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),)
+            )
+        except aio.AioRpcError as error:
+            raise _error_of(error, node_id) from error
+        return response
+
+    def _channel(self, node_id: NodeId) -> aio.Channel:
+        node = self._registry.nodes.get(node_id)
+        if node is None:
+            raise UnavailableError(f"node {node_id} is not registered; try again")
+        address = node.addresses.grpc
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = aio.insecure_channel(address)
+        return channel
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+
+
+def was_forwarded(context: aio.ServicerContext[Any, Any]) -> bool:
+    return any(key == FORWARDED for key, _ in context.invocation_metadata() or ())
+
+
+def _error_of(error: aio.AioRpcError, node_id: NodeId) -> JetstreamError:
+    for key, value in error.trailing_metadata() or ():
+        if key == ERROR_KEY and isinstance(value, bytes):
+            return from_proto(common_pb2.Error.FromString(value))
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return UnavailableError(f"node {node_id} does not answer: {error.details()}; try again")
+    return UnavailableError(f"node {node_id} failed: {error.details()}")
