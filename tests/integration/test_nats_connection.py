@@ -7,6 +7,7 @@ import os
 
 import nats
 import pytest
+from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.connection import NatsConnection
@@ -116,11 +117,13 @@ async def test_a_refused_subscription_is_told_to_its_owner_before_the_barrier() 
             await connection.flush()
             assert [sid for sid, _ in got.refusals] == [refused, grouped]
             assert "secret.a" in str(got.refusals[0][1])
-            connection.write(pub("forbidden") + pub("shared", b"v"))
-            await connection.flush()
+            with capture_logs() as logs:
+                connection.write(1000 * pub("forbidden") + pub("shared", b"v"))
+                await connection.flush()
             counters = connection.counters
-            assert (counters.subscriptions_refused, counters.publishes_refused) == (2, 1)
+            assert (counters.subscriptions_refused, counters.publishes_refused) == (2, 1000)
             assert counters.disconnects == 0
+            assert [each["event"] for each in logs] == ["nats_publish_refused"]
     assert fine.values == [b"v"]
     assert fine.refusals == []
 

@@ -27,7 +27,7 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError, PermissionDeniedError, UnavailableError
 from jetstream_server.ingest.handshake import LinkOptions
-from jetstream_server.ingest.keeper import KeeperEvents, LinkKeeper
+from jetstream_server.ingest.keeper import REPEAT_LOG_S, KeeperEvents, LinkKeeper
 from jetstream_server.ingest.link import LinkEvents, NatsLink
 from jetstream_server.ingest.parser import Delivery, Info
 from jetstream_server.ingest.servers import ServerPool
@@ -112,6 +112,7 @@ class NatsConnection:
         self._held_bytes = 0
         self._max_payload = 0
         self._gap_since: float | None = None
+        self._publish_refused_logged_at = float("-inf")
         self._counts = dict.fromkeys(ConnectionCounters.__dataclass_fields__, 0)
 
     # Living.
@@ -179,19 +180,17 @@ class NatsConnection:
     ) -> None:
         """Unsubscribe, delivering what was on the way; done when it has all been delivered.
 
-        sids: all by default. Raises UnavailableError if the connection ends first or it takes
-        too long; unsubscribed all the same.
+        sids: all by default. Without a connection nothing is on the way. Raises UnavailableError
+        if the connection ends first or it takes too long; unsubscribed all the same.
         """
         wanted = {each.sid for each in self._subscriptions.all()} if sids is None else set(sids)
         draining = [each for each in self._subscriptions.active() if each.sid in wanted]
-        if not draining:
-            return
         for each in draining:
             each.draining = True
-        if self._link is not None:
-            self._link.write(unsub_lines(draining))
         try:
-            await self.flush(timeout_s)
+            if draining and self._link is not None:
+                self._link.write(unsub_lines(draining))
+                await self.flush(timeout_s)
         finally:
             for each in draining:
                 self._subscriptions.remove(each.sid)
@@ -386,8 +385,7 @@ class NatsConnection:
             log.error("nats_error", server=link.address.url, error=text)
             return False
         if not complaint.subscription:
-            self._counts["publishes_refused"] += 1
-            log.warning("nats_publish_refused", server=link.address.url, error=text)
+            self._publish_refused(link, text)
             return True
         for each in self._subscriptions.concerned_by(complaint, link.pongs_received):
             self._counts["subscriptions_refused"] += 1
@@ -395,3 +393,12 @@ class NatsConnection:
             if each.on_refusal is not None:
                 each.on_refusal(each.sid, PermissionDeniedError(f"NATS refuses: {text}"))
         return True
+
+    def _publish_refused(self, link: NatsLink, text: str) -> None:
+        """NATS says so for each message: every ack, at worst."""
+        self._counts["publishes_refused"] += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._publish_refused_logged_at >= REPEAT_LOG_S:
+            self._publish_refused_logged_at = now
+            total = self._counts["publishes_refused"]
+            log.warning("nats_publish_refused", server=link.address.url, error=text, refused=total)

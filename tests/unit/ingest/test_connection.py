@@ -219,6 +219,20 @@ async def test_what_is_kept_while_no_server_is_there_is_bounded() -> None:
 
 
 @on_loop
+async def test_draining_without_a_connection_has_nothing_to_wait_for() -> None:
+    got = Collector()
+    connection = NatsConnection(["nats://127.0.0.1:1"])
+    sid = connection.subscribe("a", "", got.deliver)
+    async with asyncio.timeout(0.5):
+        await connection.drain_subscriptions([sid])
+    server = Peer()
+    async with peer(server.script) as url, connected(url) as other:
+        await other.drain_subscriptions()
+        assert server.lines == [b"PING\r\n"]
+    await connection.close()
+
+
+@on_loop
 async def test_close_gives_up_on_a_server_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
