@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
@@ -135,10 +135,10 @@ class DataConnection(asyncio.BufferedProtocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's, so there is no asking.
+        self._transport = cast(asyncio.Transport, transport)
         if self.closed:  # Aborted while the connection was being made.
-            transport.abort()
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()

@@ -1,0 +1,253 @@
+"""Publishing through the SDK: whose acknowledgement is waited for, and every way it can end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_client import (
+    Ack,
+    AsyncClient,
+    Client,
+    InvalidRequestError,
+    MessageTooLargeError,
+    NoStreamError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UnsupportedHeaderError,
+)
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.grpc) as client:
+        yield client
+
+
+def test_an_ack_names_stream_and_offset(client: Client) -> None:
+    client.create_stream("plain", "plain.>")
+    for expected in range(3):
+        result = client.publish("plain.x", b"%d" % expected)
+        assert (result.stream, result.offset, result.duplicate) == ("plain", expected, False)
+    assert client.fetch("plain").values() == [b"0", b"1", b"2"]
+
+
+def test_key_headers_and_value_arrive_as_given(client: Client) -> None:
+    client.create_stream("full", "full.>")
+    client.publish("full.é", "text", key="clé", headers={"source": "wéb", "tag": ["a", "b"]})
+    client.publish("full.bytes", b"\x00\xff", key=b"42")
+    client.publish("full.none", None, key=b"42")
+    client.publish("full.empty", b"")
+    first, second, tombstone, empty = client.fetch("full")
+    assert (first.subject, first.key, first.value) == ("full.é", "clé".encode(), b"text")
+    assert first.headers["source"] == "wéb"
+    assert first.headers.get_all("tag") == ["a", "b"]
+    assert (second.key, second.value) == (b"42", b"\x00\xff")
+    assert (tombstone.key, tombstone.value) == (b"42", None)
+    assert (empty.key, empty.value, len(empty.headers)) == (None, b"", 0)
+
+
+def test_where_no_stream_listens_publishing_fails_at_once(client: Client) -> None:
+    began = time.monotonic()
+    with pytest.raises(NoStreamError, match=r"'void\.x'"):
+        client.publish("void.x", b"lost", timeout=20)
+    assert time.monotonic() - began < 5
+
+
+def test_a_stream_made_after_a_failed_publish_is_found(client: Client) -> None:
+    with pytest.raises(NoStreamError):
+        client.publish("later.x", b"1")
+    client.create_stream("later", "later.>")
+    assert client.publish("later.x", b"2").offset == 0
+
+
+def test_a_stream_deleted_elsewhere_is_noticed(client: Client, server: ServerProcess) -> None:
+    client.create_stream("going", "going.>")
+    client.publish("going.x", b"1")
+    with Client(server.grpc) as other:
+        other.delete_stream("going")
+    with pytest.raises(NoStreamError):
+        client.publish("going.x", b"2")
+
+
+def test_every_stream_on_the_subject_acknowledges(client: Client) -> None:
+    client.create_stream("both-1", "both.>")
+    client.create_stream("both-2", "both.x")
+    result = client.publish("both.x", b"1")
+    assert sorted(ack.stream for ack in result.acks) == ["both-1", "both-2"]
+    assert client.publish("both.y", b"1").acks == (Ack("both-1", 1),)
+    assert len(client.publish("both.x", b"1", acks="any").acks) >= 1
+    named = client.publish("both.x", b"1", acks=["both-2"])
+    assert "both-2" in [ack.stream for ack in named.acks]
+    with pytest.raises(NoStreamError, match="elsewhere"):
+        client.publish("both.x", b"1", acks=["elsewhere"])
+
+
+def test_one_stream_of_a_group_stores_each_message(client: Client) -> None:
+    for name in ("member-1", "member-2"):
+        client.create_stream(name, "group.>", group="workers")
+    results = [client.publish("group.x", b"1") for _ in range(40)]
+    assert all(len(result.acks) == 1 for result in results)
+    stored = [client.describe_stream(f"member-{n}").high_watermark for n in (1, 2)]
+    assert sum(stored) == 40
+
+
+def test_a_quiet_stream_is_not_waited_for(client: Client) -> None:
+    client.create_stream("quiet", "quiet.>", acks="off")
+    with pytest.raises(InvalidRequestError, match="acknowledges plain messages"):
+        client.publish("quiet.x", b"refused")
+    assert client.publish("quiet.x", b"kept", ack_level="none").acks == ()
+    client.create_stream("loud", "quiet.>")
+    assert client.publish("quiet.x", b"both").stream == "loud"
+    assert client.fetch("quiet", max_wait=5.0).values()[0] == b"kept"
+
+
+def test_without_acks_messages_are_stored_all_the_same(server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("unacked", "unacked.>")
+        for number in range(100):
+            client.publish("unacked.x", b"%d" % number, ack_level="none")
+    with Client(server.grpc) as client:
+        values: list[bytes | None] = []
+        while len(values) < 100:
+            values += client.fetch("unacked", len(values), max_wait=5.0).values()
+    assert values == [b"%d" % number for number in range(100)]
+
+
+def test_a_leaders_ack_is_an_ack(client: Client) -> None:
+    client.create_stream("early", "early.>")
+    assert client.publish("early.x", b"1", ack_level="leader").offset == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        ({"Nats-Expected-Stream": "another"}, PreconditionFailedError),
+        ({"Nats-Rollup": "all"}, UnsupportedHeaderError),
+        ({"Jetstream-Ack": "sometimes"}, InvalidRequestError),
+    ],
+)
+def test_a_refusal_comes_as_its_class_and_nothing_is_stored(
+    client: Client, headers: dict[str, str], error: type[Exception]
+) -> None:
+    stream = client.create_stream("refusing", "refusing.>")
+    before = client.describe_stream(stream).log_end_offset
+    with pytest.raises(error):
+        client.publish("refusing.x", b"1", headers=headers)
+    assert client.describe_stream(stream).log_end_offset == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"key": b"\xff"},
+        {"key": "a\nb"},
+        {"headers": {"a b": "1"}},
+        {"headers": {"a": "1\r\nInjected: 1"}},
+        {"ack_level": "some"},
+        {"acks": "most"},
+    ],
+)
+def test_what_nats_would_garble_is_refused_before_it_is_sent(
+    client: Client, arguments: dict[str, object]
+) -> None:
+    stream = client.create_stream("careful", "careful.>")
+    with pytest.raises(InvalidRequestError):
+        client.publish("careful.x", b"1", **arguments)  # type: ignore[arg-type]
+    assert client.describe_stream(stream).log_end_offset == 0
+
+
+@pytest.mark.parametrize("subject", ["", "a..b", "a b", "a.*", ">", "a\r\nPUB b 0"])
+def test_what_is_no_subject_is_refused(client: Client, subject: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        client.publish(subject, b"1")
+
+
+def test_a_message_larger_than_nats_takes_is_refused(client: Client) -> None:
+    client.create_stream("large", "large.>")
+    with pytest.raises(MessageTooLargeError, match="1048576"):
+        client.publish("large.x", bytes(1024 * 1024 + 1))
+    assert client.publish("large.x", bytes(1024 * 1024)).offset == 0
+
+
+@on_loop
+async def test_thousands_in_flight_are_each_acknowledged_once(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, in_flight_max=1000) as client:
+        await client.create_stream("many", "many.>")
+        results = await asyncio.gather(
+            *[client.publish("many.x", b"%d" % number) for number in range(5000)]
+        )
+        assert sorted(result.offset for result in results) == list(range(5000))
+        stored = {
+            message.offset: message.value async for message in client.consume("many", end="latest")
+        }
+        # Handed over in order, stored in order.
+        assert [stored[result.offset] for result in results] == [b"%d" % n for n in range(5000)]
+        assert [result.offset for result in results] == list(range(5000))
+
+
+@on_loop
+async def test_a_cancelled_publish_gives_its_place_to_the_next(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc, in_flight_max=1) as client:
+        await client.create_stream("places", "places.>")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            publishes = [
+                asyncio.ensure_future(client.publish("places.x", b"%d" % n)) for n in range(3)
+            ]
+            await asyncio.sleep(0.2)
+            publishes[1].cancel()  # waits for its turn
+            publishes[0].cancel()  # waits for its ack
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert (await publishes[2]).stream == "places"
+
+
+def test_a_silent_server_leaves_the_outcome_unknown(server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("silent", "silent.>")
+        client.publish("silent.x", b"before")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(UnknownOutcomeError, match="may or may not have been stored"):
+                client.publish("silent.x", b"maybe", timeout=0.3)
+            assert 0.25 < time.monotonic() - began < 2
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert client.publish("silent.x", b"after").offset >= 1
+
+
+def test_closing_tells_those_who_wait_that_nothing_is_known(server: ServerProcess) -> None:
+    async def publish_and_close() -> None:
+        client = AsyncClient(server.grpc)
+        await client.create_stream("closing", "closing.>")
+        await client.publish("closing.x", b"1")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            waiting = asyncio.ensure_future(client.publish("closing.x", b"2"))
+            await asyncio.sleep(0.1)
+            await client.aclose()
+            with pytest.raises(UnknownOutcomeError, match="closed"):
+                await waiting
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+    asyncio.run(publish_and_close())
+
+
+def test_without_nats_nothing_is_sent(server: ServerProcess) -> None:
+    with Client(server.grpc, nats="nats://user:secret@127.0.0.1:1", timeout=1) as client:
+        client.create_stream("unsent", "unsent.>")
+        with pytest.raises(UnavailableError, match="cannot connect to NATS") as caught:
+            client.publish("unsent.x", b"1")
+        assert "secret" not in str(caught.value)
+        assert client.describe_stream("unsent").log_end_offset == 0

@@ -1,0 +1,121 @@
+"""The command's manners without a server: usage, exit codes, one line of error."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_client import (
+    InvalidRequestError,
+    JetstreamError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    StreamNotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_client.cli.exits import Exit, complain, exit_of
+from jetstream_client.cli.fetch import parse_position
+from jetstream_client.cli.main import run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequestError("x"), Exit.USAGE),
+        (StreamNotFoundError("x"), Exit.NOT_FOUND),
+        (UnavailableError("x"), Exit.UNAVAILABLE),
+        (NotLeaderError("x"), Exit.UNAVAILABLE),
+        (UnknownOutcomeError("x"), Exit.UNKNOWN),
+        (OffsetOutOfRangeError("x"), Exit.FAILED),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(error: JetstreamError, code: Exit) -> None:
+    assert exit_of(error) == code
+
+
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("two\nlines")
+    assert capsys.readouterr().err == "error: two lines\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["stream", "create", "x"], "Missing option '--subject'"),
+        (["stream", "create", "x", "--subject", "a", "--flush", "sometimes"], "sometimes"),
+        (["stream", "create", "x", "--subject", "a", "--replicas", "0"], "--replicas"),
+        (["fetch", "x", "--offset", "yesterday"], "invalid offset 'yesterday'"),
+        (["fetch", "x", "--max", "0"], "--max"),
+        (["fetch"], "STREAM"),
+        (["publish", "a", "--header", "nocolon"], "say NAME:VALUE"),
+        (["publish", "a.*", "x", "--server", "http://h"], "invalid server"),
+        (["nonsense"], "nonsense"),
+        (["log", "verify", "/nowhere/at/all"], "does not exist"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == Exit.USAGE
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    assert says in output.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["stream"], ["log"]])
+def test_without_a_command_the_help_is_shown(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == Exit.USAGE
+    assert "Usage:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "stream create",
+        "stream list",
+        "stream describe",
+        "stream delete",
+        "publish",
+        "fetch",
+        "log dump",
+        "log verify",
+    ],
+)
+def test_every_command_has_help_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command.split(), "--help"]) == Exit.OK
+    assert f"jetstream {command}".strip() in capsys.readouterr().out
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == Exit.OK
+    assert capsys.readouterr().out.startswith("jetstream ")
+
+
+@pytest.mark.parametrize(
+    ("text", "position"), [("earliest", "earliest"), ("latest", "latest"), ("42", 42)]
+)
+def test_positions_are_words_or_numbers(text: str, position: str | int) -> None:
+    assert parse_position(text) == position
+
+
+def test_a_position_may_be_a_time() -> None:
+    moment = parse_position("2026-01-31T12:00:00Z")
+    assert str(moment) == "2026-01-31 12:00:00+00:00"
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "²", "first"])
+def test_other_positions_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="say earliest, latest"):
+        parse_position(text)
+
+
+def test_nobody_at_the_address_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stream", "list", "--server", "127.0.0.1:1", "--timeout", "0.2"]) == 4
+    assert capsys.readouterr().err == "error: cannot reach 127.0.0.1:1\n"
