@@ -1,4 +1,4 @@
-"""A cluster on this machine, each node a process: `scripts/cluster up`, `kill 0`, `start 0`, `down`.
+"""A cluster on this machine, each node a process: `up`, `status`, `kill 0`, `start 0`, `down`.
 
 Everything lives in one folder: cluster.yaml, the nodes' data and logs, and the process ids. NATS is
 a process of its own, which survives the nodes. Node i listens on port-base + 10·i (gRPC; then data,
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
@@ -189,7 +189,7 @@ def _wait_for_port(host: str, port: int, log: Path) -> None:
     _fail(f"nothing listens on {host}:{port} after {READY_SECONDS:.0f} s; see {log}")
 
 
-def _fail(message: str) -> Any:
+def _fail(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(1)
 
@@ -257,7 +257,9 @@ def start(
 @command.command()
 def down(
     directory: Directory = DIRECTORY_DEFAULT,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the folder, data and all.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the folder, data and all.")
+    ] = False,
 ) -> None:
     """Stop every node, then NATS."""
     cluster = Cluster(directory)

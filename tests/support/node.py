@@ -11,6 +11,7 @@ from typing import cast
 
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
@@ -67,9 +68,11 @@ class Node:
             flusher=cast(Flusher, self.flushes),
             flush_interval_seconds=self.flush_interval_seconds,
             clock_us=lambda: self.clock_us,
+            now_us=lambda: self.clock_us,
         )
         self.replicas.listener = listener
-        self.replicas.start(clean=clean)
+        self.replicas.open(clean=clean)
+        self.replicas.begin(self.cluster.registry.nodes[NodeId(0)].incarnation)
         return self.replicas
 
     def restart(self, listener: ReplicaListener | None = None, *, clean: bool = True) -> Replicas:

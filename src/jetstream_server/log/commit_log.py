@@ -91,6 +91,10 @@ class CommitLog:
         """Why nothing can be appended; "" while all is well."""
         return self._health.offline_reason
 
+    def set_offline(self, reason: str) -> None:
+        """Take no more appends, for a reason found outside the log; an older reason stays."""
+        self._health.end(reason)
+
     @property
     def directory(self) -> str:
         return self._storage.directory

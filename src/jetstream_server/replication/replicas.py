@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from jetstream_protocol import subjects
 from jetstream_protocol.batch import EncodedBatch
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -34,6 +35,7 @@ from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.flusher import Flusher
+from jetstream_server.log.recovery import Recovered
 from jetstream_server.metadata.changes import (
     Change,
     NodeChanged,
@@ -46,6 +48,8 @@ from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica, RoleChange
 
 NOT_REGISTERED = -1
+# `name@subject`, in one field or in two.
+_NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
 
 logger = structlog.get_logger("jetstream.replicas")
 
@@ -152,6 +156,8 @@ class Replicas:
             return stream
         if not ref.name:
             raise InvalidRequestError("the request names no stream: give its name or its id")
+        if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
+            raise InvalidRequestError("no stream has so long a name or subject")
         return self._registry.resolve(ref.name, ref.subject)
 
     def resolve(self, ref: common_pb2.StreamRef) -> Replica:
@@ -208,7 +214,7 @@ class Replicas:
         self._incarnation = incarnation
         for replica in self._replicas.values():
             replica.incarnation = incarnation
-            self._update(replica, self._registry.streams[replica.stream.id])
+            self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
         self._flush_rounds = asyncio.get_running_loop().create_task(self._flush_dirty())
 
     def apply(self, change: Change) -> None:
@@ -233,12 +239,31 @@ class Replicas:
                 self._update(replica, self._registry.streams.get(stream.id, stream))
 
     def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
-        log = CommitLog.open(
-            self._disk, f"{self._directory}/{stream.id}", self._config, clean=clean
-        )
+        """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
+        directory = f"{self._directory}/{stream.id}"
+        unreadable_reason = ""
+        try:
+            log = CommitLog.open(self._disk, directory, self._config, clean=clean)
+        except StorageError as error:
+            unreadable_reason = error.message
+            nothing = Recovered(offline_reason=unreadable_reason)
+            log = CommitLog(self._disk, directory, self._config, nothing)
+        latest_epoch = log.epochs.latest_epoch
+        is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
+        if is_newer and not log.offline_reason:
+            log.set_offline(
+                f"{directory} knows leader epoch {latest_epoch} and the metadata only "
+                f"{stream.leader_epoch}: they are not of one time"
+            )
         if log.offline_reason:
             logger.error("log_damaged", stream=stream.full_name, reason=log.offline_reason)
-        replica = Replica(stream, log, node_id=self._node_id, incarnation=self._incarnation)
+        replica = Replica(
+            stream,
+            log,
+            node_id=self._node_id,
+            incarnation=self._incarnation,
+            unreadable_reason=unreadable_reason,
+        )
         replica.on_commit = self._committed
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
@@ -272,7 +297,11 @@ class Replicas:
             return
         self._forget(replica)
         replica.close(clean=False)
-        replica.log.delete()
+        try:
+            replica.log.delete()
+        except StorageError as error:
+            # The next start finds a folder nobody knows, and sets it aside.
+            logger.error("log_not_deleted", stream=stream.full_name, reason=error.message)
         for role_listener in self.roles:
             role_listener.role_changed(replica)
 
