@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -206,3 +207,30 @@ def test_power_failure_during_recovery(steps: list[Step], data: st.DataObject) -
         pass
     found = found.power_failed(lambda n: data.draw(st.integers(0, n - 1)))
     check_found(CommitLog.open(found, "/17", CONFIG, clean=False), history)
+
+
+LONG: list[Step] = [("append", 40)] * 12
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [*LONG, ("truncate", 10)],
+        [*LONG, ("flush", 0), ("truncate", 30), *LONG],
+        [*LONG, ("restart", 1), ("truncate", 0), *LONG[:3], ("restart", 0)],
+        [*LONG, ("advance", 90), *LONG[:3]],
+        [*LONG, ("flush", 0), ("advance", 100), *LONG[:3], ("restart", 1), ("roll", 0)],
+        [*LONG, ("flush", 0), ("reset", 7), *LONG[:3]],
+        [("reset", 7), *LONG[:3], ("flush", 0), ("restart", 1)],
+    ],
+    ids=lambda steps: "-".join(dict.fromkeys(name for name, _ in steps)),
+)
+def test_kill_at_every_point_of_a_long_operation(history: list[Step]) -> None:
+    rehearsal = History(MemoryDisk())
+    rehearsal.run(history)
+    for at in range(rehearsal.disk.operations + 1):
+        killed = crash(history, lambda n, at=at: at)  # type: ignore[misc]
+        for found in (killed.disk.killed(), killed.disk.power_failed(lambda n: 0)):
+            log = CommitLog.open(found, "/17", CONFIG, clean=False)
+            assert log.offline_reason == ""
+            check_found(log, killed)

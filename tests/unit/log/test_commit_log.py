@@ -15,6 +15,7 @@ from jetstream_protocol.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
+from jetstream_protocol.logfiles import index_file
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from tests.support.log_batches import batch, read_all, stamped, values_of
@@ -297,6 +298,40 @@ def test_truncate_drops_all_from_the_offset_on(
     assert values_of(again) == expected
     assert again.offline_reason == ""
     assert again.epochs.entries == log.epochs.entries
+
+
+def test_offsets_and_times_are_found_in_what_was_appended_after_a_truncation(
+    disk: OsDisk, directory: str
+) -> None:
+    log = CommitLog.open(disk, directory, LogConfig(index_interval_bytes=1), clean=False)
+    for offset in range(10):
+        log.append(batch(b"x" * 10 * offset), leader_epoch=1, timestamp_us=offset)
+    log.truncate(3)
+    for offset in range(3, 13):
+        log.append(batch(b"y" * 100), leader_epoch=2, timestamp_us=100 * offset)
+    for offset in range(13):
+        assert headers_of(log, offset, 1, 13)[0].base_offset == offset
+    assert log.offset_for_timestamp(301) == (4, 2)
+
+
+def test_index_of_a_segment_that_was_cut_is_removed(log: CommitLog, directory: str) -> None:
+    append(log, 9)
+    assert "00000000000000000000.index" in names(directory)
+    log.truncate(2)
+    assert names(directory) == ["00000000000000000000.log"]
+
+
+def test_index_is_saved_again_when_the_log_grew_since_it_was_loaded(
+    log: CommitLog, disk: OsDisk, directory: str
+) -> None:
+    append(log, 2)
+    log.close(clean=True)
+    again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=True)
+    assert values_of(again) == [b"0000", b"0001"]
+    append(again, 2)
+    again.close(clean=True)
+    data = (Path(directory) / "00000000000000000000.index").read_bytes()
+    assert len(index_file.decode(data, 0, 4 * LENGTH)) == 2 * 3
 
 
 def test_truncate_within_a_batch_drops_the_whole_batch(log: CommitLog) -> None:
