@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetstream_client._ack import PublishResult
 from jetstream_client._config import ClientConfig, NatsOptions
@@ -65,6 +65,12 @@ class AsyncClient:
         client = cls.__new__(cls)
         client._set_up(config)
         return client
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: pickle its `config`, and make another "
+            "with `from_config`"
+        )
 
     def _set_up(self, config: ClientConfig) -> None:
         self.config = config

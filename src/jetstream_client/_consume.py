@@ -112,9 +112,9 @@ class AsyncConsumer:
             self._next_offset = max(error.log_start_offset, self._next_offset)
             return await self.next_messages()
         except asyncio.CancelledError:
-            if self._closed and ahead.cancelled() and not _is_cancelled():
-                return None  # Closed while somebody waits in it: that is an end, not a failure.
-            raise
+            if _is_cancelled() or not ahead.cancelled():
+                raise
+            return None  # Closed while somebody waits in it: that is an end, not a failure.
         except JetstreamError:
             self._ahead = None  # Asked again, the fetch is tried again.
             raise

@@ -20,6 +20,9 @@ FRESH_SECONDS = 5.0
 """How long an answer of the registry is used again. A stream made meanwhile acknowledges too; its
 acknowledgement is merely not waited for."""
 
+STALE_SECONDS = 5.0
+"""How much longer it is used while it is asked for anew, so that busy publishers never wait."""
+
 SUBJECTS_MAX = 100_000  # Above it the cache begins anew: subjects may be without number.
 
 Expectation = frozenset[str]
@@ -79,28 +82,37 @@ class Feeds:
 
     def __init__(self, streams_on: Callable[[str], Awaitable[Sequence[Stream]]]) -> None:
         self._streams_on = streams_on
-        self._cache: dict[str, tuple[float, Feed]] = {}
+        self._cache: dict[str, tuple[float, Feed]] = {}  # the feed, and until when it is fresh
         self._asking: dict[str, asyncio.Task[Feed]] = {}
 
     def known(self, subject: str) -> Feed | None:
         """Without waiting: the feed, if it was asked for lately."""
         entry = self._cache.get(subject)
-        if entry is None or entry[0] < time.monotonic():
+        if entry is None:
             return None
-        return entry[1]
+        fresh_until, feed = entry
+        age = time.monotonic() - fresh_until
+        if age > STALE_SECONDS:
+            return None
+        if age > 0:
+            self._asked_for(subject)
+        return feed
 
     async def ask(self, subject: str) -> Feed:
         """The feed as the registry knows it now. Raises NoStreamError when there is none.
 
         Publishers that ask at the same time share one call.
         """
+        return await asyncio.shield(self._asked_for(subject))
+
+    def _asked_for(self, subject: str) -> asyncio.Task[Feed]:
         task = self._asking.get(subject)
         if task is None:
             check_literal(subject)
             task = asyncio.get_running_loop().create_task(self._ask(subject))
             self._asking[subject] = task
             task.add_done_callback(lambda done: self._asked(subject, done))
-        return await asyncio.shield(task)
+        return task
 
     def _asked(self, subject: str, task: asyncio.Task[Feed]) -> None:
         self._asking.pop(subject, None)

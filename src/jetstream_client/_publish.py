@@ -190,6 +190,8 @@ class Publisher:
         now = loop.time()
         for pending in self._pending.values():
             if pending.deadline <= now:
+                # Perhaps a stream is gone that we still wait for: next time the registry is asked.
+                self._feeds.forget(pending.subject)
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
                 pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
         self._sweep_timer = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from jetstream_client._ack import PublishResult
 from jetstream_client._async import AsyncClient
@@ -113,6 +113,12 @@ class Client:
         client = cls.__new__(cls)
         client._set_up(config)
         return client
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: pickle its `config`, and make another "
+            "with `from_config`"
+        )
 
     def _set_up(self, config: ClientConfig) -> None:
         self.config = config

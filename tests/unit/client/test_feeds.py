@@ -118,8 +118,24 @@ async def test_a_subject_with_a_wildcard_is_refused_without_asking() -> None:
 
 
 @on_loop
-async def test_what_is_known_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_known_is_asked_for_anew_while_it_is_still_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jetstream_client._feeds.FRESH_SECONDS", -0.01)
+    registry = FakeRegistry(stream("a"))
+    feeds = Feeds(registry.streams_on)
+    await feeds.ask("a.x")
+    registry.streams.append(stream("b"))
+    assert feeds.known("a.x") == Feed.of([stream("a")])
+    await feeds.ask("a.x")
+    assert registry.calls == 2
+    assert feeds.known("a.x") == Feed.of(registry.streams)
+    await feeds.close()
+
+
+@on_loop
+async def test_what_is_known_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jetstream_client._feeds.FRESH_SECONDS", -100.0)
     feeds = Feeds(FakeRegistry(stream("a")).streams_on)
-    monkeypatch.setattr("jetstream_client._feeds.FRESH_SECONDS", -1.0)
     await feeds.ask("a.x")
     assert feeds.known("a.x") is None
