@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     JetstreamError,
     PreconditionFailedError,
 )
-from jetstream_server.ingest.headers import AckLevel, Directives, inspect
+from jetstream_server.ingest.headers import AckLevel, Directives, inspect, keys_only
 from jetstream_server.ingest.parser import Delivery
 
 
@@ -54,7 +54,11 @@ def admit(delivery: Delivery, stream_name: str) -> Admitted:
         admitted = _without_foreign_subjects(admitted)
     if admitted.header_blocks is None:
         return admitted
-    outcomes = inspect(admitted.header_blocks, delivery.values)
+    keys = keys_only(admitted.header_blocks)
+    if keys is not None:
+        admitted.keys = list(keys)
+        return admitted
+    outcomes = inspect(admitted.header_blocks, admitted.values)
     if outcomes is None:
         return admitted
     return _follow(admitted, [_expect(outcome, stream_name) for outcome in outcomes])

@@ -91,7 +91,7 @@ def keys_only(header_blocks: list[bytes]) -> list[bytes] | None:
     return [key.rstrip(b" \t") for _, key in found]
 
 
-def inspect(header_blocks: Sequence[bytes], values: Sequence[bytes]) -> list[Outcome] | None:
+def inspect(header_blocks: Sequence[bytes], values: Sequence[bytes | None]) -> list[Outcome] | None:
     """One outcome for each message of a delivery; None when no header concerns this server."""
     joined = b"".join(header_blocks)
     if b"Jetstream-" not in joined and b"Nats-" not in joined:
@@ -102,7 +102,7 @@ def inspect(header_blocks: Sequence[bytes], values: Sequence[bytes]) -> list[Out
     ]
 
 
-def _outcome(block: bytes, value: bytes) -> Outcome:
+def _outcome(block: bytes, value: bytes | None) -> Outcome:
     try:
         directives = parse_directives(block)
     except InvalidRequestError as error:

@@ -110,6 +110,7 @@ class Ingest:
         """The NATS connection was lost: what was published meanwhile without ack is missing."""
         for ingest in self._streams.values():
             ingest.replica.counters.suspected_gaps += 1
+            ingest.refusal = None  # The next connection's subscriptions are judged anew.
 
     async def confirm(self, stream_id: int) -> None:
         """Return once the NATS server has the stream's subscription.
