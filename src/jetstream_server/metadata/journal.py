@@ -37,6 +37,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from jetstream_protocol.errors import StorageError
+from jetstream_server.metadata.files import read_file, replace_file, sync_path
 
 _JOURNAL_HEADER = b"JSMETAJ\x01"
 _SNAPSHOT_HEADER = b"JSMETAS\x01"
@@ -116,7 +117,7 @@ class Journal:
                 "take part again with this folder"
             )
         else:
-            _replace_file(path, [_JOURNAL_HEADER])
+            replace_file(path, [_JOURNAL_HEADER])
         journal._fit_to(snapshot, path)
         journal._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         journal.size_bytes = os.fstat(journal._descriptor).st_size
@@ -211,7 +212,7 @@ class Journal:
 
     def _install(self, snapshot: Snapshot, kept: Sequence[Entry]) -> None:
         state = _record(_STATE, snapshot.index, snapshot.term, snapshot.data)
-        _replace_file(
+        replace_file(
             os.path.join(self.directory, "snapshot"),
             [_SNAPSHOT_HEADER, state, *map(_entry_record, snapshot.base)],
         )
@@ -223,7 +224,7 @@ class Journal:
 
     def _recover(self, path: str) -> None:
         """Replay the journal's records; cut off a torn tail."""
-        data = _read_file(path)
+        data = read_file(path)
         if len(data) < _HEADER_BYTES or data[:_HEADER_BYTES] != _JOURNAL_HEADER:
             raise StorageError(f"{path} at byte 0: not a metadata journal this software can read")
         end = _HEADER_BYTES
@@ -238,7 +239,7 @@ class Journal:
                 raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")
         if end < len(data):
             os.truncate(path, end)
-            _sync_path(path)
+            sync_path(path)
 
     def _replay_entry(self, path: str, end: int, entry: Entry) -> None:
         if self.held and entry.index != self.held[-1].index + 1:
@@ -264,19 +265,19 @@ class Journal:
 
     def _rewrite(self, path: str, entries: Sequence[Entry]) -> None:
         vote = _record(_VOTE, 0, self.term, self.voted_for.encode())
-        _replace_file(path, [_JOURNAL_HEADER, vote, *map(_entry_record, entries)])
+        replace_file(path, [_JOURNAL_HEADER, vote, *map(_entry_record, entries)])
 
 
 def read_snapshot(directory: str) -> Snapshot | None:
     """The snapshot in a journal's directory. Raises StorageError if it is damaged."""
     path = os.path.join(directory, "snapshot")
-    return decode_snapshot(_read_file(path), path) if os.path.exists(path) else None
+    return decode_snapshot(read_file(path), path) if os.path.exists(path) else None
 
 
 def snapshot_file(directory: str) -> bytes:
     """The snapshot's file as it is, for another node; empty without one."""
     path = os.path.join(directory, "snapshot")
-    return _read_file(path) if os.path.exists(path) else b""
+    return read_file(path) if os.path.exists(path) else b""
 
 
 def decode_snapshot(data: bytes, path: str) -> Snapshot:
@@ -342,27 +343,3 @@ def _valid_record_after(data: bytes, position: int) -> bool:
             return True
         candidate = data.find(_MAGIC, candidate + 1)
     return False
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _replace_file(path: str, parts: Sequence[bytes]) -> None:
-    """Write a file whole or not at all: temporary file, fsync, rename, fsync of the directory."""
-    temporary = path + ".tmp"
-    with open(temporary, "wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_path(os.path.dirname(path))
-
-
-def _sync_path(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from jetstream_protocol.errors import JetstreamError
+from jetstream_server.metadata.group_file import Group, GroupFile
 from jetstream_server.metadata.journal import Journal, read_snapshot
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.status import MetadataStatus
@@ -78,17 +79,23 @@ class Member:
 
     async def _live(self) -> None:
         try:
+            group_file = self._open_group_file()
             journal = Journal.open(self._config.directory)
         except JetstreamError as error:
             self._listener.member_started(error)
             return
         try:
-            await self._take_part(journal)
+            await self._take_part(journal, group_file)
         finally:
             journal.close()
 
-    async def _take_part(self, journal: Journal) -> None:
-        turns = self._turns = Turns(self._config, journal, self._listener)
+    def _open_group_file(self) -> GroupFile:
+        config = self._config
+        group = Group(config.node_id, tuple(sorted(config.voters)))
+        return GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
+
+    async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
+        turns = self._turns = Turns(self._config, journal, group_file, self._listener)
         self._loop.set_exception_handler(turns.loop_error)
         try:
             snapshot = read_snapshot(self._config.directory)

@@ -14,6 +14,7 @@ class MemberConfig:
     """voters: host:port of each voter's Raft port as others reach it, this node's included if it
     is one; a node that is none follows and forwards.
 
+    accept_voters: take over a folder that was written under other voters (group_file.py).
     listen: where this node's own port is bound. secret: the cluster's credential.
     compact_after_entries: Raft entries (each a batch of commands) after which a snapshot is taken;
     replaying that many takes about a second.
@@ -24,6 +25,7 @@ class MemberConfig:
     voters: dict[NodeId, str]
     listen: str
     secret: bytes = b""
+    accept_voters: bool = False
     compact_after_entries: int = 20_000
     compact_after_bytes: int = 64 * 1024 * 1024
     raft: RaftTimings = field(default_factory=RaftTimings)

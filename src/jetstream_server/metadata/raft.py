@@ -42,6 +42,9 @@ PATIENCE_SECONDS = 5.0
 """How long a proposal waits by default: an election takes about one, two in a row are rare."""
 
 
+NOT_STARTED = "the metadata log has not started"
+
+
 class _Sequences:
     """Numbers commands so that none under way is SPAN or more behind the newest (results.py)."""
 
@@ -101,7 +104,7 @@ class RaftMetadataLog:
         self._unsent: dict[float, list[str]] = {}
         self._claimed_term = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = "the metadata log has not started"
+        self._closed = NOT_STARTED
 
     @property
     def leader(self) -> NodeId:
@@ -115,7 +118,9 @@ class RaftMetadataLog:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._member.start()
         await self._started
-        self._closed = ""
+        if self._closed == NOT_STARTED:  # Otherwise its first turn has failed already.
+            self._closed = ""
+        self._check_open()
         if self._config.is_alone:
             await self.wait_for_leader(PATIENCE_SECONDS)
             await self.barrier()
@@ -126,13 +131,14 @@ class RaftMetadataLog:
         stop = self.watch_leadership(lambda _: changed.set())
         try:
             async with asyncio.timeout(patience):
-                while not self._has_leader():
+                while not self._has_leader() and not self._closed:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
             raise UnavailableError(f"no metadata leader was elected in {patience} s") from None
         finally:
             stop()
+        self._check_open()
 
     async def close(self) -> None:
         self._closed = self._closed or "this server is stopping"
@@ -179,8 +185,7 @@ class RaftMetadataLog:
         return lambda: self._leadership_watchers.remove(callback)
 
     async def _submit(self, command: dict[str, Any], patience: float) -> str:
-        if self._closed:
-            raise UnavailableError(f"metadata cannot change: {self._closed}")
+        self._check_open()
         sequence = await self._sequences.take()
         try:
             command_id = [self._session if self.incarnation is None else self.incarnation, sequence]
@@ -196,6 +201,10 @@ class RaftMetadataLog:
                 del self._outcomes[text]
         finally:
             self._sequences.give_back(sequence)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnavailableError(f"metadata cannot change: {self._closed}")
 
     def _send(self) -> None:
         """Hand over what the loop's other tasks have proposed meanwhile, in one go."""
@@ -255,6 +264,8 @@ class RaftMetadataLog:
 
     def _on_failed(self, reason: str) -> None:
         self._closed = reason
+        for callback in tuple(self._leadership_watchers):
+            callback(self._member.status)
         if self._on_failure is not None:
             self._on_failure(reason)
 

@@ -22,6 +22,7 @@ import structlog
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.changes import Change
+from jetstream_server.metadata.group_file import GroupFile
 from jetstream_server.metadata.handshake import Identity, cluster_digest
 from jetstream_server.metadata.journal import Entry, Journal, Snapshot
 from jetstream_server.metadata.machine import Machine
@@ -59,7 +60,9 @@ class Listener(Protocol):
 class Turns:
     """See the module. Everything is called on one event loop; the journal is open."""
 
-    def __init__(self, config: MemberConfig, journal: Journal, listener: Listener) -> None:
+    def __init__(
+        self, config: MemberConfig, journal: Journal, group_file: GroupFile, listener: Listener
+    ) -> None:
         self.failure = ""
         self.not_leading = asyncio.Event()
         self.proposals = Proposals()
@@ -68,6 +71,7 @@ class Turns:
         self.status = MetadataStatus.absent(config.node_id, voters)
         self._config = config
         self._journal = journal
+        self._group_file = group_file
         self._listener = listener
         self._core = RaftCore(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
@@ -132,8 +136,15 @@ class Turns:
         if self._core.needs_turn():
             self.turn_soon()
         self.proposals.pass_time(now)
+        if self._group_file.group.cluster_id != self.machine.registry.settings.cluster_id:
+            self._learn_cluster_id(self.machine.registry.settings.cluster_id)
         self._tell()
         self._compact_if_due()
+
+    def _learn_cluster_id(self, cluster_id: str) -> None:
+        """Remember the group's id where the next start finds it before it has any peers."""
+        if cluster_id:
+            self._group_file.set_cluster_id(cluster_id)
 
     def _submit_proposals(self, now: float) -> None:
         if self._core.leader_id() == NO_NODE:
@@ -203,7 +214,7 @@ class Turns:
             self.turn_soon()
 
     def _cluster_digest(self) -> bytes:
-        return cluster_digest(self.machine.registry.settings.cluster_id)
+        return cluster_digest(self._group_file.group.cluster_id)
 
     # Compaction
 

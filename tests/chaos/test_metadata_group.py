@@ -1,0 +1,17 @@
+"""Short versions of the experiments in metadata_group.py."""
+
+from pathlib import Path
+
+from .metadata_group import failovers, isolations, kill_rounds
+
+
+def test_kills_of_any_and_all_members_lose_nothing_acknowledged(tmp_path: Path) -> None:
+    assert kill_rounds(tmp_path, rounds=3, seed=1, tell=print) > 0
+
+
+def test_a_killed_leader_is_replaced_within_two_seconds(tmp_path: Path) -> None:
+    assert max(failovers(tmp_path, 2)) < 2.0
+
+
+def test_an_isolated_leader_steps_down_within_a_second_and_a_half(tmp_path: Path) -> None:
+    assert max(isolations(tmp_path, 1)) < 1.5

@@ -1,0 +1,121 @@
+"""Metadata groups inside the test's process: real members, threads, sockets and journals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.raft import RaftMetadataLog
+from tests.chaos.metadata_group import free_addresses
+
+SECRET = b"the cluster's credential"
+
+
+def register(node_id: int) -> dict[str, Any]:
+    addresses = {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"}
+    return {"op": "register_node", "node_id": node_id, "addresses": addresses}
+
+
+def create(name: str, *replicas: int) -> dict[str, Any]:
+    return {
+        "op": "create_stream",
+        "name": name,
+        "subject": f"{name}.>",
+        "replicas": replicas,
+        "created_at_us": 1,
+    }
+
+
+class Members:
+    """Starts members; whatever is still running at the end is closed."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.voters = {
+            NodeId(number): address for number, address in enumerate(free_addresses(count))
+        }
+        self.running: list[RaftMetadataLog] = []
+        self.failures: list[str] = []
+        self._directory = directory
+        self._runs = 0
+
+    def config(self, node_id: int, **changes: Any) -> MemberConfig:
+        config = MemberConfig(
+            directory=str(self._directory / str(node_id)),
+            node_id=NodeId(node_id),
+            voters=self.voters,
+            listen=self.voters.get(NodeId(node_id), "127.0.0.1:0"),
+            secret=SECRET,
+        )
+        return replace(config, **changes)
+
+    async def start(self, node_id: int, **changes: Any) -> RaftMetadataLog:
+        self._runs += 1
+        log = RaftMetadataLog(
+            self.config(node_id, **changes), f"run-{self._runs}", self.failures.append
+        )
+        self.running.append(log)
+        await log.start()
+        return log
+
+    async def stop(self, log: RaftMetadataLog) -> None:
+        self.running.remove(log)
+        await log.close()
+
+
+@asynccontextmanager
+async def members(directory: Path, count: int = 3) -> AsyncIterator[Members]:
+    """Nobody is started yet."""
+    group = Members(directory, count)
+    try:
+        yield group
+    finally:
+        await asyncio.gather(*(log.close() for log in group.running))
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, count: int = 3, **changes: Any
+) -> AsyncIterator[tuple[Members, list[RaftMetadataLog]]]:
+    """All voters, registered, with a leader that all know."""
+    async with members(directory, count) as group:
+        logs = [await group.start(node_id, **changes) for node_id in group.voters]
+        await asyncio.gather(*(log.wait_for_leader(10) for log in logs))
+        for log in logs:
+            await persist(log, register(log.status().node_id))
+        yield group, logs
+
+
+async def persist(log: RaftMetadataLog, command: dict[str, Any]) -> dict[str, Any]:
+    """Propose until there is a leader to propose to."""
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                return await log.propose(command)
+            except UnavailableError:
+                await asyncio.sleep(0.05)
+
+
+async def agreed(logs: list[RaftMetadataLog]) -> int:
+    """The leader that all of them name."""
+    async with asyncio.timeout(15):
+        while True:
+            leaders = {log.leader for log in logs}
+            if len(leaders) == 1 and leaders != {-1}:
+                return leaders.pop()
+            await asyncio.sleep(0.01)
+
+
+async def until(condition: Any, seconds: float = 10.0) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)

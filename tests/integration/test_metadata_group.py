@@ -1,0 +1,301 @@
+"""The metadata log as a Raft group, over real sockets, threads and files."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    NotLeaderError,
+    PreconditionFailedError,
+    StorageError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.changes import Change, StreamCreated
+from jetstream_server.metadata.journal import Entry, Journal
+from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.metadata.raft_messages import REGULAR
+
+from .metadata_group import agreed, create, members, persist, register, running, until
+
+
+class TestGroupOfOne:
+    def test_it_starts_and_serves_at_once_and_opens_no_port(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with members(tmp_path, 1) as group:
+                began = time.monotonic()
+                log: MetadataLog = await group.start(0, listen="256.0.0.1:1")
+                await log.propose(register(0))
+                assert time.monotonic() - began < 1.0
+                assert log.leader == 0
+
+        asyncio.run(main())
+
+    def test_ten_thousand_streams_are_created_quickly_and_are_there_after_a_restart(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with members(tmp_path, 1) as group:
+                log = await group.start(0)
+                await log.propose(register(0))
+                began = time.monotonic()
+                names = [f"s{number}" for number in range(10_000)]
+                await asyncio.gather(*(log.propose(create(name, 0), patience=60) for name in names))
+                took = time.monotonic() - began
+                assert took < 10.0, f"{took:.1f} s"
+                await group.stop(log)
+                again = await group.start(0)
+                assert len(again.registry.streams) == 10_000
+                assert again.registry.feeding("s77.x")[0].name == "s77"
+
+        asyncio.run(main())
+
+
+class TestThreeMembers:
+    def test_any_of_them_takes_proposals_and_all_hold_the_same(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (_, logs):
+                for number, log in enumerate(logs):
+                    result = await log.propose(create(f"s{number}", 0, 1, 2))
+                    # Applied on the proposing node too, once the proposal has returned.
+                    assert log.registry.streams[result["stream_id"]].name == f"s{number}"
+                for log in logs:
+                    await log.barrier()
+                assert logs[0].registry.streams == logs[1].registry.streams
+                assert logs[0].registry.streams == logs[2].registry.streams
+                assert logs[0].registry.nodes == logs[1].registry.nodes
+
+        asyncio.run(main())
+
+    def test_watchers_on_every_node_see_the_same_changes_in_order(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (_, logs):
+                seen: list[list[Change]] = [[] for _ in logs]
+                for log, changes in zip(logs, seen, strict=True):
+                    log.watch(changes.append)
+                await asyncio.gather(*(logs[n % 3].propose(create(f"s{n}", 0)) for n in range(300)))
+                for log in logs:
+                    await log.barrier()
+                created = [
+                    [change.stream.id for change in changes if isinstance(change, StreamCreated)]
+                    for changes in seen
+                ]
+                assert len(created[0]) == 300
+                assert created[0] == created[1] == created[2] == sorted(created[0])
+
+        asyncio.run(main())
+
+    def test_a_leader_that_stops_hands_over_without_an_election_timeout(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (group, logs):
+                leader = await agreed(logs)
+                others = [log for log in logs if log is not logs[leader]]
+                await others[0].barrier()
+                began = time.monotonic()
+                await group.stop(logs[leader])
+                await persist(others[0], {"op": "barrier"})
+                assert time.monotonic() - began < 0.6
+                assert others[0].leader not in (NO_NODE, leader)
+
+        asyncio.run(main())
+
+    def test_without_a_majority_a_proposal_is_refused_at_once_and_says_why(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (group, logs):
+                for log in logs[1:]:
+                    await group.stop(log)
+                await until(lambda: logs[0].leader == NO_NODE, 5)
+                began = time.monotonic()
+                with pytest.raises(UnavailableError, match="no metadata leader"):
+                    await logs[0].propose(create("s", 0))
+                assert time.monotonic() - began < 0.5
+                with pytest.raises(UnavailableError):
+                    await logs[0].barrier()
+
+        asyncio.run(main())
+
+    def test_a_restarted_member_catches_up_from_the_log_or_from_a_snapshot(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path, compact_after_entries=40) as (group, logs):
+                leader = await agreed(logs)
+                late = next(log for log in logs if log is not logs[leader])
+                node_id = late.status().node_id
+                await group.stop(late)
+                for number in range(100):
+                    await logs[leader].propose(create(f"s{number}", leader))
+                again = await group.start(node_id, compact_after_entries=40)
+                await again.wait_for_leader(10)
+                await persist(again, {"op": "barrier"})
+                assert again.registry.streams == logs[leader].registry.streams
+                status = again.status()
+                assert status.journal_entries < 100
+
+        asyncio.run(main())
+
+    def test_a_busy_server_loop_costs_no_term(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (_, logs):
+                await agreed(logs)
+                term = logs[0].status().term
+                end = time.monotonic() + 2.0
+                while time.monotonic() < end:
+                    sum(range(1000))  # Holds the interpreter, unlike a sleep.
+                await asyncio.sleep(0.1)
+                assert {log.status().term for log in logs} == {term}
+
+        asyncio.run(main())
+
+    def test_a_node_that_is_no_voter_follows_and_forwards(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (group, logs):
+                observer = await group.start(7)
+                await observer.wait_for_leader(10)
+                await persist(observer, register(7))
+                result = await observer.propose(create("from-afar", 7))
+                assert observer.registry.streams[result["stream_id"]].leader == 7
+                leader = await agreed(logs)
+                await group.stop(logs[leader])
+                rest = [log for log in logs if log is not logs[leader]]
+                await persist(observer, create("after-failover", 7))
+                assert await agreed([*rest, observer]) != 7
+
+        asyncio.run(main())
+
+
+class TestProposals:
+    def test_a_process_must_register_before_anything_else(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with members(tmp_path, 1) as group:
+                log = await group.start(0)
+                await log.propose({"op": "set_cluster", "cluster_id": "c"})
+                with pytest.raises(PreconditionFailedError, match="register"):
+                    await log.propose(create("s", 0))
+
+        asyncio.run(main())
+
+    def test_a_proposal_given_up_by_its_caller_holds_up_nobody(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (_, logs):
+                tasks = [
+                    asyncio.create_task(logs[0].propose(create(f"s{n}", 0))) for n in range(900)
+                ]
+                await asyncio.sleep(0)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await logs[0].propose(create("after", 0))
+
+        asyncio.run(main())
+
+    def test_nothing_can_be_proposed_before_the_start_or_after_the_end(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with members(tmp_path, 1) as group:
+                log = await group.start(0)
+                await group.stop(log)
+                with pytest.raises(UnavailableError, match="stopping"):
+                    await log.propose(register(0))
+
+        asyncio.run(main())
+
+
+class TestController:
+    def test_only_the_metadata_leader_decides_and_only_under_its_own_claim(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (group, logs):
+                leader = await agreed(logs)
+                first = logs[leader]
+                await until(lambda: first.controller_epoch is not None)
+                assert first.registry.controller.node_id == leader
+                assert first.registry.controller.epoch == first.controller_epoch
+                await first.propose({"op": "drain_node", "node_id": leader}, as_controller=True)
+                others = [log for log in logs if log is not first]
+                with pytest.raises(NotLeaderError):
+                    await others[0].propose({"op": "barrier"}, as_controller=True)
+                stale = first.controller_epoch
+                await group.stop(first)
+                second = logs[await agreed(others)]
+                await until(lambda: second.controller_epoch is not None)
+                with pytest.raises(FencedEpochError):
+                    await second.propose({"op": "barrier", "controller_epoch": stale})
+                await second.propose({"op": "fence_node", "node_id": leader}, as_controller=True)
+                assert second.registry.nodes[NodeId(leader)].fenced
+
+        asyncio.run(main())
+
+
+class TestFailStop:
+    def test_a_failed_flush_ends_this_nodes_part_and_the_others_go_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def main() -> None:
+            async with running(tmp_path) as (group, logs):
+                leader = await agreed(logs)
+                broken = logs[leader]
+                fdatasync = os.fdatasync
+                journal_path = os.path.join(group.config(leader).directory, "journal")
+
+                def failing(descriptor: int) -> None:
+                    if os.readlink(f"/proc/self/fd/{descriptor}") == journal_path:
+                        raise OSError(5, "Input/output error")
+                    fdatasync(descriptor)
+
+                monkeypatch.setattr(os, "fdatasync", failing)
+                with pytest.raises(UnknownOutcomeError, match="Input/output error"):
+                    await broken.propose(create("s", 0))
+                with pytest.raises(UnavailableError, match="Input/output error"):
+                    await broken.propose(create("t", 0))
+                await until(lambda: bool(group.failures))
+                assert "Input/output error" in group.failures[0]
+                others = [log for log in logs if log is not broken]
+                await persist(others[0], create("u", 0))
+                assert broken.leader == NO_NODE
+
+        asyncio.run(main())
+
+    def test_an_entry_of_newer_software_stops_the_node_rather_than_being_skipped(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with members(tmp_path, 1) as group:
+                directory = group.config(0).directory
+                await group.stop(await group.start(0))
+                journal = Journal.open(directory)
+                newer = bytes([REGULAR]) + b'{"v":2}\nsomething'
+                journal.append(Entry(newer, journal.last_index + 1, journal.term))
+                journal.sync()
+                journal.close()
+                with pytest.raises((UnavailableError, UnknownOutcomeError), match="update this"):
+                    await group.start(0)
+                assert "update this server" in group.failures[0]
+
+        asyncio.run(main())
+
+    def test_damaged_metadata_stops_the_start(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with members(tmp_path, 3) as group:
+                Path(group.config(0).directory).mkdir()
+                (Path(group.config(0).directory) / "journal").write_bytes(
+                    b"JSMETAJ\x01" + b"x" * 99
+                )
+                log = await group.start(0)  # A torn tail, as far as anyone can tell.
+                await group.stop(log)
+                (Path(group.config(0).directory) / "journal").write_bytes(b"no journal at all")
+                with pytest.raises(StorageError, match="byte 0"):
+                    await group.start(0)
+
+        asyncio.run(main())

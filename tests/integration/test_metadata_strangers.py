@@ -1,0 +1,192 @@
+"""Whoever comes to the Raft port without belonging there: harmless, and told so."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+from jetstream_protocol.types import NO_NODE
+from jetstream_server.metadata import handshake
+from jetstream_server.metadata.transport import split_address
+
+from .metadata_group import agreed, create, members, running, until
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def pour(address: str, data: bytes, times: int = 1) -> bytes:
+    """Send bytes for as long as the other side takes them; what it says before it hangs up."""
+    reader, writer = await asyncio.open_connection(*split_address(address))
+    said = b""
+    try:
+        for _ in range(times):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+        said = await reader.read()
+    except OSError:
+        pass  # It hung up while this was still talking.
+    writer.transport.abort()
+    return said
+
+
+GARBAGE: list[tuple[str, Callable[[], bytes]]] = [
+    ("random bytes", lambda: random.Random(1).randbytes(1 << 20)),
+    ("an HTTP request", lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20),
+    ("a pickle", lambda: b"\x80\x04cposix\nsystem\n(S'touch /tmp/owned'\ntR." * 10),
+    ("zeros", lambda: bytes(1 << 20)),
+    ("our magic and no more", lambda: handshake.MAGIC),
+    ("an endless length", lambda: handshake.MAGIC + b"\xff" * 1000),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), GARBAGE, ids=[name for name, _ in GARBAGE])
+def test_foreign_bytes_are_harmless(name: str, data: Callable[[], bytes], tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (group, logs):
+            leader = await agreed(logs)
+            term = logs[0].status().term
+            for address in group.voters.values():
+                said = await pour(address, data())
+                assert len(said) <= handshake.CHALLENGE_BYTES + handshake.ANSWER_BYTES
+            await logs[(leader + 1) % 3].propose(create("after", 0))
+            assert {log.status().term for log in logs} == {term}
+            assert group.failures == []
+
+    asyncio.run(main())
+
+
+def test_forty_megabytes_of_garbage_and_idle_connections_cost_neither_memory_nor_time(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (group, logs):
+            leader = await agreed(logs)
+            address = group.voters[logs[leader].status().node_id]
+            term = logs[0].status().term
+            idle = [await asyncio.open_connection(*split_address(address)) for _ in range(200)]
+            before = resident_bytes()
+            pouring = asyncio.gather(*(pour(address, bytes(1 << 20), 10) for _ in range(4)))
+            worst = 0.0
+            for number in range(50):
+                began = time.monotonic()
+                await logs[leader].propose(create(f"s{number}", 0))
+                worst = max(worst, time.monotonic() - began)
+            await pouring
+            assert worst < 0.5, f"a proposal took {worst:.2f} s"
+            assert resident_bytes() - before < 32 * 1024 * 1024
+            assert {log.status().term for log in logs} == {term}
+            for _, writer in idle:
+                writer.transport.abort()
+
+    asyncio.run(main())
+
+
+def test_a_wrong_credential_is_refused_and_both_sides_say_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with members(tmp_path) as group:
+            logs = [await group.start(node_id) for node_id in (0, 1)]
+            await agreed(logs)
+            stranger = await group.start(2, secret=b"something else")
+            await until(lambda: len(stranger.status().problems) == 2)
+            assert stranger.leader == NO_NODE
+            with pytest.raises(UnavailableError, match="refuses this node's cluster credential"):
+                await stranger.barrier()
+            await logs[0].barrier()
+            assert logs[0].status().connected == (1,)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("node_id", [0, 1, 2])
+def test_a_second_process_with_the_same_id_does_not_start(tmp_path: Path, node_id: int) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (group, logs):
+            await agreed(logs)
+            term = logs[0].status().term
+            with pytest.raises(PreconditionFailedError, match=f"node id {node_id} is in use"):
+                await group.start(node_id, directory=str(tmp_path / "second"), listen="127.0.0.1:0")
+            await logs[node_id].propose(create("unharmed", 0))
+            assert {log.status().term for log in logs} == {term}
+
+    asyncio.run(main())
+
+
+def test_a_restart_takes_the_place_of_the_run_before_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (group, logs):
+            follower = (await agreed(logs) + 1) % 3
+            await group.stop(logs[follower])
+            began = time.monotonic()
+            again = await group.start(follower)
+            await again.wait_for_leader(5)
+            assert time.monotonic() - began < 2.0
+
+    asyncio.run(main())
+
+
+def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    """Its log may be longer and its term higher: let in, it would overrule this cluster."""
+
+    async def main() -> None:
+        async with running(tmp_path / "other") as (_, others):
+            await others[2].propose({"op": "set_cluster", "cluster_id": "the other one"})
+        async with members(tmp_path / "ours") as group:
+            logs = [await group.start(node_id) for node_id in (0, 1)]
+            await agreed(logs)
+            await logs[0].propose({"op": "set_cluster", "cluster_id": "ours"})
+            await logs[1].barrier()
+            lost = await group.start(2, directory=str(tmp_path / "other" / "2"))
+            await until(lambda: len(lost.status().problems) == 2)
+            assert "belongs to another cluster" in str(lost.status().problems)
+            assert lost.leader == NO_NODE
+            assert logs[0].registry.settings.cluster_id == "ours"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("node_id", [0, 2])
+def test_a_folder_of_another_node_or_of_other_voters_is_refused(
+    tmp_path: Path, node_id: int
+) -> None:
+    async def main() -> None:
+        async with members(tmp_path / "alone", 1) as alone:
+            await alone.start(0)
+        async with members(tmp_path / "ours") as group:
+            with pytest.raises(PreconditionFailedError, match=r"node 0|voters"):
+                await group.start(node_id, directory=str(tmp_path / "alone" / "0"))
+
+    asyncio.run(main())
+
+
+def test_a_lost_majority_is_given_up_only_when_asked_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (_, logs):
+            await logs[1].propose(create("kept", 0, 1, 2))
+        async with members(tmp_path, 1) as rest:
+            with pytest.raises(PreconditionFailedError, match=r"operations\.md"):
+                await rest.start(0)
+            survivor = await rest.start(0, accept_voters=True)
+            assert survivor.registry.resolve("kept").replicas == (0, 1, 2)
+            await rest.stop(survivor)
+            await rest.start(0)
+
+    asyncio.run(main())
+
+
+def test_a_port_already_taken_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (group, _):
+            address = group.voters[next(iter(group.voters))]
+            with pytest.raises(PreconditionFailedError, match=address):
+                await group.start(5, listen=address)
+
+    asyncio.run(main())

@@ -1,0 +1,252 @@
+"""A metadata group in one thread and in simulated time: real cores, codec and journals.
+
+The network delays, loses whole connections and partitions; a crash loses whatever the journal had
+not synced, as a power failure would. One seed decides everything.
+
+Checked after every step: at most one leader per term; every node applies the same commands in the
+same order (so nothing once applied anywhere, and therefore nothing acknowledged, is ever lost or
+replaced); a term and a vote once sent are never taken back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pysyncobj.syncobj
+import pytest
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.journal import Journal, Snapshot, read_snapshot
+from jetstream_server.metadata.raft_core import RaftCore, RaftTimings
+from jetstream_server.metadata.raft_messages import decode, encode
+
+STEP_SECONDS = 0.02
+
+
+class ListMachine:
+    """A state machine that remembers what it applied."""
+
+    def __init__(self) -> None:
+        self.applied: list[str] = []
+
+    def apply(self, command: bytes) -> None:
+        self.applied.append(command.decode())
+
+    def restore(self, snapshot: bytes) -> bool:
+        self.applied = json.loads(snapshot)
+        return True
+
+    def snapshot(self) -> bytes:
+        return json.dumps(self.applied).encode()
+
+
+@dataclass
+class SimulatedNode:
+    node_id: NodeId
+    directory: Path
+    journal: Journal
+    machine: ListMachine
+    core: RaftCore
+    failures: list[int] = field(default_factory=list)
+
+
+class Fabric:
+    def __init__(self, directory: Path, seed: int, count: int = 3) -> None:
+        self.dice = random.Random(seed)
+        self.now = 1000.0
+        self.ids = tuple(NodeId(number) for number in range(count))
+        self.nodes: dict[NodeId, SimulatedNode] = {}
+        self.committed: list[str] = []
+        self.leaders: dict[int, NodeId] = {}
+        self.votes: dict[tuple[NodeId, int], str] = {}
+        self.links: set[tuple[NodeId, NodeId]] = set()
+        self.parted: set[tuple[NodeId, NodeId]] = set()
+        self.submitted = 0
+        self._directory = directory
+        self._queue: list[tuple[float, int, NodeId, NodeId, int, bytes]] = []
+        self._sent = 0
+        self._arrival: dict[tuple[NodeId, NodeId], float] = {}
+        self._connection: dict[tuple[NodeId, NodeId], int] = {}
+
+    @classmethod
+    @contextmanager
+    def running(
+        cls, monkeypatch: pytest.MonkeyPatch, directory: Path, seed: int, count: int = 3
+    ) -> Iterator[Fabric]:
+        fabric = cls(directory, seed, count)
+        with monkeypatch.context() as patch:
+            patch.setattr(pysyncobj.syncobj, "monotonicTime", lambda: fabric.now)
+            patch.setattr(pysyncobj.syncobj, "random", fabric.dice)
+            patch.setattr("jetstream_server.metadata.raft_core.random", fabric.dice)
+            # The order of writes is what counts here; waiting for a disk would only cost time.
+            patch.setattr("os.fdatasync", lambda _: None)
+            patch.setattr("os.fsync", lambda _: None)
+            for node_id in fabric.ids:
+                fabric.start(node_id)
+            yield fabric
+            for node_id in tuple(fabric.nodes):
+                fabric.crash(node_id)
+
+    def start(self, node_id: NodeId) -> SimulatedNode:
+        directory = self._directory / str(node_id)
+        journal = Journal.open(str(directory))
+        machine = ListMachine()
+        snapshot = read_snapshot(str(directory))
+        if snapshot is not None:
+            machine.restore(snapshot.data)
+        core = RaftCore(node_id, self.ids, journal, machine, RaftTimings())
+        node = self.nodes[node_id] = SimulatedNode(node_id, directory, journal, machine, core)
+        return node
+
+    def crash(self, node_id: NodeId) -> None:
+        """Lose the process and everything it had not synced."""
+        for peer in self.ids:
+            self._disconnect(node_id, peer)
+        self.nodes.pop(node_id).journal.close()
+
+    def part(self, left: NodeId, right: NodeId) -> None:
+        self.parted.add((min(left, right), max(left, right)))
+        self._disconnect(left, right)
+
+    def heal(self) -> None:
+        self.parted.clear()
+
+    def submit(self, node_id: NodeId) -> str:
+        self.submitted += 1
+        text = f"command {self.submitted}"
+        node = self.nodes[node_id]
+        node.core.submit(text.encode(), node.failures.append)
+        return text
+
+    def compact(self, node_id: NodeId) -> None:
+        node = self.nodes[node_id]
+        base = node.core.applied_entries()
+        if len(base) == 2 and base[-1].index > node.journal.snapshot_index:
+            snapshot = Snapshot(base[1].index, base[1].term, node.machine.snapshot(), base)
+            node.journal.install(snapshot, keep_from=base[0].index)
+            node.core.compacted()
+
+    def leader(self) -> NodeId | None:
+        """The leader in the newest term, if any node leads."""
+        leading = [node for node in self.nodes.values() if node.core.role() == "leader"]
+        best = max(leading, key=lambda node: node.core.raftCurrentTerm, default=None)
+        return None if best is None else best.node_id
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / STEP_SECONDS)):
+            self.step()
+
+    def run_until_led(self) -> NodeId:
+        for _ in range(500):
+            self.step()
+            leader = self.leader()
+            if leader is not None and all(
+                node.core.leader_id() == leader for node in self.nodes.values()
+            ):
+                return leader
+        raise AssertionError("no leader within ten seconds")
+
+    def live_through(self, steps: int) -> None:
+        """Random proposals, snapshots, crashes, restarts and partitions."""
+        dice = self.dice
+        for _ in range(steps):
+            self.step()
+            running, down = list(self.nodes), [n for n in self.ids if n not in self.nodes]
+            chance = dice.random()
+            if chance < 0.30 and running:
+                self.submit(dice.choice(running))
+            elif chance < 0.33 and running:
+                self.compact(dice.choice(running))
+            elif chance < 0.335 and running:
+                self.crash(dice.choice(running))
+            elif chance < 0.36 and down:
+                self.start(dice.choice(down))
+            elif chance < 0.365:
+                self.part(*dice.sample(self.ids, 2))
+            elif chance < 0.38:
+                self.heal()
+
+    def recover(self) -> None:
+        """With everything healed and running, all must come to agree again."""
+        self.heal()
+        for node_id in self.ids:
+            if node_id not in self.nodes:
+                self.start(node_id)
+        last = self.submit(self.run_until_led())
+        self.run(2)
+        assert last in self.committed, "no progress"
+        for node in self.nodes.values():
+            assert node.machine.applied == self.committed, "a node stays behind"
+
+    def step(self) -> None:
+        self.now += STEP_SECONDS
+        self._connect_whoever_can()
+        while self._queue and self._queue[0][0] <= self.now:
+            _, _, sender, receiver, connection, data = heapq.heappop(self._queue)
+            if self._connection.get(self._pair(sender, receiver)) == connection:
+                self.nodes[receiver].core.receive(sender, decode(data))
+        for node in tuple(self.nodes.values()):
+            self._turn(node)
+        self.check()
+
+    def _turn(self, node: SimulatedNode) -> None:
+        self.sync(node)
+        node.core.tick()
+        self.sync(node)
+        for receiver, message in node.core.take_messages():
+            if self._pair(node.node_id, receiver) in self._connection:
+                self._send(node.node_id, receiver, encode(message))
+            else:
+                node.core.undeliverable(message)
+
+    def sync(self, node: SimulatedNode) -> None:
+        """Where mutants forget to."""
+        node.journal.sync()
+
+    def _send(self, sender: NodeId, receiver: NodeId, data: bytes) -> None:
+        """Within a connection in order, after a random delay."""
+        at = max(self.now + self.dice.expovariate(100), self._arrival.get((sender, receiver), 0.0))
+        self._arrival[sender, receiver] = at
+        self._sent += 1
+        connection = self._connection[self._pair(sender, receiver)]
+        heapq.heappush(self._queue, (at, self._sent, sender, receiver, connection, data))
+
+    def _pair(self, left: NodeId, right: NodeId) -> tuple[NodeId, NodeId]:
+        return min(left, right), max(left, right)
+
+    def _connect_whoever_can(self) -> None:
+        for left in self.nodes:
+            for right in self.nodes:
+                pair = (left, right)
+                if left < right and pair not in self.parted and pair not in self._connection:
+                    self._sent += 1
+                    self._connection[pair] = self._sent
+                    self._arrival.pop((left, right), None)
+                    self._arrival.pop((right, left), None)
+                    self.nodes[left].core.connected(right)
+                    self.nodes[right].core.connected(left)
+
+    def _disconnect(self, left: NodeId, right: NodeId) -> None:
+        if self._connection.pop(self._pair(left, right), None) is not None:
+            self.nodes[left].core.disconnected(right)
+            self.nodes[right].core.disconnected(left)
+
+    def check(self) -> None:
+        for node in self.nodes.values():
+            term = node.core.raftCurrentTerm
+            if node.core.role() == "leader":
+                assert self.leaders.setdefault(term, node.node_id) == node.node_id, "two leaders"
+            applied = node.machine.applied
+            known = self.committed[: len(applied)]
+            assert applied[: len(known)] == known, "applied something else than another node"
+            self.committed.extend(applied[len(known) :])
+            voted_for = node.journal.voted_for
+            if voted_for:
+                key = (node.node_id, node.journal.term)
+                assert self.votes.setdefault(key, voted_for) == voted_for, "voted twice in a term"

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.group_file import Group, GroupFile
+
+GROUP = Group(NodeId(1), (NodeId(0), NodeId(1), NodeId(2)))
+
+
+def opened(directory: Path, group: Group = GROUP, *, accept_voters: bool = False) -> Group:
+    return GroupFile.open(str(directory), group, accept_voters=accept_voters).group
+
+
+def test_a_new_folder_takes_what_the_configuration_says(tmp_path: Path) -> None:
+    assert opened(tmp_path / "new") == GROUP
+    assert opened(tmp_path / "new") == GROUP
+
+
+def test_the_cluster_id_is_there_at_the_next_start(tmp_path: Path) -> None:
+    GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
+    assert opened(tmp_path).cluster_id == "ours"
+
+
+def test_a_folder_of_another_node_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(PreconditionFailedError, match="belongs to node 1, but this is node 2"):
+        opened(tmp_path, Group(NodeId(2), GROUP.voters), accept_voters=True)
+
+
+def test_other_voters_are_refused_unless_accepted_and_then_they_stay(tmp_path: Path) -> None:
+    GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
+    alone = Group(NodeId(1), (NodeId(1),))
+    with pytest.raises(PreconditionFailedError, match=r"voters \[0, 1, 2\]"):
+        opened(tmp_path, alone)
+    assert opened(tmp_path, alone, accept_voters=True).cluster_id == "ours"
+    assert opened(tmp_path, alone).voters == (1,)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "node_id": "x"}'])
+def test_an_unreadable_file_is_refused_and_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "group.json").write_text(text)
+    with pytest.raises(StorageError, match=r"group\.json"):
+        opened(tmp_path)

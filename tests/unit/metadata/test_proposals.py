@@ -1,0 +1,122 @@
+from jetstream_protocol.errors import UnavailableError, UnknownOutcomeError
+from jetstream_server.metadata.proposals import (
+    BATCH_BYTES_MAX,
+    BATCH_COMMANDS_MAX,
+    BATCHES_MAX,
+    SILENCE_SECONDS_MAX,
+    Proposals,
+)
+
+
+def texts_of(batch: tuple[int, bytes] | None) -> list[str]:
+    assert batch is not None
+    header, *texts = batch[1].decode().split("\n")
+    assert header == '{"v":1}'
+    return texts
+
+
+def proposals_of(*texts: str) -> Proposals:
+    proposals = Proposals()
+    for text in texts:
+        proposals.add(text, deadline=5.0)
+    return proposals
+
+
+def outcomes(proposals: Proposals) -> dict[str, object]:
+    return {
+        text: outcome if isinstance(outcome, str) else type(outcome)
+        for text, outcome in proposals.take_outcomes()
+    }
+
+
+def test_what_has_queued_up_travels_together() -> None:
+    proposals = proposals_of("a", "b")
+    assert texts_of(proposals.next_batch(0.0)) == ["a", "b"]
+    assert proposals.next_batch(0.0) is None
+
+
+def test_being_applied_resolves_a_proposal_whoever_submitted_it() -> None:
+    proposals = proposals_of("a", "b")
+    proposals.applied("a", "result")
+    proposals.applied("another node's", "result")
+    assert outcomes(proposals) == {"a": "result"}
+    assert texts_of(proposals.next_batch(0.0)) == ["b"]
+
+
+def test_batches_are_bounded_in_number_commands_and_bytes() -> None:
+    proposals = proposals_of(*(str(number) for number in range(BATCH_COMMANDS_MAX * 10)))
+    sizes = [len(texts_of(proposals.next_batch(0.0))) for _ in range(BATCHES_MAX)]
+    assert sizes == [BATCH_COMMANDS_MAX] * BATCHES_MAX
+    assert proposals.next_batch(0.0) is None
+    proposals = proposals_of("x" * (BATCH_BYTES_MAX - 1), "yy", "z")
+    assert len(texts_of(proposals.next_batch(0.0))) == 1
+    assert texts_of(proposals.next_batch(0.0)) == ["yy", "z"]
+
+
+def test_a_batch_makes_room_once_all_of_it_is_applied() -> None:
+    proposals = proposals_of("a")
+    for number in range(BATCHES_MAX):
+        proposals.next_batch(0.0)
+        proposals.add(f"next {number}", 5.0)
+    assert proposals.next_batch(0.0) is None
+    proposals.applied("a", "result")
+    assert proposals.next_batch(0.0) is not None
+
+
+def test_an_attempt_surely_without_effect_is_repeated_and_may_still_be_refused() -> None:
+    proposals = proposals_of("a")
+    number, _ = proposals.next_batch(0.0) or (0, b"")
+    proposals.failed(number, surely=True)
+    proposals.without_leader("nobody leads")
+    assert outcomes(proposals) == {"a": UnavailableError}
+
+
+def test_an_attempt_in_doubt_is_repeated_with_the_same_text_and_never_refused() -> None:
+    proposals = proposals_of("a")
+    number, first = proposals.next_batch(0.0) or (0, b"")
+    proposals.failed(number, surely=False)
+    proposals.without_leader("nobody leads")
+    assert outcomes(proposals) == {}
+    _, second = proposals.next_batch(0.1) or (0, b"")
+    assert second == first
+    proposals.pass_time(5.1)
+    assert outcomes(proposals) == {"a": UnknownOutcomeError}
+
+
+def test_an_attempt_without_news_is_repeated() -> None:
+    proposals = proposals_of("a")
+    proposals.next_batch(0.0)
+    proposals.pass_time(SILENCE_SECONDS_MAX)
+    assert proposals.next_batch(SILENCE_SECONDS_MAX) is None
+    proposals.pass_time(SILENCE_SECONDS_MAX + 0.1)
+    assert texts_of(proposals.next_batch(SILENCE_SECONDS_MAX + 0.1)) == ["a"]
+
+
+def test_without_a_leader_what_was_never_sent_is_refused_at_once() -> None:
+    proposals = proposals_of("a")
+    proposals.without_leader("nobody leads")
+    assert outcomes(proposals) == {"a": UnavailableError}
+    assert len(proposals) == 0
+
+
+def test_what_was_never_sent_in_time_surely_did_not_happen() -> None:
+    proposals = proposals_of("a")
+    proposals.pass_time(6.0)
+    assert outcomes(proposals) == {"a": UnavailableError}
+
+
+def test_stopping_ends_everything_and_is_honest_about_what_was_sent() -> None:
+    proposals = proposals_of("a")
+    proposals.next_batch(0.0)
+    proposals.add("b", 5.0)
+    proposals.abandon("stopping")
+    assert outcomes(proposals) == {"a": UnknownOutcomeError, "b": UnavailableError}
+
+
+def test_a_late_failure_of_a_resolved_batch_changes_nothing() -> None:
+    proposals = proposals_of("a")
+    number, _ = proposals.next_batch(0.0) or (0, b"")
+    proposals.applied("a", "result")
+    proposals.failed(number, surely=False)
+    assert proposals.next_batch(0.0) is None
+    assert outcomes(proposals) == {"a": "result"}

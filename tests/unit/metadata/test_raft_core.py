@@ -1,0 +1,305 @@
+from pathlib import Path
+
+import pysyncobj
+import pysyncobj.serializer
+import pysyncobj.syncobj
+import pytest
+
+from jetstream_protocol.errors import StorageError
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.journal import Entry
+from jetstream_server.metadata.raft_messages import NO_OP, REGULAR
+
+from .raft_fabric import Fabric
+
+
+def applied_everywhere(fabric: Fabric, text: str) -> bool:
+    return all(text in node.machine.applied for node in fabric.nodes.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_applied_is_ever_lost_or_replaced(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed) as fabric:
+        fabric.live_through(600)
+        fabric.recover()
+
+
+def test_all_members_crashing_at_once_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=1) as fabric:
+        leader = fabric.run_until_led()
+        for _ in range(5):
+            text = fabric.submit(leader)
+            while text not in fabric.nodes[leader].machine.applied:
+                fabric.step()
+            for node_id in fabric.ids:
+                fabric.crash(node_id)
+            for node_id in fabric.ids:
+                fabric.start(node_id)
+            leader = fabric.run_until_led()
+            fabric.run(0.5)
+            assert applied_everywhere(fabric, text)
+
+
+def test_a_group_of_one_leads_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=1, count=1) as fabric:
+        fabric.step()
+        assert fabric.leader() == 0
+        text = fabric.submit(NodeId(0))
+        fabric.run(0.1)
+        assert applied_everywhere(fabric, text)
+
+
+def test_a_follower_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=2) as fabric:
+        leader = fabric.run_until_led()
+        follower = next(node_id for node_id in fabric.ids if node_id != leader)
+        text = fabric.submit(follower)
+        fabric.run(0.5)
+        assert applied_everywhere(fabric, text)
+        assert fabric.nodes[follower].failures == []
+
+
+def test_a_command_that_cannot_reach_the_leader_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=2) as fabric:
+        leader = fabric.run_until_led()
+        follower = next(node_id for node_id in fabric.ids if node_id != leader)
+        fabric.part(leader, follower)
+        assert fabric.nodes[follower].core.leader_id() == NO_NODE
+        fabric.submit(follower)
+        fabric.step()
+        assert fabric.nodes[follower].failures == [2]
+
+
+def test_an_isolated_leader_steps_down_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=3) as fabric:
+        leader = fabric.run_until_led()
+        for node_id in fabric.ids:
+            if node_id != leader:
+                fabric.part(leader, node_id)
+        fabric.run(1.0)
+        assert fabric.nodes[leader].core.role() != "leader"
+        assert fabric.nodes[leader].core.leader_id() == NO_NODE
+        fabric.run(1.0)
+        assert fabric.leader() not in (None, leader)
+
+
+def test_a_broken_connection_to_the_leader_makes_for_a_quick_election(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=4) as fabric:
+        fabric.crash(fabric.run_until_led())
+        before = fabric.now
+        fabric.run_until_led()
+        assert fabric.now - before < 0.5
+
+
+def test_a_leader_hands_over_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=5) as fabric:
+        leader = fabric.run_until_led()
+        fabric.run(0.5)
+        assert fabric.nodes[leader].core.hand_over()
+        fabric.run(0.2)
+        assert fabric.leader() not in (None, leader)
+
+
+def test_a_follower_far_behind_gets_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jetstream_server.metadata.snapshot_transfer.PIECE_BYTES", 50)
+    with Fabric.running(monkeypatch, tmp_path, seed=6) as fabric:
+        leader = fabric.run_until_led()
+        late = next(node_id for node_id in fabric.ids if node_id != leader)
+        fabric.crash(late)
+        for _ in range(30):
+            fabric.submit(leader)
+            fabric.step()
+        fabric.run(0.5)
+        fabric.compact(leader)
+        fabric.start(late)
+        fabric.run(1)
+        assert fabric.nodes[late].machine.applied == fabric.committed
+        assert fabric.nodes[late].journal.snapshot_index > 1
+        fabric.crash(late)
+        fabric.start(late)
+        assert len(fabric.nodes[late].machine.applied) == 30
+
+
+def test_a_follower_with_a_longer_uncommitted_log_is_brought_into_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=7) as fabric:
+        old = fabric.run_until_led()
+        for node_id in fabric.ids:
+            if node_id != old:
+                fabric.part(old, node_id)
+        for _ in range(20):
+            fabric.submit(old)
+        fabric.run(3)
+        leader = fabric.leader()
+        assert leader is not None
+        text = fabric.submit(leader)
+        fabric.run(0.5)
+        fabric.heal()
+        fabric.run(3)
+        assert applied_everywhere(fabric, text)
+        assert fabric.nodes[old].machine.applied == [text]
+
+
+class TestMessagesAtFaceValue:
+    """What pysyncobj would believe, told to a follower or a leader directly."""
+
+    def test_a_stale_append_removes_nothing_that_was_acknowledged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=8) as fabric:
+            leader = fabric.run_until_led()
+            for _ in range(5):
+                fabric.submit(leader)
+            fabric.run(0.5)
+            follower = next(node for node in fabric.nodes.values() if node.node_id != leader)
+            held = list(follower.journal.held)
+            for entries in ([], [held[2]]):
+                message = {
+                    "type": "append_entries",
+                    "term": follower.core.raftCurrentTerm,
+                    "commit_index": 2,
+                    "prevLogIdx": held[1].index,
+                    "prevLogTerm": held[1].term,
+                    "entries": entries,
+                }
+                follower.core.receive(leader, message)
+                assert follower.journal.held == held
+                assert follower.journal.is_synced, "nothing was even written"
+
+    def test_a_commit_index_beside_a_snapshot_piece_commits_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=9) as fabric:
+            leader = fabric.run_until_led()
+            follower = next(node for node in fabric.nodes.values() if node.node_id != leader)
+            term = follower.core.raftCurrentTerm
+            last = follower.journal.last_index
+            follower.journal.append(Entry(bytes([REGULAR]) + b"not agreed", last + 1, term))
+            message = {
+                "type": "append_entries",
+                "term": term,
+                "commit_index": 0,
+                "serialized": (b"piece", True, False),
+            }
+            follower.core.receive(leader, message)
+            follower.journal.sync()
+            follower.core.tick()
+            assert follower.machine.applied == []
+
+    def test_a_leaders_damaged_snapshot_changes_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=9) as fabric:
+            leader = fabric.run_until_led()
+            follower = next(node for node in fabric.nodes.values() if node.node_id != leader)
+            held = list(follower.journal.held)
+            message = {
+                "type": "append_entries",
+                "term": follower.core.raftCurrentTerm,
+                "commit_index": 0,
+                "serialized": (b"JSMETAS\x01 and then something else", True, True),
+            }
+            follower.core.receive(leader, message)
+            assert follower.journal.held == held
+
+    def test_an_acknowledgement_of_an_earlier_term_does_not_count(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=10) as fabric:
+            leader = fabric.nodes[fabric.run_until_led()]
+            peers = [node_id for node_id in fabric.ids if node_id != leader.node_id]
+            for peer in peers:
+                fabric.part(leader.node_id, peer)
+            fabric.submit(leader.node_id)
+            fabric.step()
+            for peer in peers:
+                message = {
+                    "type": "next_node_idx",
+                    "term": leader.core.raftCurrentTerm - 1,
+                    "next_node_idx": leader.journal.last_index + 1,
+                    "reset": False,
+                    "success": True,
+                }
+                leader.core.receive(peer, message)
+            fabric.step()
+            assert leader.machine.applied == []
+
+    def test_a_next_index_stays_between_what_is_acknowledged_and_what_there_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=11) as fabric:
+            leader = fabric.nodes[fabric.run_until_led()]
+            peer = next(node_id for node_id in fabric.ids if node_id != leader.node_id)
+            fabric.submit(leader.node_id)
+            fabric.run(0.5)
+            end = leader.journal.last_index + 1
+            for claimed in (1, 10_000):
+                message = {
+                    "type": "next_node_idx",
+                    "term": leader.core.raftCurrentTerm,
+                    "next_node_idx": claimed,
+                    "reset": True,
+                    "success": False,
+                }
+                leader.core.receive(peer, message)
+                assert leader.core.getStatus()[f"next_node_idx_server_{peer}"] == end
+
+    def test_removing_what_was_applied_stops_the_node(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=12) as fabric:
+            leader = fabric.run_until_led()
+            fabric.submit(leader)
+            fabric.run(0.5)
+            follower = next(node for node in fabric.nodes.values() if node.node_id != leader)
+            held = list(follower.journal.held)
+            message = {
+                "type": "append_entries",
+                "term": held[-1].term + 5,
+                "commit_index": 1,
+                "prevLogIdx": held[0].index,
+                "prevLogTerm": held[0].term,
+                "entries": [Entry(bytes([NO_OP]), held[1].index, held[-1].term + 5)],
+            }
+            with pytest.raises(StorageError, match="join anew"):
+                follower.core.receive(leader, message)
+
+
+class TestPysyncobj:
+    def test_it_is_the_version_whose_inside_is_known(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pysyncobj.version, "VERSION", "0.3.18")
+        with (
+            pytest.raises(AssertionError, match=r"0\.3\.18 is installed"),
+            Fabric.running(monkeypatch, tmp_path, seed=1),
+        ):
+            raise AssertionError("it started")
+
+    def test_it_cannot_pickle_or_unpickle_anything(self) -> None:
+        for module in (pysyncobj.syncobj, pysyncobj.serializer):
+            for name in ("loads", "dumps", "load", "dump"):
+                with pytest.raises(AssertionError, match="may be pickled"):
+                    getattr(module.pickle, name)
+
+    def test_it_opens_no_socket_and_no_file_of_its_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Fabric.running(monkeypatch, tmp_path, seed=1) as fabric:
+            fabric.run_until_led()
+            fabric.compact(fabric.ids[0])
+        names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+        assert names <= {"journal", "snapshot"}
