@@ -24,7 +24,8 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.changes import Change
 from jetstream_server.metadata.journal import Entry, Journal, Snapshot, read_snapshot
-from jetstream_server.metadata.registry import Registry, check_result
+from jetstream_server.metadata.proposal import Proposal
+from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.results import SPAN
 from jetstream_server.metadata.status import MetadataStatus
 
@@ -60,6 +61,9 @@ class MetadataLog(Protocol):
         (nothing was done), UnknownOutcomeError when it may or may not be applied. A register_node
         without `session` gets this process's own.
         """
+
+    def prepare(self, command: dict[str, Any]) -> Proposal:
+        """The command, to be proposed until its outcome is known."""
 
     async def barrier(self) -> int:
         """Wait until everything committed before this call is applied here; its revision.
@@ -144,7 +148,10 @@ class SingleNodeMetadataLog:
     async def propose(self, command: dict[str, Any]) -> dict[str, Any]:
         if command.get("op") == "register_node":
             command = {"session": self._session, **command}
-        return check_result(json.loads(await self._submit(json.dumps(command))))
+        return await self.prepare(command).submit()
+
+    def prepare(self, command: dict[str, Any]) -> Proposal:
+        return Proposal(command, lambda *_: self._submit(json.dumps(command)))
 
     async def barrier(self) -> int:
         result = json.loads(await self._submit('{"op":"barrier"}'))

@@ -17,6 +17,7 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_server.metadata.group_file import Group, GroupFile
 from jetstream_server.metadata.journal import Journal, read_snapshot
 from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.passenger import Passenger
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.turns import Listener, Turns
 
@@ -40,6 +41,7 @@ class Member:
         self._thread = threading.Thread(target=self._run, name="metadata-raft", daemon=True)
         self._stopping = asyncio.Event()
         self._turns: Turns | None = None
+        self._passenger: Passenger | None = None
 
     @property
     def status(self) -> MetadataStatus:
@@ -47,6 +49,11 @@ class Member:
         if turns is None:
             return MetadataStatus.absent(self._config.node_id, tuple(sorted(self._config.voters)))
         return turns.status
+
+    def carry(self, passenger: Passenger) -> None:
+        """Take a passenger along, before the start."""
+        assert self._turns is None, "passengers board before the start"
+        self._passenger = passenger
 
     def start(self) -> None:
         self._thread.start()
@@ -95,7 +102,9 @@ class Member:
         return GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
 
     async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
-        turns = self._turns = Turns(self._config, journal, group_file, self._listener)
+        turns = self._turns = Turns(
+            self._config, journal, group_file, self._listener, self._passenger
+        )
         self._loop.set_exception_handler(turns.loop_error)
         try:
             snapshot = read_snapshot(self._config.directory)

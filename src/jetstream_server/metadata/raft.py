@@ -12,12 +12,9 @@ be repeated (registry.REPEATABLE).
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable
 from typing import Any
-
-import structlog
 
 from jetstream_protocol.errors import (
     JetstreamError,
@@ -30,17 +27,13 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.log import Watcher, Watchers
 from jetstream_server.metadata.member import Member
 from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.passenger import Passenger
+from jetstream_server.metadata.proposal import PATIENCE_SECONDS, Proposal
 from jetstream_server.metadata.proposals import Outcome
-from jetstream_server.metadata.registry import REPEATABLE, Registry, check_result
+from jetstream_server.metadata.registry import REPEATABLE, Registry
 from jetstream_server.metadata.results import SPAN
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.turns import News
-
-_log = structlog.get_logger(__name__)
-
-PATIENCE_SECONDS = 5.0
-"""How long a proposal waits by default: an election takes about one, two in a row are rare."""
-
 
 NOT_STARTED = "the metadata log has not started"
 
@@ -84,7 +77,12 @@ class _Sequences:
 
 class RaftMetadataLog:
     """See log.MetadataLog. `on_failure` is called, with the reason, should this node have to stop
-    taking part (fail-stop): the server must then stop too."""
+    taking part (fail-stop): the server must then stop too.
+
+    incarnation: once this process has registered. seen_revision: up to where the watchers, too,
+    have been told; both may be read on any thread. controller_epoch: while this node is the
+    controller (carriage.py).
+    """
 
     def __init__(
         self, config: MemberConfig, session: str, on_failure: Callable[[str], None] | None = None
@@ -92,6 +90,7 @@ class RaftMetadataLog:
         self.registry = Registry()
         self.incarnation: int | None = None
         self.controller_epoch: int | None = None
+        self.seen_revision = 0
         self._config = config
         self._session = session
         self._on_failure = on_failure
@@ -102,8 +101,6 @@ class RaftMetadataLog:
         self._sequences = _Sequences()
         self._outcomes: dict[str, asyncio.Future[str]] = {}
         self._unsent: dict[float, list[str]] = {}
-        self._claimed_term = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = NOT_STARTED
 
     @property
@@ -112,6 +109,14 @@ class RaftMetadataLog:
 
     def status(self) -> MetadataStatus:
         return self._member.status
+
+    @property
+    def is_alone(self) -> bool:
+        return self._config.is_alone
+
+    def carry(self, passenger: Passenger) -> None:
+        """Take a passenger along on the member's thread. Before the start."""
+        self._member.carry(passenger)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -157,6 +162,15 @@ class RaftMetadataLog:
     ) -> dict[str, Any]:
         """See log.MetadataLog. as_controller: only while this node is the controller, under its
         epoch; raises NotLeaderError otherwise."""
+        proposal = self.prepare(command, as_controller=as_controller)
+        result = await proposal.submit(patience)
+        is_registration = command.get("op") == "register_node"
+        if is_registration and command.get("session", self._session) == self._session:
+            self.incarnation = result["incarnation"]
+        return result
+
+    def prepare(self, command: dict[str, Any], *, as_controller: bool = False) -> Proposal:
+        """The command, to be proposed until its outcome is known; see `propose`."""
         if as_controller:
             if self.controller_epoch is None:
                 raise NotLeaderError("this node is not the controller")
@@ -166,41 +180,43 @@ class RaftMetadataLog:
             command = {"session": self._session, **command}
         elif self.incarnation is None and op not in REPEATABLE:
             raise PreconditionFailedError(f"this process must register before {op!r}")
-        result = check_result(json.loads(await self._submit(command, patience)))
-        if op == "register_node" and command["session"] == self._session:
-            self.incarnation = result["incarnation"]
-            self._claim_if_leader()
-        return result
+        return Proposal(command, self._submit)
 
     async def barrier(self) -> int:
-        result = check_result(json.loads(await self._submit({"op": "barrier"}, PATIENCE_SECONDS)))
-        return int(result["revision"])
+        return int((await self.prepare({"op": "barrier"}).submit())["revision"])
 
     def watch(self, callback: Watcher) -> Callable[[], None]:
         return self._watchers.add(callback)
 
     def watch_leadership(self, callback: Callable[[MetadataStatus], None]) -> Callable[[], None]:
-        """Call back on the loop when leader, role or term change. Returns how to stop it."""
+        """Call back on the loop when leader, role, term or controller epoch change. Returns how to
+        stop it."""
         self._leadership_watchers.append(callback)
         return lambda: self._leadership_watchers.remove(callback)
 
-    async def _submit(self, command: dict[str, Any], patience: float) -> str:
+    async def _submit(self, proposal: Proposal, patience: float) -> str:
         self._check_open()
+        if proposal.text:
+            return await self._outcome(proposal.text, patience)
         sequence = await self._sequences.take()
         try:
-            command_id = [self._session if self.incarnation is None else self.incarnation, sequence]
-            text = json.dumps({**command, "id": command_id}, separators=(",", ":"))
-            outcome: asyncio.Future[str] = self._loop.create_future()
-            self._outcomes[text] = outcome
-            if not self._unsent:
-                self._loop.call_soon(self._send)
-            self._unsent.setdefault(patience, []).append(text)
-            try:
-                return await outcome
-            finally:
-                del self._outcomes[text]
+            proposal.number(
+                self._session if self.incarnation is None else self.incarnation, sequence
+            )
+            return await self._outcome(proposal.text, patience)
         finally:
             self._sequences.give_back(sequence)
+
+    async def _outcome(self, text: str, patience: float) -> str:
+        outcome: asyncio.Future[str] = self._loop.create_future()
+        self._outcomes[text] = outcome
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.setdefault(patience, []).append(text)
+        try:
+            return await outcome
+        finally:
+            del self._outcomes[text]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -244,6 +260,11 @@ class RaftMetadataLog:
         self._watchers.notify(news.changes)
         for text, outcome in news.outcomes:
             self._resolve(text, outcome)
+        # Behind the watchers' own callbacks in the loop's queue.
+        self._loop.call_soon(self._seen, news.revision)
+
+    def _seen(self, revision: int) -> None:
+        self.seen_revision = revision
 
     def _resolve(self, text: str, outcome: Outcome) -> None:
         future = self._outcomes.get(text)
@@ -256,9 +277,7 @@ class RaftMetadataLog:
 
     def _on_status(self, status: MetadataStatus) -> None:
         self._status = status
-        if status.role != "leader" or status.term != self._claimed_term:
-            self.controller_epoch = None
-        self._claim_if_leader()
+        self.controller_epoch = status.controller_epoch
         for callback in tuple(self._leadership_watchers):
             callback(status)
 
@@ -268,29 +287,3 @@ class RaftMetadataLog:
             callback(self._member.status)
         if self._on_failure is not None:
             self._on_failure(reason)
-
-    # The controller's claim
-
-    def _claim_if_leader(self) -> None:
-        """As metadata leader, claim the controller's role once per term."""
-        status = self._status
-        if status.role != "leader" or self.incarnation is None or self._closed:
-            return
-        if self._claimed_term != status.term:
-            self._claimed_term = status.term
-            task = self._loop.create_task(self._claim(status.term))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _claim(self, term: int) -> None:
-        """The epoch counts from the moment this very claim has applied here."""
-        claim = {"op": "claim_controller", "node_id": self._config.node_id}
-        try:
-            epoch = (await self.propose(claim))["epoch"]
-        except JetstreamError as error:
-            _log.warning("controller_claim_failed", term=term, reason=error.message)
-            if self._claimed_term == term:
-                self._claimed_term = 0  # Still leader? Then the next status or retry claims anew.
-            return
-        if self._claimed_term == term and self._status.role == "leader":
-            self.controller_epoch = epoch

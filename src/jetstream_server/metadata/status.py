@@ -14,6 +14,7 @@ class Leadership(NamedTuple):
     leader: NodeId
     role: Role
     term: int
+    controller_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class MetadataStatus:
     """leader: NO_NODE without one in reach. journal_entries: Raft entries not yet in the snapshot.
 
     problems: peers that cannot be linked to, and why. failure: why this node takes no part any
-    more, "" while it does.
+    more, "" while it does. controller_epoch: while this node is the controller, under which epoch.
     """
 
     node_id: NodeId
@@ -37,6 +38,7 @@ class MetadataStatus:
     connected: tuple[NodeId, ...]
     problems: tuple[tuple[NodeId, str], ...] = ()
     failure: str = ""
+    controller_epoch: int | None = None
 
     @classmethod
     def absent(cls, node_id: NodeId, voters: tuple[NodeId, ...]) -> MetadataStatus:
@@ -45,4 +47,4 @@ class MetadataStatus:
 
     @property
     def leadership(self) -> Leadership:
-        return Leadership(self.leader, self.role, self.term)
+        return Leadership(self.leader, self.role, self.term, self.controller_epoch)

@@ -21,12 +21,14 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.carriage import Carriage
 from jetstream_server.metadata.changes import Change
 from jetstream_server.metadata.group_file import GroupFile
 from jetstream_server.metadata.handshake import Identity, cluster_digest
 from jetstream_server.metadata.journal import Entry, Journal, Snapshot
 from jetstream_server.metadata.machine import Machine
 from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.passenger import Passenger, is_passengers
 from jetstream_server.metadata.proposals import Outcome, Proposals
 from jetstream_server.metadata.raft_core import SURELY_NOT_APPLIED, RaftCore
 from jetstream_server.metadata.raft_messages import decode, encode
@@ -52,7 +54,7 @@ class Listener(Protocol):
     def member_news(self, news: News) -> None: ...
 
     def member_status(self, status: MetadataStatus) -> None:
-        """Leader, role or term is another one than before."""
+        """Leader, role, term or controller epoch is another one than before."""
 
     def member_failed(self, reason: str) -> None: ...
 
@@ -61,7 +63,12 @@ class Turns:
     """See the module. Everything is called on one event loop; the journal is open."""
 
     def __init__(
-        self, config: MemberConfig, journal: Journal, group_file: GroupFile, listener: Listener
+        self,
+        config: MemberConfig,
+        journal: Journal,
+        group_file: GroupFile,
+        listener: Listener,
+        passenger: Passenger | None = None,
     ) -> None:
         self.failure = ""
         self.not_leading = asyncio.Event()
@@ -76,6 +83,9 @@ class Turns:
         self._core = RaftCore(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
         self.links = PeerLinks(identity, config.voters, self, self._cluster_digest, config.links)
+        self._carriage = Carriage(
+            config.node_id, voters, self._core, self.links, self.machine.registry, passenger
+        )
         self._turn_due = False
         self._compacting = False
 
@@ -133,7 +143,7 @@ class Turns:
         for peer, message in self._core.take_messages():
             if not self.links.send(peer, encode(message)):
                 self._core.undeliverable(message)
-        if self._core.needs_turn():
+        if self._carriage.turn(now) or self._core.needs_turn():
             self.turn_soon()
         self.proposals.pass_time(now)
         if self._group_file.group.cluster_id != self.machine.registry.settings.cluster_id:
@@ -195,6 +205,7 @@ class Turns:
             connected=self.links.connected(),
             problems=tuple(sorted(self.links.problems.items())),
             failure=self.failure,
+            controller_epoch=None if self.failure else self._carriage.controller_epoch,
         )
 
     # What the links tell
@@ -208,6 +219,10 @@ class Turns:
         self.turn_soon()
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
+        if is_passengers(payload):
+            if not self.failure:
+                self._carriage.received(peer, payload)
+            return
         message = decode(payload)
         if not self.failure:
             self._core.receive(peer, message)
