@@ -23,6 +23,7 @@ from jetstream_protocol.batch import BatchHeader, EncodedBatch
 from jetstream_protocol.errors import (
     CorruptBatchError,
     FencedEpochError,
+    JetstreamError,
     OffsetOutOfRangeError,
     StorageFullError,
 )
@@ -233,11 +234,13 @@ class CommitLog:
         if offset >= min(limit_offset, self.log_end_offset):
             return None
         segment = self._storage.segments.holding(offset)
-        with self._health.reading():
+        try:
             position, header = segment.locate(offset)
             if header.next_offset > limit_offset:
                 return None
             slice_ = segment.slice_from(position, header, bytes_max, limit_offset)
+        except OSError as error:
+            raise self._read_failure(error, segment.path, segment.next_offset) from error
         self._storage.segments.note_loaded(segment)
         return slice_
 
@@ -247,17 +250,22 @@ class CommitLog:
         Raises OffsetOutOfRangeError when retention removed it meanwhile, CorruptBatchError when
         the file is shorter than it was.
         """
-        with self._health.reading():
-            try:
-                data = self._disk.pread(slice_.path, slice_.position, slice_.length)
-            except FileNotFoundError as error:
-                raise OffsetOutOfRangeError(
-                    f"offset {slice_.base_offset} was removed while it was read",
-                    self.log_start_offset, self.log_end_offset,
-                ) from error  # fmt: skip
+        try:
+            data = self._disk.pread(slice_.path, slice_.position, slice_.length)
+        except OSError as error:
+            raise self._read_failure(error, slice_.path, slice_.next_offset) from error
         if len(data) != slice_.length:
             raise CorruptBatchError("the file ends early", slice_.path, slice_.position + len(data))
         return data
+
+    def _read_failure(self, error: OSError, path: str, next_offset: int) -> JetstreamError:
+        """What to raise when records below `next_offset` could not be read."""
+        if isinstance(error, FileNotFoundError) and next_offset <= self.log_start_offset:
+            return OffsetOutOfRangeError(
+                "the records were removed while they were read",
+                self.log_start_offset, self.log_end_offset,
+            )  # fmt: skip
+        return storage_error(error, f"reading {path}")
 
     def offset_for_timestamp(self, timestamp_us: int) -> tuple[int, int] | None:
         """Offset and leader epoch of the first record appended at that time or later."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from jetstream_protocol.errors import StorageError, UnavailableError
+from jetstream_protocol.errors import InternalError, StorageError, UnavailableError
 from jetstream_server.log.commit_log import CommitLog
 
 OnFlushed = Callable[[CommitLog, int | StorageError], None]
@@ -39,11 +39,14 @@ class Flusher:
     def request(self, log: CommitLog, on_flushed: OnFlushed) -> None:
         """Flush what `log` holds now. A callback queued twice for one flush is called once.
 
-        Raises UnavailableError after `close`.
+        Raises UnavailableError after `close`, InternalError when the thread died of a bug: an
+        acknowledgement that waits for it would wait for ever.
         """
         with self._wakeup:
             if self._closing:
                 raise UnavailableError("the flusher is closed: the server is stopping")
+            if not self._thread.is_alive():
+                raise InternalError("the flusher thread has died; its log line says why")
             callbacks = self._queued.get(log)
             if callbacks is None:
                 self._queued[log] = {on_flushed: None}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_protocol.errors import StorageError, UnavailableError
+from jetstream_protocol.errors import InternalError, StorageError, UnavailableError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.flusher import Flusher
@@ -234,3 +234,20 @@ def test_flushing_under_load_never_reports_an_offset_that_was_not_synced(
     assert reported
     again = CommitLog.open(disk, str(tmp_path / "17"), clean=False)
     assert (again.offline_reason, again.log_end_offset) == ("", 1600)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_flusher_that_died_of_a_bug_takes_no_requests(
+    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Buggy:
+        def flush(self) -> int:
+            raise RuntimeError("a bug")
+
+    flusher = Flusher(loop.call_soon_threadsafe)
+    flusher.request(Buggy(), lambda log, result: None)  # type: ignore[arg-type]
+    flusher._thread.join(timeout=10)
+    log = open_log(FaultyDisk(OsDisk()), tmp_path)
+    with pytest.raises(InternalError, match="died"):
+        flusher.request(log, lambda log, result: None)
+    flusher.close()

@@ -1,0 +1,145 @@
+"""The same claims where nothing is simulated: a full and a read-only file system, and kill -9.
+
+The file systems are mounted in a mount namespace of a child process, so that nothing is left
+behind; where that is not permitted the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.disk import OsDisk
+from tests.support.log_batches import read_all
+
+ROOT = Path(__file__).parents[3]
+PRELUDE = """
+    import subprocess, sys
+    from jetstream_protocol.errors import StorageError, StorageFullError
+    from jetstream_server.log.commit_log import CommitLog, LogConfig
+    from jetstream_server.log.disk import OsDisk
+    from tests.support.log_batches import batch, values_of
+    disk, path = OsDisk(), sys.argv[1]
+    config = LogConfig(segment_bytes=40_000)
+    def append(log):
+        log.append(batch(b"%06d" % log.log_end_offset, b"x" * 3000), leader_epoch=1, timestamp_us=0)
+    def marks(log):
+        return [value for value in values_of(log) if len(value) == 6]
+"""
+
+
+def start(code: str, folder: Path, *, command: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    source = textwrap.dedent(PRELUDE) + textwrap.dedent(code)
+    return subprocess.Popen(
+        [*command, sys.executable, "-c", source, str(folder)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run_mounted(code: str, folder: Path) -> None:
+    """Run `code` in a namespace of its own, with a file system of 256 KiB on `folder`."""
+    unshare = shutil.which("unshare")
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", str(folder)]
+    if unshare is None or subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not permitted here")
+    mount = 'mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"'
+    process = start(code, folder, command=("unshare", "-m", "sh", "-c", mount, str(folder)))
+    with process:
+        assert process.wait(timeout=60) == 0
+
+
+def test_full_file_system_fails_appends_until_there_is_room(tmp_path: Path) -> None:
+    code = """
+        filler = path + "/filler"
+        open(filler, "wb").write(bytes(100_000))
+        log = CommitLog.open(disk, path + "/17", config, clean=False)
+        full = None
+        while full is None:
+            try:
+                append(log)
+            except StorageFullError as error:
+                full = error
+        count = log.log_end_offset // 2
+        assert 20 < count < 60, count
+        assert log.offline_reason == ""
+        for _ in range(3):
+            try:
+                append(log)
+            except StorageFullError:
+                continue
+            raise AssertionError("there is no room")
+        assert len(marks(log)) == count
+        again = CommitLog.open(disk, path + "/17", config, clean=False)
+        assert (again.offline_reason, len(marks(again))) == ("", count)
+        import os
+        os.unlink(filler)
+        for _ in range(10):
+            append(log)
+        log.flush()
+        again = CommitLog.open(disk, path + "/17", config, clean=False)
+        assert marks(again) == [b"%06d" % (2 * i) for i in range(count + 10)]
+    """
+    run_mounted(code, tmp_path)
+
+
+def test_read_only_file_system_is_a_clear_error_at_open(tmp_path: Path) -> None:
+    code = """
+        from jetstream_server.log.folder import DataFolder
+        log = CommitLog.open(disk, path + "/17", config, clean=False)
+        append(log)
+        log.close(clean=True)
+        disk.close()
+        subprocess.run(["mount", "-o", "remount,ro", path], check=True)
+        for clean in (True, False):
+            try:
+                CommitLog.open(disk, path + "/17", config, clean=clean)
+            except StorageError as error:
+                assert "/17 is read-only" in str(error), error
+            else:
+                raise AssertionError("it opened")
+        try:
+            DataFolder.open(disk, path, node_id=1)
+        except StorageError as error:
+            assert "cannot be used: Read-only file system" in str(error), error
+        else:
+            raise AssertionError("it opened")
+    """
+    run_mounted(code, tmp_path)
+
+
+@pytest.mark.parametrize("milliseconds", [30, 110, 250])
+def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: int) -> None:
+    code = """
+        log = CommitLog.open(disk, path + "/17", config, clean=False)
+        while True:
+            append(log)
+            if log.log_end_offset % 64 == 0:
+                log.flush()
+            if log.log_end_offset % 500 == 0:
+                log.advance_log_start(log.log_end_offset - 200)
+            print(log.log_end_offset, flush=True)
+    """
+    with start(code, tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(milliseconds / 1000)
+        process.send_signal(signal.SIGKILL)
+        lines = process.stdout.read().splitlines()
+    appended = max((int(line) for line in lines), default=2)
+    disk = OsDisk()
+    log = CommitLog.open(disk, str(tmp_path / "17"), LogConfig(40_000), clean=False)
+    assert log.offline_reason == ""
+    # The last append may have been made and not yet told.
+    assert log.log_end_offset in (appended, appended + 2)
+    found = read_all(log)
+    assert found[-1].header.next_offset == log.log_end_offset
+    assert [b.values()[0] for b in found] == [b"%06d" % b.header.base_offset for b in found]
+    disk.close()
