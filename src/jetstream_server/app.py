@@ -63,6 +63,7 @@ SPACE_CHECK_SECONDS = 1.0
 QUARANTINE_DAYS = 7
 VOTERS_MAX = 5
 RETRY_SECONDS = 0.2
+LEASE_CHECK_SECONDS = 0.1
 NATS_CONNECT_SECONDS = 10.0
 """How long a start waits for NATS; without it the node serves reads and goes on trying."""
 
@@ -279,11 +280,16 @@ class Server:
         self._connection = NatsConnection(
             servers,
             _link_options(self._config.nats, self._node.id),
+            before_feed=lambda: self._ingest.may_feed(),
             on_disconnect=lambda reason: self._ingest.disconnected(reason),
         )
         self._bounds = Bounds(ingest.pending_acks_max, ingest.uncommitted_bytes_max)
         self._ingest = Ingest(
-            self._connection, self._replicas, AckPolicy(ingest.ack_subjects), self._bounds
+            self._connection,
+            self._replicas,
+            AckPolicy(ingest.ack_subjects),
+            self._bounds,
+            self._speaks,
         )
         self._replicas.listener = self._ingest
         try:
@@ -294,6 +300,8 @@ class Server:
         self._stack.push_async_callback(self._ingest.stop)
         self._watch_space = asyncio.get_running_loop().create_task(self._check_space())
         self._stack.callback(self._watch_space.cancel)
+        self._watch_lease = asyncio.get_running_loop().create_task(self._check_lease())
+        self._stack.callback(self._watch_lease.cancel)
 
     async def _start_embedded_nats(self) -> str:
         host, port = split_address(self._config.nats.embedded_listen)
@@ -411,6 +419,15 @@ class Server:
             pending_acks=self._bounds.pending_acks,
             uncommitted_bytes=self._bounds.uncommitted_bytes,
         )
+
+    def _speaks(self) -> bool:
+        """Whether this node may act as a leader at this very moment (design 6, 7)."""
+        return True
+
+    async def _check_lease(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_CHECK_SECONDS)
+            self._ingest.check_lease()
 
     async def _check_space(self) -> None:
         """Refuse appends while the disk is below its reserve (design 5, "Disk watermarks")."""

@@ -7,6 +7,7 @@ members that cannot store leave their queue group, so that it does not feed a bl
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -36,9 +37,18 @@ class Ingest:
     """See the module. `start` must have returned before streams can be created."""
 
     def __init__(
-        self, connection: NatsConnection, replicas: Replicas, policy: AckPolicy, bounds: Bounds
+        self,
+        connection: NatsConnection,
+        replicas: Replicas,
+        policy: AckPolicy,
+        bounds: Bounds,
+        speaks: Callable[[], bool],
     ) -> None:
+        """speaks: whether this node's session lease holds, at this very moment."""
         self._connection = connection
+        self._speaks = speaks
+        self._silenced = False  # the subscriptions are given up
+        self._withheld = False  # acks of committed records wait for the lease
         self._replicas = replicas
         self._policy = policy
         self._bounds = bounds
@@ -51,9 +61,12 @@ class Ingest:
             replica, self._replicas, self._policy, self._bounds, self._connection.write
         )
         self._streams[replica.stream.id] = ingest
-        if replica.log.offline_reason and replica.stream.group:
-            return
-        self._subscribe(ingest)
+        if self._wants(ingest) and not self._silenced:
+            self._subscribe(ingest)
+
+    def _wants(self, ingest: StreamIngest) -> bool:
+        """A member of a queue group that cannot store leaves the messages to the others."""
+        return not (ingest.replica.log.offline_reason and ingest.replica.stream.group)
 
     def _subscribe(self, ingest: StreamIngest) -> None:
         stream = ingest.replica.stream
@@ -86,7 +99,46 @@ class Ingest:
     def committed(self, replica: Replica) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
-            ingest.committed()
+            if self._speaks():
+                ingest.committed()
+            else:
+                self._withheld = True
+
+    # Only a current leader speaks (design 6).
+
+    def may_feed(self) -> bool:
+        """Asked before the bytes of a read are looked at: right after a sleep, above all.
+
+        **safety** Without its lease this node may have been replaced: the bytes are not looked at,
+        and the connection forgets every subscription, so that the successor has them alone.
+        """
+        if self._speaks():
+            return True
+        self._by_sid.clear()
+        self._silence()
+        return False
+
+    def check_lease(self) -> None:
+        """Called several times a second, for when nothing arrives."""
+        if not self._speaks():
+            for ingest in self._streams.values():
+                self._unsubscribe(ingest)
+            self._silence()
+        elif self._silenced or self._withheld:
+            resubscribe = self._silenced
+            self._silenced = self._withheld = False
+            logger.info("session_regained", streams=len(self._streams))
+            for ingest in self._streams.values():
+                if resubscribe and self._wants(ingest):
+                    self._subscribe(ingest)
+                ingest.committed()
+
+    def _silence(self) -> None:
+        if not self._silenced:
+            self._silenced = True
+            logger.warning("session_lost", streams=len(self._streams))
+            for ingest in self._streams.values():
+                ingest.replica.counters.suspected_gaps += 1
 
     def fell_below_minimum(self, replica: Replica) -> None:
         ingest = self._streams.get(replica.stream.id)
