@@ -37,12 +37,26 @@ class NatsOptions:
     tls_key: str | None = None
 
     def ssl_context(self) -> ssl.SSLContext | None:
+        """Raises InvalidRequestError where the files are not what TLS needs."""
         if not (self.tls or self.tls_ca or self.tls_certificate):
             return None
-        context = ssl.create_default_context(cafile=self.tls_ca)
-        if self.tls_certificate:
-            context.load_cert_chain(self.tls_certificate, self.tls_key)
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_certificate:
+                context.load_cert_chain(self.tls_certificate, self.tls_key)
+        except ssl.SSLError as error:
+            raise InvalidRequestError(f"TLS cannot use the files given: {error}") from error
         return context
+
+    def check_files(self) -> None:
+        """Raise InvalidRequestError, with its name, for a file that cannot be read."""
+        files = (self.credentials, self.nkey_seed, self.tls_ca, self.tls_certificate, self.tls_key)
+        for path in files:
+            try:
+                if path is not None:
+                    open(path, "rb").close()
+            except OSError as error:
+                raise InvalidRequestError(f"cannot read {path}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)

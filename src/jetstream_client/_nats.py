@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from jetstream_client._config import NatsOptions
 from jetstream_client._headers import OutgoingHeaders
@@ -39,11 +41,31 @@ def without_secrets(url: str) -> str:
     return f"{parts.scheme}://{host}"
 
 
+def login_of(urls: Sequence[str], options: NatsOptions) -> tuple[list[str], NatsOptions]:
+    """The servers without their logins, and the options with one: nats-py does not decode `%40`.
+
+    A URL's user alone is a token, as in every NATS client. The options win over the URLs, and
+    the first login over the others.
+    """
+    servers = []
+    for url in urls:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        servers.append(without_secrets(url))
+        if parts.username and not (options.user or options.token):
+            user = unquote(parts.username)
+            if parts.password is None:
+                options = replace(options, token=user)
+            else:
+                options = replace(options, user=user, password=unquote(parts.password))
+    return servers, options
+
+
 class NatsInbox:
     """A connection and the subscription that all answers come to.
 
     on_answer(token, payload): payload None says that nobody listens on the subject at all.
-    on_refusal(subject, error): NATS forbids a subject; "" where no single one is meant.
+    on_refusal(subject, error): NATS forbids a subject; "" where no single one is meant. An answer
+    to a publish with a token comes to `prefix` + token.
     """
 
     def __init__(
@@ -54,7 +76,8 @@ class NatsInbox:
         self._on_answer = on_answer
         self._on_refusal = on_refusal
         self._client: NatsClient | None = None
-        self._prefix = ""
+        self.prefix = ""
+        self._servers: list[str] = []
         self._failure: asyncio.Future[JetstreamError] | None = None
         self._last_error = ""
 
@@ -66,44 +89,63 @@ class NatsInbox:
         """Raises UnavailableError or UnauthenticatedError."""
         from nats.aio.client import Client as NatsClient
 
+        options.check_files()
+        context = options.ssl_context()
+        self._servers, options = login_of(urls, options)
         client = NatsClient()
         self._failure = asyncio.get_running_loop().create_future()
-        connecting = asyncio.ensure_future(self._connect(client, urls, options))
-        either: set[asyncio.Future[Any]] = {connecting, self._failure}
-        done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if connecting in done and connecting.exception() is None:
-            self._client = client
-            return
-        error = self._failure.result() if self._failure.done() else None
-        if connecting in done:
-            self._last_error = str(connecting.exception())
-        connecting.cancel()
-        await asyncio.gather(connecting, return_exceptions=True)
-        await client.close()
-        if error is None:
-            where = ", ".join(map(without_secrets, urls))
-            why = f": {self._last_error}" if self._last_error else ""
-            error = UnavailableError(f"cannot connect to NATS at {where}{why}")
-        raise error
+        connecting = asyncio.ensure_future(self._connect(client, options, context))
+        try:
+            await self._first_of(connecting, self._failure, timeout)
+        except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            await client.close()
+            raise
+        self._client = client
 
-    async def _connect(self, client: NatsClient, urls: Sequence[str], options: NatsOptions) -> None:
+    async def _first_of(
+        self,
+        connecting: asyncio.Future[None],
+        failure: asyncio.Future[JetstreamError],
+        timeout: float,
+    ) -> None:
+        """Return when connected; raise what stands in the way, or what did last."""
+        either: set[asyncio.Future[Any]] = {connecting, failure}
+        done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if failure in done:
+            raise failure.result()
+        if connecting in done:
+            error = connecting.exception()
+            if error is None:
+                return
+            self._last_error = str(error)
+        why = f": {self._last_error}" if self._last_error else ""
+        raise UnavailableError(f"cannot connect to NATS at {', '.join(self._servers)}{why}")
+
+    async def _connect(
+        self,
+        client: NatsClient,
+        options: NatsOptions,
+        context: SSLContext | None,
+    ) -> None:
         await client.connect(
-            servers=list(urls),
+            servers=list(self._servers),
             error_cb=self._on_error,
             closed_cb=self._on_closed,
             name="jetstream-client",
             max_reconnect_attempts=-1,
             reconnect_time_wait=1,
             connect_timeout=2,
-            tls=options.ssl_context(),
+            tls=context,
             user=options.user,
             password=options.password,
             token=options.token,
             user_credentials=options.credentials,
             nkeys_seed=options.nkey_seed,
         )
-        self._prefix = client.new_inbox() + "."
-        await client.subscribe(self._prefix + "*", cb=self._on_message)
+        self.prefix = client.new_inbox() + "."
+        await client.subscribe(self.prefix + "*", cb=self._on_message)
 
     async def publish(
         self, subject: str, payload: bytes, token: str, headers: list[tuple[str, str]]
@@ -119,7 +161,7 @@ class NatsInbox:
             await self._client.publish(
                 subject,
                 payload,
-                self._prefix + token if token else "",
+                self.prefix + token if token else "",
                 OutgoingHeaders(headers) if headers else None,
             )
         except errors.MaxPayloadError as error:
@@ -133,7 +175,7 @@ class NatsInbox:
             raise UnavailableError(f"cannot publish to NATS: {error}") from error
 
     async def _on_message(self, message: Msg) -> None:
-        token = message.subject[len(self._prefix) :]
+        token = message.subject[len(self.prefix) :]
         headers: dict[str, Any] | None = message.headers
         if headers and not message.data and headers.get("Status") == _NO_RESPONDERS:
             self._on_answer(token, None)
@@ -146,9 +188,9 @@ class NatsInbox:
         self._last_error = text
         forbidden = _FORBIDDEN.search(text)
         if forbidden:
-            refusal = PermissionDeniedError(f"NATS refuses: {text.removeprefix('nats: ')}")
             subject = forbidden[2] if forbidden[1] == "publish" else ""
-            self._on_refusal(subject, refusal)
+            why = "NATS does not allow this client to hear answers"
+            self._on_refusal(subject, PermissionDeniedError(why))
         elif "authorization" in text.lower() or "authentication" in text.lower():
             self._fail(UnauthenticatedError(f"NATS refuses to let us in: {text}"))
 

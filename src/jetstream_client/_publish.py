@@ -29,6 +29,7 @@ from jetstream_client._types import AckLevel
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
+    PermissionDeniedError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -178,12 +179,14 @@ class Publisher:
             pending.answered(payload)
 
     def _on_refusal(self, subject: str, error: JetstreamError) -> None:
-        """NATS lower-cases the subject it quotes."""
+        """NATS has lower-cased the subject; "" means every publish on its way."""
         for pending in self._pending.values():
             if not subject:
                 pending.fail(self._unknown(pending.subject, error.message))
             elif pending.subject.lower() == subject:
-                pending.fail(error)
+                pending.fail(
+                    PermissionDeniedError(f"NATS forbids publishing to {pending.subject!r}")
+                )
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
