@@ -124,6 +124,7 @@ class Cluster:
                 start_new_session=True,
             )
         self._remember(name, process.pid)
+        process.returncode = 0  # It outlives this object on purpose; `end` collects it.
 
     def start_nats(self) -> None:
         if "nats" in self.pids():

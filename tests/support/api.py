@@ -65,6 +65,16 @@ class Api:
             offset = found[-1].header.next_offset
         return batches
 
+    def values_upto(self, name: str, end: int) -> list[bytes | None]:
+        """The values below offset `end` that this very node serves, perhaps not all yet."""
+        values: list[bytes | None] = []
+        while len(values) < end:
+            found = list(iterate(self.fetch(name, len(values)).batches))
+            if not found:
+                break
+            values += [value for batch in found for value in batch.values()]
+        return values
+
     def values(self, name: str) -> list[bytes | None]:
         return [value for batch in self.read_all(name) for value in batch.values()]
 

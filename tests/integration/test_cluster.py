@@ -1,0 +1,134 @@
+"""Three real nodes: replication, failover, and what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from tests.support.api import call, raw_nats
+from tests.support.cluster import TestCluster, running_cluster
+from tests.support.load import Load
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path / "cluster") as running:
+        yield running
+
+
+def segments(cluster: TestCluster, node: int, stream_id: int) -> bytes:
+    folder = cluster.cluster.directory / f"node-{node}" / "streams" / str(stream_id)
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+
+def test_any_node_creates_and_every_replica_holds_the_same_bytes(cluster: TestCluster) -> None:
+    for node in cluster.nodes:
+        cluster.api(node).create(f"s{node}", f"s{node}.>")
+        # The leader listens by now, wherever the request went.
+        with raw_nats(cluster.nats) as client:
+            client.subscribe("_INBOX.x")
+            for index in range(50):
+                client.publish(f"s{node}.a", b"%d" % index, "_INBOX.x")
+            for _ in range(50):
+                assert b'"seq"' in client.message()[1]
+    for node in cluster.nodes:
+        stream = cluster.describe(f"s{node}").stream
+        assert sorted(stream.isr) == cluster.nodes
+        cluster.wait_for(
+            "every follower knows what is committed",
+            lambda name=f"s{node}": all(  # type: ignore[misc]
+                len(cluster.api(other).fetch(name).batches) > 0 for other in cluster.nodes
+            ),
+        )
+        held = [segments(cluster, other, stream.id) for other in cluster.nodes]
+        assert held[0]
+        assert held[0] == held[1] == held[2]
+
+
+def test_leader_killed_loses_nothing_acknowledged_and_it_comes_back(cluster: TestCluster) -> None:
+    cluster.api(0).create("orders", "orders")
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(2000)
+    leader = cluster.describe("orders").stream.leader
+    killed_at = time.monotonic()
+    cluster.kill(leader)
+    load.wait_for_acks(2000)
+    gap = load.books.longest_gap(killed_at)
+    others = [node for node in cluster.nodes if node != leader]
+    after = cluster.describe("orders", others).stream
+    assert after.leader != leader
+    assert sorted(after.isr) == others
+    cluster.restart(leader)
+    cluster.wait_for_isr("orders", cluster.nodes)
+    load.wait_for_acks(500)
+    books = load.stop()
+    print(
+        f"gap {gap:.2f} s; sent {books.sent}, acked {len(books.acked)}, nacked {len(books.nacked)}"
+    )
+    check_everywhere(cluster, "orders", load)
+
+
+def test_leader_frozen_is_replaced_and_says_nothing_when_it_wakes(cluster: TestCluster) -> None:
+    cluster.api(0).create("orders", "orders")
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(1000)
+    leader = cluster.describe("orders").stream.leader
+    frozen_at = time.monotonic()
+    cluster.freeze(leader)
+    load.wait_for_acks(1000)
+    gap = load.books.longest_gap(frozen_at)
+    cluster.thaw(leader)
+    cluster.wait_for_isr("orders", cluster.nodes)
+    load.wait_for_acks(500)
+    load.stop()
+    print(f"gap {gap:.2f} s")
+    check_everywhere(cluster, "orders", load)
+
+
+def test_all_nodes_killed_at_once_keep_what_was_acknowledged(cluster: TestCluster) -> None:
+    cluster.api(0).create("orders", "orders")
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(1000)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    for node in cluster.nodes:
+        cluster.cluster.start_node(node)
+    for node in cluster.nodes:
+        cluster.cluster.wait_for_node(node)
+    cluster.wait_for_isr("orders", cluster.nodes)
+    load.wait_for_acks(500)
+    load.stop()
+    check_everywhere(cluster, "orders", load)
+
+
+def test_a_leadership_is_handed_over_on_request(cluster: TestCluster) -> None:
+    cluster.api(0).create("orders", "orders")
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(500)
+    before = cluster.describe("orders").stream
+    target = next(node for node in cluster.nodes if node != before.leader)
+    request = pb.TransferLeaderRequest(stream=common_pb2.StreamRef(name="orders"), node_id=target)
+    after = call(cluster.api(0).cluster.TransferLeader, request).stream
+    assert (after.leader, after.leader_epoch > before.leader_epoch) == (target, True)
+    load.wait_for_acks(500)
+    load.stop()
+    check_everywhere(cluster, "orders", load)
+
+
+def check_everywhere(cluster: TestCluster, name: str, load: Load) -> None:
+    """The books hold on every replica, and the replicas agree to the byte."""
+    end = cluster.describe(name).high_watermark
+    for node in cluster.nodes:
+        cluster.wait_for(
+            f"node {node} has everything",
+            lambda node=node: len(cluster.api(node).values_upto(name, end)) == end,  # type: ignore[misc]
+        )
+        load.books.check(cluster.api(node).values_upto(name, end))
+    stream = cluster.describe(name).stream
+    held = [segments(cluster, node, stream.id) for node in cluster.nodes]
+    assert held[0] == held[1] == held[2]

@@ -1,0 +1,121 @@
+"""A real cluster for tests: what `scripts/cluster` starts, and what a test does to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.generated import api_pb2 as pb
+from scripts.cluster import PORTS_BETWEEN_NODES, Cluster
+from tests.support.api import Api
+from tests.support.server import free_port_base
+
+
+class TestCluster:
+    """Three nodes and a NATS server, each a process."""
+
+    __test__ = False
+
+    def __init__(self, directory: Path, nodes: int = 3) -> None:
+        self.cluster = Cluster(directory)
+        self.cluster.create(nodes, free_port_base(PORTS_BETWEEN_NODES * nodes))
+        self.nodes = self.cluster.node_ids
+        self._apis: dict[int, Api] = {}
+
+    @property
+    def nats(self) -> str:
+        url: str = self.cluster.config["nats"]["servers"][0]
+        return url
+
+    @property
+    def servers(self) -> str:
+        return ",".join(self.cluster.grpc_addresses)
+
+    def start(self) -> None:
+        self.cluster.start_nats()
+        for node in self.nodes:
+            self.cluster.start_node(node)
+        for node in self.nodes:
+            self.cluster.wait_for_node(node)
+
+    def close(self) -> None:
+        for api in self._apis.values():
+            api.close()
+        for name in sorted(self.cluster.pids(), reverse=True):
+            self.resume_if_frozen(name)
+            self.cluster.end(name, signal.SIGKILL)
+
+    def resume_if_frozen(self, name: str) -> None:
+        os.kill(self.cluster.pids()[name], signal.SIGCONT)
+
+    def api(self, node: int) -> Api:
+        if node not in self._apis:
+            self._apis[node] = Api(self.cluster.grpc_addresses[node])
+        return self._apis[node]
+
+    def kill(self, node: int) -> None:
+        self.cluster.end(f"node-{node}", signal.SIGKILL)
+
+    def stop(self, node: int) -> None:
+        self.cluster.end(f"node-{node}", signal.SIGTERM)
+
+    def freeze(self, node: int) -> None:
+        os.kill(self.cluster.pids()[f"node-{node}"], signal.SIGSTOP)
+
+    def thaw(self, node: int) -> None:
+        os.kill(self.cluster.pids()[f"node-{node}"], signal.SIGCONT)
+
+    def restart(self, node: int) -> None:
+        self.cluster.start_node(node)
+        self.cluster.wait_for_node(node)
+
+    def log(self, node: int) -> str:
+        return (self.cluster.directory / f"node-{node}.log").read_text()
+
+    def describe(self, name: str, nodes: list[int] | None = None) -> pb.StreamDescription:
+        """From whoever leads it. Raises the last error when nobody does."""
+        last: Exception | None = None
+        for node in self.nodes if nodes is None else nodes:
+            try:
+                return self.api(node).describe(name)
+            except (JetstreamError, OSError) as error:
+                last = error
+            except Exception as error:  # noqa: BLE001  gRPC's own, of a node that is down
+                last = error
+        raise AssertionError(f"nobody leads {name}") from last
+
+    def wait_for(self, what: str, holds: Callable[[], bool], seconds: float = 20.0) -> float:
+        """Until `holds` does, errors counting as no; returns the seconds it took."""
+        begun = time.monotonic()
+        last: Exception | None = None
+        while time.monotonic() - begun < seconds:
+            try:
+                if holds():
+                    return time.monotonic() - begun
+            except (JetstreamError, AssertionError) as error:
+                last = error
+            time.sleep(0.02)
+        logs = "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in self.nodes)
+        raise AssertionError(f"{what}: not within {seconds} s ({last}){logs}")
+
+    def wait_for_isr(self, name: str, members: list[int], seconds: float = 20.0) -> float:
+        return self.wait_for(
+            f"ISR of {name} is {members}",
+            lambda: sorted(self.describe(name).stream.isr) == sorted(members),
+            seconds,
+        )
+
+
+@contextmanager
+def running_cluster(directory: Path, nodes: int = 3) -> Iterator[TestCluster]:
+    cluster = TestCluster(directory, nodes)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,134 @@
+"""A publisher that keeps books, and the checker of what became of its messages (design 9.3).
+
+Every message is published once, under its number, with a reply subject of its own. Afterwards:
+
+* acknowledged ⊆ read: an acknowledged message is at the offset its ack named;
+* no message is stored twice, and what is stored of one publisher is in the order it was sent in;
+* nacked and unanswered messages may or may not be there: nobody was promised anything.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+
+WINDOW = 128
+ANSWER_SECONDS = 3.0
+"""A message not answered by then counts as indeterminate, and makes room in the window."""
+
+
+@dataclass
+class Books:
+    """What is known of each message, by its number."""
+
+    sent: int = 0
+    acked: dict[int, int] = field(default_factory=dict)  # number -> offset
+    nacked: dict[int, str] = field(default_factory=dict)
+    acked_at: list[float] = field(default_factory=list)
+
+    def longest_gap(self, since: float) -> float:
+        """Seconds of the longest time without an ack after `since`, up to the last ack."""
+        times = [since, *(at for at in self.acked_at if at > since)]
+        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0.0)
+
+    def check(self, values: list[bytes | None]) -> None:
+        """Hold the books against the log, read from offset 0."""
+        numbers = [int(value) for value in values if value is not None]
+        assert len(numbers) == len(values), "a tombstone was never published"
+        assert len(set(numbers)) == len(numbers), "a message was stored twice"
+        lost = {n: offset for n, offset in self.acked.items() if values_at(values, offset) != n}
+        assert not lost, f"{len(lost)} acknowledged messages are not where their acks say: {lost}"
+
+
+def values_at(values: list[bytes | None], offset: int) -> int | None:
+    value = values[offset] if offset < len(values) else None
+    return None if value is None else int(value)
+
+
+class Load:
+    """Publishes to `subject` from a thread of its own until `stop`."""
+
+    def __init__(self, nats_url: str, subject: str, *, window: int = WINDOW) -> None:
+        host, _, port = nats_url.removeprefix("nats://").partition(":")
+        self.books = Books()
+        self._subject = subject
+        self._window = window
+        self._stopping = threading.Event()
+        self._waiting: dict[int, float] = {}
+        self._sock = socket.create_connection((host, int(port)), timeout=5)
+        self._sock.sendall(b'CONNECT {"verbose":false,"headers":true}\r\nSUB _INBOX.load.> 1\r\n')
+        self._received = b""
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def start(self) -> Load:
+        self._thread.start()
+        return self
+
+    def stop(self) -> Books:
+        """Send nothing more, wait for the answers still due, and close the books."""
+        self._stopping.set()
+        self._thread.join(ANSWER_SECONDS + 10)
+        assert not self._thread.is_alive()
+        self._sock.close()
+        return self.books
+
+    def wait_for_acks(self, count: int, seconds: float = 20.0) -> None:
+        """Until `count` more acks have come."""
+        wanted = len(self.books.acked) + count
+        deadline = time.monotonic() + seconds
+        while len(self.books.acked) < wanted:
+            assert time.monotonic() < deadline, f"no acks: {self.books.nacked}"
+            time.sleep(0.005)
+
+    def _run(self) -> None:
+        self._sock.settimeout(0.02)
+        while not self._stopping.is_set() or self._waiting:
+            if not self._stopping.is_set() and len(self._waiting) < self._window:
+                self._send(self._window - len(self._waiting))
+            self._receive()
+            limit = time.monotonic() - ANSWER_SECONDS
+            for number in [n for n, at in self._waiting.items() if at < limit]:
+                del self._waiting[number]
+
+    def _send(self, count: int) -> None:
+        lines = []
+        for number in range(self.books.sent, self.books.sent + count):
+            value = b"%d" % number
+            line = f"PUB {self._subject} _INBOX.load.{number} {len(value)}\r\n".encode()
+            lines.append(line + value + b"\r\n")
+            self._waiting[number] = time.monotonic()
+        self.books.sent += count
+        self._sock.sendall(b"".join(lines))
+
+    def _receive(self) -> None:
+        try:
+            chunk = self._sock.recv(1 << 16)
+        except TimeoutError:
+            return
+        assert chunk, "NATS closed the connection"
+        self._received += chunk
+        while (end := self._received.find(b"\r\n")) >= 0:
+            fields = self._received[:end].split()
+            if fields[0] == b"PING":
+                self._sock.sendall(b"PONG\r\n")
+            if fields[0] != b"MSG":
+                self._received = self._received[end + 2 :]
+                continue
+            stop = end + 2 + int(fields[-1])
+            if len(self._received) < stop + 2:
+                return
+            self._answered(int(fields[1].rpartition(b".")[2]), self._received[end + 2 : stop])
+            self._received = self._received[stop + 2 :]
+
+    def _answered(self, number: int, payload: bytes) -> None:
+        answer = json.loads(payload)
+        self._waiting.pop(number, None)
+        if "error" in answer:
+            self.books.nacked[number] = answer["error"]["description"]
+        else:
+            assert number not in self.books.acked, "a message was acknowledged twice"
+            self.books.acked[number] = answer["seq"] - 1
+            self.books.acked_at.append(time.monotonic())
