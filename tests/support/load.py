@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 WINDOW = 128
 ANSWER_SECONDS = 3.0
@@ -32,7 +33,7 @@ class Books:
     def longest_gap(self, since: float) -> float:
         """Seconds of the longest time without an ack after `since`, up to the last ack."""
         times = [since, *(at for at in self.acked_at if at > since)]
-        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=0.0)
+        return max((b - a for a, b in pairwise(times)), default=0.0)
 
     def check(self, values: list[bytes | None]) -> None:
         """Hold the books against the log, read from offset 0."""
