@@ -1,0 +1,5 @@
+"""`python -m jetstream_client` is the `jetstream` command."""
+
+from jetstream_client.cli import main
+
+main()

