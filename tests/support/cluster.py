@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
-from scripts.cluster import PORTS_BETWEEN_NODES, Cluster
 from tests.support.api import Api
 from tests.support.server import free_port_base
 
@@ -22,7 +22,7 @@ class TestCluster:
     __test__ = False
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
-        self.cluster = Cluster(directory)
+        self.cluster = LocalCluster(directory)
         self.cluster.create(nodes, free_port_base(PORTS_BETWEEN_NODES * nodes))
         self.nodes = self.cluster.node_ids
         self._apis: dict[int, Api] = {}

@@ -1,0 +1,109 @@
+"""The command line of a local cluster, run by `scripts/cluster`: up, status, kill, start, down."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from examples.cluster.local import NODES_DEFAULT, ClusterError, LocalCluster
+
+PORT_BASE_DEFAULT = 9292
+DIRECTORY_DEFAULT = Path("jetstream-cluster")
+
+command = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A cluster on this machine: each node a process, and NATS one that survives them.",
+)
+Directory = Annotated[Path, typer.Option("--dir", help="The cluster's folder.")]
+Node = Annotated[int, typer.Argument(help="The node's id.")]
+PortBase = Annotated[
+    int, typer.Option(min=1024, max=65000, help="Node i on port-base + 10·i; NATS on + 4.")
+]
+
+
+@command.command()
+def up(
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="How many nodes.")] = NODES_DEFAULT,
+    directory: Directory = DIRECTORY_DEFAULT,
+    port_base: PortBase = PORT_BASE_DEFAULT,
+) -> None:
+    """Start NATS and every node that is not running."""
+    cluster = LocalCluster(directory)
+    cluster.create(nodes, port_base)
+    with Console(stderr=True).status("starting"):
+        cluster.start()
+    print(f"cluster of {len(cluster.node_ids)} nodes is up in {cluster.directory}")
+    print(f"  export JETSTREAM_SERVERS={','.join(cluster.grpc_addresses)}")
+    print(f"  NATS: {cluster.nats_url}")
+
+
+@command.command()
+def status(directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Which processes run, and where."""
+    cluster = LocalCluster(directory)
+    running = cluster.pids()
+    for node in cluster.config["nodes"]:
+        pid = running.get(f"node-{node['id']}")
+        print(f"node {node['id']}  {node['grpc']}  {f'running, pid {pid}' if pid else 'stopped'}")
+    pid = running.get("nats")
+    print(f"nats    {cluster.nats_url}  {f'running, pid {pid}' if pid else 'stopped'}")
+
+
+@command.command()
+def kill(node: Node, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Kill a node with SIGKILL; NATS goes on."""
+    if not LocalCluster(directory).kill_node(node):
+        raise ClusterError(f"node {node} is not running")
+    print(f"node {node} killed")
+
+
+@command.command()
+def start(node: Node, directory: Directory = DIRECTORY_DEFAULT) -> None:
+    """Start a stopped node again, on the data it had."""
+    cluster = LocalCluster(directory)
+    cluster.start_nats()
+    cluster.start_node(node)
+    cluster.wait_for_node(node)
+    print(f"node {node} is up")
+
+
+@command.command()
+def down(
+    directory: Directory = DIRECTORY_DEFAULT,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the folder, data and all.")
+    ] = False,
+) -> None:
+    """Stop every node, then NATS."""
+    cluster = LocalCluster(directory)
+    cluster.stop()
+    if delete:
+        cluster.delete()
+    print("the cluster is down")
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Exit codes: 0 done; 1 it could not be, one line says why; 130 interrupted."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        command()
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
