@@ -159,17 +159,16 @@ class ControlPlane:
         what: str,
         changes: bool = False,
         done_already: type[JetstreamError] | None = None,
-        check: Callable[[_Answer], None] | None = None,
+        address: str | None = None,
     ) -> _Answer:
         """Ask until a server answers or the configured timeout has passed.
 
         what: the call in words, for errors. changes: see `outcome`. done_already: the error that
-        means that an attempt whose answer was lost has done it. check: raises what a good answer
-        may hold inside.
+        means that an attempt whose answer was lost has done it. address: whom to ask first.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.timeout
-        address = self._servers[self._current]
+        address = address or self._servers[self._current]
         lost = False
         attempt = 0
         while True:
@@ -177,8 +176,6 @@ class ControlPlane:
             try:
                 found = await self._attempt(rpc, request, address, deadline - loop.time())
                 assert isinstance(found, answer)
-                if check is not None:
-                    check(found)
                 return found
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 from jetstream_client import _wire
 from jetstream_client._consume import AsyncConsumer
-from jetstream_client._control import ControlPlane
+from jetstream_client._control import ControlPlane, next_step
 from jetstream_client._data_plane import DataPlane
 from jetstream_client._messages import Cutter, Messages
 from jetstream_client._streams import Streams
 from jetstream_client._types import OffsetAt, Position, StreamLike
-from jetstream_protocol.errors import InvalidRequestError, from_proto
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, from_proto
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 
@@ -28,10 +29,13 @@ _WAIT_SECONDS_MAX = 30.0  # Of one request; a longer wait asks again, and so not
 class Reader:
     """Owns the data plane."""
 
-    def __init__(self, streams: Streams, data: DataPlane, control: ControlPlane) -> None:
+    def __init__(
+        self, streams: Streams, data: DataPlane, control: ControlPlane, timeout: float
+    ) -> None:
         self._streams = streams
         self._data = data
         self._control = control
+        self._timeout = timeout
 
     async def fetch(
         self,
@@ -108,18 +112,39 @@ class Reader:
     async def list_offsets(
         self, positions: Sequence[tuple[StreamLike, Position]]
     ) -> list[OffsetAt]:
-        """Raises the first error there is."""
-        request = api_pb2.ListOffsetsRequest(
-            queries=[_wire.to_query(stream, position) for stream, position in positions]
-        )
-        answer = await self._control.call(
-            lambda stubs: stubs.reads.ListOffsets,
-            request,
-            api_pb2.ListOffsetsResponse,
-            what="resolving positions",
-            check=_check_offsets,
-        )
-        return [OffsetAt(result.offset, result.leader_epoch) for result in answer.results]
+        """Raises the first error there is.
+
+        Streams have different leaders: who is not one says who is, and is asked for the rest.
+        """
+        queries = [_wire.to_query(stream, position) for stream, position in positions]
+        found: dict[int, OffsetAt] = {}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        address = None
+        attempt = 0
+        while len(found) < len(queries):
+            attempt += 1
+            missing = [index for index in range(len(queries)) if index not in found]
+            answer = await self._control.call(
+                lambda stubs: stubs.reads.ListOffsets,
+                api_pb2.ListOffsetsRequest(queries=[queries[index] for index in missing]),
+                api_pb2.ListOffsetsResponse,
+                what="resolving positions",
+                address=address,
+            )
+            failure = None
+            for index, result in zip(missing, answer.results, strict=True):
+                if result.HasField("error"):
+                    failure = _graver(failure, from_proto(result.error))
+                else:
+                    found[index] = OffsetAt(result.offset, result.leader_epoch)
+            if failure is not None:
+                step = next_step(failure, attempt, random.random())
+                if step is None or loop.time() + step.wait >= deadline:
+                    raise failure
+                address = step.address
+                await asyncio.sleep(step.wait)
+        return [found[index] for index in range(len(queries))]
 
     def consume(self, stream: StreamLike, start: Position, end: Position | None) -> AsyncConsumer:
         ref = _wire.to_ref(stream)
@@ -139,8 +164,6 @@ class Reader:
         await self._data.close()
 
 
-def _check_offsets(answer: api_pb2.ListOffsetsResponse) -> None:
-    """Errors come one per query, inside a good answer: raised, they are retried like others."""
-    for result in answer.results:
-        if result.HasField("error"):
-            raise from_proto(result.error)
+def _graver(first: JetstreamError | None, second: JetstreamError) -> JetstreamError:
+    """The one that no repetition cures; the earlier of equals."""
+    return second if first is None or (first.retriable and not second.retriable) else first

@@ -1,0 +1,95 @@
+"""Positions of streams that different nodes lead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jetstream_client import (
+    InvalidRequestError,
+    NotLeaderError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+from jetstream_client._reader import Reader
+from jetstream_protocol.generated import api_pb2, common_pb2
+from tests.support.loops import on_loop
+
+LEADERS = {"a": "node-1:1", "b": "node-2:2", "c": "node-3:3"}
+
+
+class Cluster:
+    """Answers for the streams a node leads, as servers do; "" is the first node asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[str]]] = []
+
+    async def call(
+        self, rpc: Any, request: Any, answer: Any, *, address: str | None, **_: Any
+    ) -> Any:
+        node = address or "node-1:1"
+        names = [query.stream.name for query in request.queries]
+        self.asked.append((node, names))
+        return api_pb2.ListOffsetsResponse(results=[self.result(name, node) for name in names])
+
+    def result(self, name: str, node: str) -> api_pb2.ListOffsetsResponse.Result:
+        leader = LEADERS.get(name)
+        if leader is None:
+            error = StreamNotFoundError(f"there is no stream {name!r}").to_proto()
+        elif leader != node:
+            redirect = common_pb2.NodeAddress(grpc=leader)
+            error = NotLeaderError("ask the leader", redirect).to_proto()
+        else:
+            return api_pb2.ListOffsetsResponse.Result(offset=ord(name), leader_epoch=1)
+        return api_pb2.ListOffsetsResponse.Result(error=error)
+
+
+def reader_of(cluster: Cluster, timeout: float = 5.0) -> Reader:
+    unused: Any = None
+    control: Any = cluster
+    return Reader(unused, unused, control, timeout)
+
+
+@on_loop
+async def test_each_leader_is_asked_for_its_own() -> None:
+    cluster = Cluster()
+    answers = await reader_of(cluster).list_offsets([(name, "latest") for name in "cab"])
+    assert [answer.offset for answer in answers] == [ord("c"), ord("a"), ord("b")]
+    assert cluster.asked == [
+        ("node-1:1", ["c", "a", "b"]),
+        ("node-3:3", ["c", "b"]),
+        ("node-2:2", ["b"]),
+    ]
+
+
+@on_loop
+async def test_an_error_that_stays_ends_it_at_once() -> None:
+    cluster = Cluster()
+    with pytest.raises(StreamNotFoundError):
+        await reader_of(cluster).list_offsets([("b", "latest"), ("nowhere", "latest")])
+    assert len(cluster.asked) == 1
+
+
+@on_loop
+async def test_nothing_asked_is_nothing_answered() -> None:
+    assert await reader_of(Cluster()).list_offsets([]) == []
+
+
+@on_loop
+async def test_a_leader_that_is_never_found_is_unavailable_in_time() -> None:
+    cluster = Cluster()
+    cluster.result = lambda name, node: api_pb2.ListOffsetsResponse.Result(  # type: ignore[method-assign]
+        error=UnavailableError("no leader").to_proto()
+    )
+    with pytest.raises(UnavailableError, match="no leader"):
+        await reader_of(cluster, timeout=0.2).list_offsets([("a", "latest")])
+
+
+@on_loop
+async def test_an_offset_needs_no_asking() -> None:
+    cluster = Cluster()
+    assert await reader_of(cluster).resolve("a", 7) == 7
+    with pytest.raises(InvalidRequestError, match="negative"):
+        await reader_of(cluster).resolve("a", -1)
+    assert cluster.asked == []
