@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId
 from jetstream_server.metadata.controller import Election
 from jetstream_server.metadata.streams import StreamMetadata
+
+
+class _Standing(NamedTuple):
+    """Who stands where: the part of a stream that elections change."""
+
+    isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...]
+    leader: NodeId
+    last_known: tuple[NodeId, ...]
+    lossy_elections: int
 
 
 def next_elr(
@@ -38,6 +49,13 @@ def with_isr(stream: StreamMetadata, isr: Sequence[NodeId]) -> StreamMetadata:
     )
 
 
+def without_elr(stream: StreamMetadata) -> StreamMetadata:
+    """The stream with nobody eligible beside its ISR; not yet a stream epoch later."""
+    if stream.leader != NO_NODE:
+        return replace(stream, elr=())
+    return replace(stream, elr=(), last_known=_last_known(stream, stream.isr, ()))
+
+
 def without_node(
     stream: StreamMetadata, node_id: NodeId, election: Election, *, trusted: bool
 ) -> StreamMetadata:
@@ -48,27 +66,21 @@ def without_node(
     """
     isr = tuple(member for member in stream.isr if member != node_id)
     elr = next_elr(stream, isr, () if trusted else (node_id,))
+    if stream.leader not in (node_id, NO_NODE):
+        return _successor(stream, _standing(stream)._replace(isr=isr, elr=elr))
     led = stream.leader == node_id
     if led:
         election.remove(node_id)
-    after = replace(stream, isr=isr, elr=elr, leader=NO_NODE if led else stream.leader)
-    if after.leader == NO_NODE:
-        after = _with_last_known(stream, after)
-        after = _elected(after, election)
-    return _next(stream, after, leadership_ended=led)
-
-
-def without_elr(stream: StreamMetadata) -> StreamMetadata:
-    """The stream with nobody eligible beside its ISR; not yet a stream epoch later."""
-    after = replace(stream, elr=())
-    return after if after.leader != NO_NODE else _with_last_known(stream, after)
+    last_known = _last_known(stream, isr, elr)
+    leaderless = _Standing(isr, elr, NO_NODE, last_known, stream.lossy_elections)
+    return _successor(stream, _elected(stream, leaderless, election), leadership_ended=led)
 
 
 def with_node(stream: StreamMetadata, election: Election) -> StreamMetadata:
     """The stream after a node became alive: elected, if it has no leader and now can."""
     if stream.leader != NO_NODE:
         return stream
-    return _next(stream, _elected(stream, election))
+    return _successor(stream, _elected(stream, _standing(stream), election))
 
 
 def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE) -> StreamMetadata:
@@ -77,61 +89,74 @@ def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE
     Without another candidate in the ISR the stream stays as it is.
     """
     others = [member for member in stream.isr if member != stream.leader]
-    candidates = others if chosen == NO_NODE else [chosen]
-    leader = election.choose(candidates)
+    leader = election.choose(others if chosen == NO_NODE else [chosen])
     if leader == NO_NODE:
         return stream
     if stream.leader != NO_NODE:
         election.remove(stream.leader)
-    return _next(stream, _led_by(stream, leader))
+    return _successor(stream, _standing(stream)._replace(leader=leader, last_known=()))
 
 
 def elected_uncleanly(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
     """The stream led by a replica that may lack committed records; counted as possibly lossy."""
-    after = _led_by(replace(stream, isr=(leader,), elr=()), leader)
-    return _next(stream, replace(after, lossy_elections=stream.lossy_elections + 1))
+    return _successor(stream, _unclean(stream, leader))
 
 
-def _elected(stream: StreamMetadata, election: Election) -> StreamMetadata:
-    """A leaderless stream with a leader, if one can be had without losing anything."""
-    eligible = stream.isr or stream.elr
-    leader = election.choose(eligible)
+def _standing(stream: StreamMetadata) -> _Standing:
+    return _Standing(
+        stream.isr, stream.elr, stream.leader, stream.last_known, stream.lossy_elections
+    )
+
+
+def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) -> _Standing:
+    """With a leader, if one can be had without losing anything."""
+    isr, elr = leaderless.isr, leaderless.elr
+    leader = election.choose(isr or elr)
     if leader != NO_NODE:
-        isr = stream.isr or (leader,)
-        return _led_by(replace(stream, isr=isr, elr=next_elr(stream, isr)), leader)
-    if eligible or len(stream.replicas) > 1:
-        return stream
+        isr = isr or (leader,)
+        enough = len(isr) >= stream.config.min_insync_replicas
+        rest = () if enough else tuple(member for member in elr if member not in isr)
+        return leaderless._replace(isr=isr, elr=rest, leader=leader, last_known=())
+    if isr or elr or len(stream.replicas) > 1:
+        return leaderless
     # The only replica there is: waiting for another one would wait for ever.
     leader = election.choose(stream.replicas)
-    return stream if leader == NO_NODE else elected_uncleanly(stream, leader)
+    return leaderless if leader == NO_NODE else _unclean(stream, leader)
 
 
-def _led_by(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
-    return replace(stream, leader=leader, last_known=())
+def _unclean(stream: StreamMetadata, leader: NodeId) -> _Standing:
+    return _Standing((leader,), (), leader, (), stream.lossy_elections + 1)
 
 
-def _with_last_known(before: StreamMetadata, after: StreamMetadata) -> StreamMetadata:
-    """Remember who was eligible and is no more: an election without any must wait for them all."""
-    known = (*before.isr, *before.elr, *before.last_known)
-    eligible = (*after.isr, *after.elr)
-    last_known = tuple(
-        node_id for node_id in after.replicas if node_id in known and node_id not in eligible
+def _last_known(
+    stream: StreamMetadata, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...]
+) -> tuple[NodeId, ...]:
+    """Who was eligible and is no more: an election without any must wait for them all."""
+    known = (*stream.isr, *stream.elr, *stream.last_known)
+    return tuple(
+        node_id
+        for node_id in stream.replicas
+        if node_id in known and node_id not in isr and node_id not in elr
     )
-    return replace(after, last_known=last_known)
 
 
-def _next(
-    before: StreamMetadata, after: StreamMetadata, *, leadership_ended: bool = False
+def _successor(
+    stream: StreamMetadata, standing: _Standing, *, leadership_ended: bool = False
 ) -> StreamMetadata:
-    """One stream epoch later, however many steps led there; unchanged when nothing changed.
+    """One stream epoch later; the same object when nothing changed.
 
     A leadership that ended begins a new leader epoch even when the same node leads again.
     """
-    if after == before and not leadership_ended:
-        return before
-    other_leadership = leadership_ended or after.leader != before.leader
+    if standing == _standing(stream) and not leadership_ended:
+        return stream
+    other_leadership = leadership_ended or standing.leader != stream.leader
     return replace(
-        after,
-        stream_epoch=before.stream_epoch + 1,
-        leader_epoch=LeaderEpoch(before.leader_epoch + other_leadership),
+        stream,
+        isr=standing.isr,
+        elr=standing.elr,
+        leader=standing.leader,
+        last_known=standing.last_known,
+        lossy_elections=standing.lossy_elections,
+        stream_epoch=stream.stream_epoch + 1,
+        leader_epoch=LeaderEpoch(stream.leader_epoch + other_leadership),
     )

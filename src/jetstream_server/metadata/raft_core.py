@@ -75,7 +75,7 @@ class RaftTimings:
     gone_min: float = 0.1
     gone_max: float = 0.4
     leader_fallback: float = 0.8
-    tick: float = 0.02
+    tick: float = 0.05
 
 
 class StateMachine(Protocol):

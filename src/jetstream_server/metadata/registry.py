@@ -99,7 +99,7 @@ class StateImage:
         lines = [
             _encode(self.head),
             _encode([node.to_dict() for node in self.nodes]),
-            *(_encode(stream.to_dict()) for stream in self.streams),
+            *(_encode(stream.to_row()) for stream in self.streams),
         ]
         # Level 1: a quarter of the time of the default for a tenth more bytes.
         return zlib.compress("\n".join(lines).encode(), 1)
@@ -272,7 +272,7 @@ def _restored(snapshot: bytes) -> Registry:
 
 
 def _from_state(
-    head: dict[str, Any], nodes: list[dict[str, Any]], streams: list[dict[str, Any]]
+    head: dict[str, Any], nodes: list[dict[str, Any]], streams: list[list[Any]]
 ) -> Registry:
     registry = Registry()
     registry.revision = head["revision"]
@@ -281,8 +281,8 @@ def _from_state(
     changes: list[Change] = []
     for values in nodes:
         changes.append(NodeChanged(None, NodeMetadata.from_dict(values)))
-    for values in streams:
-        changes.append(StreamCreated(StreamMetadata.from_dict(values)))
+    for row in streams:
+        changes.append(StreamCreated(StreamMetadata.from_row(row)))
     for stream_id, *reports in head["reports"]:
         standing = tuple((node_id, at_us) for node_id, at_us in reports)
         changes.append(LeaderReported(StreamId(stream_id), standing))

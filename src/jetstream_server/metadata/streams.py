@@ -10,8 +10,9 @@ Invariants the registry keeps (docs/replication.md, "Metadata"):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
@@ -44,19 +45,16 @@ class StreamSettings:
         """Unset fields take the defaults of docs/guarantees.md, which depend on `replicas`."""
         if min_insync_replicas is None:
             min_insync_replicas = 2 if replicas >= 3 else 1
-        return cls(
-            replicas=replicas,
-            min_insync_replicas=min_insync_replicas,
-            flush=flush or ("group" if replicas == 1 else "interval"),
-            acks=acks or "reply",
-        )
+        default_flush: FlushPolicy = "group" if replicas == 1 else "interval"
+        return cls.shared(replicas, min_insync_replicas, flush or default_flush, acks or "reply")
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> StreamSettings:
-        return cls(**values)
+    @staticmethod
+    @cache
+    def shared(
+        replicas: int, min_insync_replicas: int, flush: FlushPolicy, acks: AckPolicy
+    ) -> StreamSettings:
+        """The one object for these settings: thousands of streams have the same."""
+        return StreamSettings(replicas, min_insync_replicas, flush, acks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +93,18 @@ class StreamMetadata:
         """Whether every committed record is on every ISR member's disk, not only in its memory."""
         return self.config.flush == "group" and not self.unflushed
 
-    def to_dict(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _STREAM_FIELDS}
-        values["config"] = self.config.to_dict()
-        return values
+    def to_row(self) -> list[Any]:
+        """The fields in their order, as JSON can hold them: compact where there are many."""
+        row = [getattr(self, name) for name in _STREAM_FIELDS]
+        row[_CONFIG_AT] = [getattr(self.config, name) for name in _SETTINGS_FIELDS]
+        return row
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> StreamMetadata:
-        converted = dict(values)
-        converted["config"] = StreamSettings.from_dict(values["config"])
-        for name in ("replicas", "isr", "elr", "last_known", "unflushed"):
-            converted[name] = tuple(values[name])
-        return cls(**converted)
+    def from_row(cls, row: Sequence[Any]) -> StreamMetadata:
+        """The reverse. Raises TypeError or ValueError for what is no such row."""
+        values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in row]
+        values[_CONFIG_AT] = StreamSettings.shared(*values[_CONFIG_AT])
+        return cls(*values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,5 +187,7 @@ class ControllerClaim:
         return cls(**values)
 
 
+_SETTINGS_FIELDS = tuple(field.name for field in fields(StreamSettings))
 _STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
 _NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
+_CONFIG_AT = _STREAM_FIELDS.index("config")
