@@ -154,6 +154,7 @@ class Server:
             f"{self._folder.path}/runs",
             f"{self._folder.cluster_id}/{self._node.id}",
         )
+        self._was_clean = self._runs.record.clean
         self._runs.begin(session)
         self._session = session
         self._metadata = RaftMetadataLog(
@@ -213,7 +214,6 @@ class Server:
         )
         self._runs.registered(self._session)
         incarnation = registered["incarnation"]
-        self._folder.note_incarnation(incarnation)
         identity = NodeIdentity(
             node.id,
             incarnation,
@@ -268,7 +268,7 @@ class Server:
             clock_us=_clock_us,
             now_us=_now_us,
         )
-        self._replicas.open(clean=self._folder.last_run.clean)
+        self._replicas.open(clean=self._was_clean)
         self._metadata.watch(self._replicas.apply)
         self._stack.callback(self._close_replicas)
 
@@ -316,7 +316,7 @@ class Server:
     def _close_folder(self) -> None:
         if self._left_clean:
             self._runs.stop()
-        self._folder.close(clean=self._left_clean)
+        self._folder.close()
 
     async def _start_listeners(self) -> None:
         node = self._node

@@ -1,16 +1,15 @@
-"""The data folder of a node: its lock, whose it is, how the last run ended, and the streams in it.
+"""The data folder of a node: its lock, whose it is, and the streams in it.
 
     <data>/lock            held with flock while a server runs
     <data>/meta.json       {"format_version": 1, "cluster_id": "...", "node_id": 1}
-    <data>/session         how the last run began and ended (a state file, see log.checkpoint)
+    <data>/runs            what is known of earlier runs (replication.run_book)
     <data>/metadata/       the metadata group's own files
     <data>/streams/<id>/   one log each
     <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>
 
 Crash policy: `meta.json` is written once, before anything else. A folder without it is new; one
 whose `meta.json` is unreadable, or belongs to another cluster, node or format, stops the start,
-since using it could mix two histories. `session` says "not clean" from the moment the folder is
-opened until a clean close: **safety** a run that could not say goodbye is never taken for clean.
+since using it could mix two histories.
 """
 
 from __future__ import annotations
@@ -21,29 +20,11 @@ import os
 import shutil
 import time
 import uuid
-from dataclasses import dataclass
-from pathlib import Path
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
-from jetstream_server.log.checkpoint import read_state, write_state
 from jetstream_server.log.disk import Disk, storage_error
 
 FORMAT_VERSION = 1
-_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
-_KIND = "session"
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """What is known of the run before this one.
-
-    clean: logs were flushed and closed. same_boot: the machine has not restarted since it began,
-    so its page cache survived. incarnation: the one it had registered; -1: none.
-    """
-
-    clean: bool = False
-    same_boot: bool = False
-    incarnation: int = -1
 
 
 class DataFolder:
@@ -52,11 +33,9 @@ class DataFolder:
     def __init__(self, disk: Disk, path: str, cluster_id: str, node_id: int, lock: int) -> None:
         self._disk = disk
         self._lock = lock
-        self._incarnation = -1
         self.path = path
         self.cluster_id = cluster_id
         self.node_id = node_id
-        self.last_run = self._begin_run()
 
     @classmethod
     def open(
@@ -127,48 +106,9 @@ class DataFolder:
                 deleted.append(name)
         return deleted
 
-    # How runs begin and end.
-
-    def note_incarnation(self, incarnation: int) -> None:
-        """Remember, durably, under which incarnation this run registered."""
-        self._incarnation = incarnation
-        self._write_session(clean=False)
-
-    def close(self, *, clean: bool) -> None:
-        """Let go of the folder. clean: every log was flushed and closed cleanly before."""
-        try:
-            if clean:
-                self._write_session(clean=True)
-        finally:
-            os.close(self._lock)
-
-    def _begin_run(self) -> LastRun:
-        state = read_state(self._disk, self._session_path, _KIND, self._owner)
-        last_run = LastRun()
-        if state is not None:
-            last_run = LastRun(
-                clean=state.get("clean") is True,
-                same_boot=state.get("boot_id") == _boot_id(),
-                incarnation=int(state.get("incarnation", -1)),
-            )
-        self._write_session(clean=False)
-        return last_run
-
-    def _write_session(self, *, clean: bool) -> None:
-        state = {"clean": clean, "boot_id": _boot_id(), "incarnation": self._incarnation}
-        write_state(self._disk, self._session_path, _KIND, self._owner, state)
-
-    @property
-    def _session_path(self) -> str:
-        return os.path.join(self.path, "session")
-
-    @property
-    def _owner(self) -> str:
-        return f"{self.cluster_id}/{self.node_id}"
-
-
-def _boot_id() -> str:
-    return Path(_BOOT_ID_PATH).read_text().strip()
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self._lock)
 
 
 def _take_lock(path: str) -> int:

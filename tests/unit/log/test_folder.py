@@ -1,4 +1,4 @@
-"""The data folder: one server at a time, one cluster and node for ever, and how runs ended."""
+"""The data folder: one server at a time, one cluster and node for ever."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
-from jetstream_server.log import folder as folder_module
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.log.folder import DataFolder, LastRun
+from jetstream_server.log.folder import DataFolder
 
 
 @pytest.fixture
@@ -33,20 +32,20 @@ def test_new_folder_gets_an_identity_and_keeps_it(disk: OsDisk, tmp_path: Path) 
     folder = open_folder(disk, tmp_path / "data")
     cluster_id = folder.cluster_id
     assert cluster_id
-    folder.close(clean=True)
+    folder.close()
     meta = json.loads((tmp_path / "data" / "meta.json").read_text())
     assert meta == {"format_version": 1, "cluster_id": cluster_id, "node_id": 1}
     again = open_folder(disk, tmp_path / "data")
     assert (again.cluster_id, again.node_id) == (cluster_id, 1)
-    again.close(clean=True)
+    again.close()
 
 
 def test_second_server_on_the_same_folder_is_refused(disk: OsDisk, tmp_path: Path) -> None:
     folder = open_folder(disk, tmp_path)
     with pytest.raises(StorageError, match="in use by another running server"):
         open_folder(disk, tmp_path)
-    folder.close(clean=False)
-    open_folder(disk, tmp_path).close(clean=False)
+    folder.close()
+    open_folder(disk, tmp_path).close()
 
 
 def test_lock_dies_with_its_process(disk: OsDisk, tmp_path: Path) -> None:
@@ -54,17 +53,15 @@ def test_lock_dies_with_its_process(disk: OsDisk, tmp_path: Path) -> None:
         "import os, sys; from jetstream_server.log.disk import OsDisk;"
         "from jetstream_server.log.folder import DataFolder;"
         "f = DataFolder.open(OsDisk(), sys.argv[1], node_id=1);"
-        "f.note_incarnation(7); os.kill(os.getpid(), 9)"
+        "os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
-    folder = open_folder(disk, tmp_path)
-    assert folder.last_run == LastRun(clean=False, same_boot=True, incarnation=7)
-    folder.close(clean=False)
+    open_folder(disk, tmp_path).close()
 
 
 def test_folder_of_another_node_cluster_or_format_is_refused(disk: OsDisk, tmp_path: Path) -> None:
     first = DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="ours")
-    first.close(clean=True)
+    first.close()
     with pytest.raises(PreconditionFailedError, match="belongs to node 1, and this is node 2"):
         DataFolder.open(disk, str(tmp_path), node_id=2, cluster_id="ours")
     with pytest.raises(PreconditionFailedError, match="belongs to cluster ours"):
@@ -79,7 +76,7 @@ def test_folder_of_another_node_cluster_or_format_is_refused(disk: OsDisk, tmp_p
 def test_damaged_identity_stops_the_start_and_is_not_replaced(
     disk: OsDisk, tmp_path: Path, content: str
 ) -> None:
-    open_folder(disk, tmp_path).close(clean=True)
+    open_folder(disk, tmp_path).close()
     (tmp_path / "meta.json").write_text(content)
     with pytest.raises(PreconditionFailedError, match="damaged"):
         open_folder(disk, tmp_path)
@@ -93,44 +90,11 @@ def test_streams_without_an_identity_stop_the_start(disk: OsDisk, tmp_path: Path
 
 
 def test_refused_start_lets_go_of_the_lock(disk: OsDisk, tmp_path: Path) -> None:
-    open_folder(disk, tmp_path).close(clean=True)
+    open_folder(disk, tmp_path).close()
     for _ in range(2):
         with pytest.raises(PreconditionFailedError):
             open_folder(disk, tmp_path, node_id=2)
-    open_folder(disk, tmp_path).close(clean=True)
-
-
-def test_run_is_clean_only_if_it_said_so_and_only_once(disk: OsDisk, tmp_path: Path) -> None:
-    folder = open_folder(disk, tmp_path)
-    assert folder.last_run == LastRun()
-    folder.note_incarnation(5)
-    folder.close(clean=True)
-    folder = open_folder(disk, tmp_path)
-    assert folder.last_run == LastRun(clean=True, same_boot=True, incarnation=5)
-    folder.close(clean=False)
-    folder = open_folder(disk, tmp_path)
-    assert not folder.last_run.clean
-    folder.close(clean=True)
-
-
-def test_another_boot_is_noticed(
-    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_folder(disk, tmp_path / "data").close(clean=False)
-    (tmp_path / "boot_id").write_text("another\n")
-    monkeypatch.setattr(folder_module, "_BOOT_ID_PATH", str(tmp_path / "boot_id"))
-    folder = open_folder(disk, tmp_path / "data")
-    assert not folder.last_run.same_boot
-    folder.close(clean=False)
-
-
-@pytest.mark.parametrize("content", [b"", b"JSLC 1 00000000\n{}\n", b"\0" * 100])
-def test_damaged_session_is_an_unclean_run(disk: OsDisk, tmp_path: Path, content: bytes) -> None:
-    open_folder(disk, tmp_path).close(clean=True)
-    (tmp_path / "session").write_bytes(content)
-    folder = open_folder(disk, tmp_path)
-    assert folder.last_run == LastRun()
-    folder.close(clean=True)
+    open_folder(disk, tmp_path).close()
 
 
 def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Path) -> None:
@@ -139,7 +103,7 @@ def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Pat
         (tmp_path / "streams" / name).mkdir()
     assert folder.stream_ids() == [9, 100]
     assert folder.stream_directory(9) == str(tmp_path / "streams" / "9")
-    folder.close(clean=True)
+    folder.close()
 
 
 def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later(
@@ -157,7 +121,7 @@ def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later(
     assert list((tmp_path / "quarantine").iterdir()) == []
     with pytest.raises(StorageError):
         folder.quarantine(9)
-    folder.close(clean=True)
+    folder.close()
 
 
 def test_read_only_folder_stops_the_start_with_one_sentence(disk: OsDisk, tmp_path: Path) -> None:
@@ -188,4 +152,4 @@ def test_place_that_is_no_folder_stops_the_start(disk: OsDisk, tmp_path: Path) -
 def test_free_space_is_known(disk: OsDisk, tmp_path: Path) -> None:
     folder = open_folder(disk, tmp_path)
     assert folder.free_bytes() > 0
-    folder.close(clean=True)
+    folder.close()
