@@ -12,7 +12,6 @@ be repeated (registry.REPEATABLE).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -31,48 +30,11 @@ from jetstream_server.metadata.passenger import Passenger
 from jetstream_server.metadata.proposal import PATIENCE_SECONDS, Proposal
 from jetstream_server.metadata.proposals import Outcome
 from jetstream_server.metadata.registry import REPEATABLE, Registry
-from jetstream_server.metadata.results import SPAN
+from jetstream_server.metadata.sequences import Sequences
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.turns import News
 
 NOT_STARTED = "the metadata log has not started"
-
-
-class _Sequences:
-    """Numbers commands so that none under way is SPAN or more behind the newest (results.py)."""
-
-    def __init__(self) -> None:
-        self._next = 0
-        self._open: dict[int, None] = {}
-        self._waiting: deque[asyncio.Future[int]] = deque()
-
-    async def take(self) -> int:
-        if self._has_room() and not self._waiting:
-            return self._number()
-        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back(turn.result())
-            raise
-
-    def give_back(self, sequence: int) -> None:
-        del self._open[sequence]
-        while self._waiting and self._has_room():
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(self._number())
-
-    def _has_room(self) -> bool:
-        return not self._open or self._next - next(iter(self._open)) < SPAN
-
-    def _number(self) -> int:
-        sequence = self._next
-        self._next += 1
-        self._open[sequence] = None
-        return sequence
 
 
 class RaftMetadataLog:
@@ -98,7 +60,7 @@ class RaftMetadataLog:
         self._status = self._member.status
         self._watchers = Watchers()
         self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []
-        self._sequences = _Sequences()
+        self._sequences = Sequences()
         self._outcomes: dict[str, asyncio.Future[str]] = {}
         self._unsent: dict[float, list[str]] = {}
         self._closed = NOT_STARTED
