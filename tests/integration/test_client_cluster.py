@@ -1,0 +1,126 @@
+"""The SDK and three nodes: whichever it knows leads it to the one it needs, also after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_client import AsyncClient, Client, JetstreamError, UnknownOutcomeError
+from tests.support.cluster import TestCluster, running_cluster
+from tests.support.loops import on_loop
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
+        yield running
+
+
+def test_any_node_leads_to_the_others(cluster: TestCluster) -> None:
+    address = cluster.cluster.grpc_addresses[2]
+    with Client(address) as client:
+        names = [f"spread-{number}" for number in range(6)]
+        for name in names:
+            assert len(client.create_stream(name, f"{name}.>").replicas) == 3
+        leaders = {client.describe_stream(name).leader for name in names}
+        assert len(leaders) > 1
+        for number, name in enumerate(names):
+            for _ in range(number + 1):
+                client.publish(f"{name}.x", b"1")
+        ends = client.list_offsets([(name, "latest") for name in names])
+        assert [end.offset for end in ends] == [1, 2, 3, 4, 5, 6]
+        for number, name in enumerate(names):
+            assert client.fetch(name, 0, max_messages=10, max_wait=5.0).values()
+            assert client.describe_stream(name).high_watermark == number + 1
+            client.delete_stream(name)
+        assert len(client.describe_cluster().nodes) == 3
+
+
+@on_loop
+async def test_a_killed_leader_costs_publishers_and_readers_a_pause_no_record(
+    cluster: TestCluster,
+) -> None:
+    async with AsyncClient(cluster.servers, timeout=20) as client:
+        stream = await client.create_stream("survivor", "survivor.>")
+        acknowledged: dict[int, bytes] = {}
+        ended = asyncio.Event()
+
+        async def publish(worker: int) -> None:
+            number = 0
+            while not ended.is_set():
+                value = b"%d-%d" % (worker, number)
+                number += 1
+                try:
+                    result = await client.publish("survivor.x", value, timeout=3.0)
+                except UnknownOutcomeError:
+                    continue
+                assert result.offset not in acknowledged
+                acknowledged[result.offset] = value
+
+        async def read() -> list[tuple[int, bytes | None]]:
+            found = []
+            async for message in client.consume("survivor"):
+                found.append((message.offset, message.value))
+                if ended.is_set() and message.offset >= max(acknowledged):
+                    return found
+            return found
+
+        publishers = [asyncio.ensure_future(publish(worker)) for worker in range(20)]
+        reader = asyncio.ensure_future(read())
+        await until(lambda: len(acknowledged) > 500)
+        leader = (await client.describe_stream("survivor")).leader
+        await asyncio.to_thread(cluster.kill, leader)
+        before = len(acknowledged)
+        began = time.monotonic()
+        await until(lambda: len(acknowledged) > before + 500)
+        assert time.monotonic() - began < 15
+        assert (await client.describe_stream("survivor")).leader != leader
+        ended.set()
+        await asyncio.gather(*publishers)
+        # The reader ends with the last acknowledged record; one more wakes it if it waits.
+        last = await client.publish("survivor.x", b"last")
+        acknowledged[last.offset] = b"last"
+        found = await asyncio.wait_for(reader, 20)
+        await asyncio.to_thread(cluster.restart, leader)
+        await client.delete_stream(stream)
+
+    assert [offset for offset, _ in found] == list(range(len(found)))  # each once, in order
+    stored = dict(found)
+    for offset, value in acknowledged.items():
+        if offset in stored:
+            assert stored[offset] == value
+    assert max(acknowledged) <= max(stored) + 1
+
+
+async def until(condition: object, seconds: float = 30.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+def test_with_every_node_gone_calls_end_in_time(cluster: TestCluster) -> None:
+    with Client(cluster.servers, timeout=1.0) as client:
+        client.create_stream("frozen", "frozen.>")
+        client.publish("frozen.x", b"1")
+        for node in cluster.nodes:
+            cluster.freeze(node)
+        try:
+            began = time.monotonic()
+            for call in (
+                client.list_streams,
+                lambda: client.fetch("frozen", 0),
+                lambda: client.publish("frozen.x", b"2"),
+            ):
+                with pytest.raises(JetstreamError):
+                    call()
+            assert time.monotonic() - began < 8
+        finally:
+            for node in cluster.nodes:
+                cluster.thaw(node)
+    with Client(cluster.servers, timeout=20.0) as client:
+        assert client.fetch("frozen", 0, max_wait=5.0).values()[0] == b"1"
