@@ -52,6 +52,8 @@ def free_addresses(count: int) -> list[str]:
 class NodeProcess:
     """One member; its events so far, and the acknowledgements of all its runs."""
 
+    program = "tests.chaos.metadata_node"
+
     def __init__(self, node_id: int, voters: dict[int, str], directory: Path, compact: int) -> None:
         self.node_id = node_id
         self.acknowledged: dict[str, int] = {}
@@ -74,7 +76,7 @@ class NodeProcess:
         argument = json.dumps({**self._argument, **overrides})
         with open(self.stderr_path, "ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.metadata_node", argument],
+                [sys.executable, "-m", self.program, argument],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -20,6 +20,7 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.metadata.proposal import Proposal
 from jetstream_server.replication.isr import IsrChange, Outcome
 from jetstream_server.replication.replica import Replica
 
@@ -36,6 +37,8 @@ class IsrDriver:
         self._now_us = now_us
         self._led: dict[Replica, None] = {}  # leaderships of streams with several replicas
         self._proposals: dict[int, asyncio.Task[None]] = {}
+        # Changes of unknown outcome: the same change again is the same proposal (isr.py).
+        self._unknown: dict[int, tuple[IsrChange, Proposal]] = {}
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -47,6 +50,7 @@ class IsrDriver:
             self._led[replica] = None
         else:
             self._led.pop(replica, None)
+            self._unknown.pop(replica.stream.id, None)
 
     def flushed(self, replica: Replica) -> None:
         """Of no concern to the ISR."""
@@ -80,11 +84,16 @@ class IsrDriver:
         task.add_done_callback(lambda _: self._proposals.pop(stream_id, None))
 
     async def _propose(self, replica: Replica, change: IsrChange) -> None:
+        known, proposal = self._unknown.pop(replica.stream.id, (None, None))
+        if proposal is None or known is not change:
+            proposal = self._metadata.prepare(change.command())
         try:
-            await self._metadata.propose(change.command())
+            await proposal.submit()
             outcome = Outcome.ACCEPTED
         except JetstreamError as error:
-            outcome = outcome_of(error)
+            outcome = outcome_of(error, proposal)
+            if outcome is Outcome.UNKNOWN:
+                self._unknown[replica.stream.id] = (change, proposal)
             logger.info(
                 "isr_change_not_made",
                 stream=replica.stream.full_name,
@@ -100,9 +109,11 @@ def _needs_attention(replica: Replica) -> bool:
     return stream.isr != stream.replicas or replica.high_watermark < replica.log.log_end_offset
 
 
-def outcome_of(error: JetstreamError) -> Outcome:
+def outcome_of(error: JetstreamError, proposal: Proposal) -> Outcome:
     """What a refused or failed proposal of an ISR change means to the leader."""
-    if isinstance(error, InvalidRequestError):
+    # A void one has not been applied, or the metadata that says so is here already: nothing more
+    # will come of it, so the leader may stop counting whom it was to add.
+    if isinstance(error, InvalidRequestError) or proposal.is_void:
         return Outcome.INELIGIBLE
     if isinstance(
         error, PreconditionFailedError | FencedEpochError | UnknownEpochError | StreamNotFoundError

@@ -1,0 +1,125 @@
+"""One node's session as a process, to be killed, frozen and kept busy.
+
+    python -m tests.integration.session_node '{"directory": …, "node_id": 0, "voters": {…}, …}'
+
+Lines on stdout are JSON, each with `at`, the monotonic time, which all processes share:
+
+    {"event": "leader", "leader": 1, "controller_epoch": 7 | null}
+    {"event": "registered", "incarnation": 5}
+    {"event": "held"} {"event": "lost"}         lease_holds() has another answer than before
+    {"event": "told", "held": true}             on_regained, on_lost
+    {"event": "node", "node": 2, "incarnation": 5, "fenced": true}    applied here
+    {"event": "streams", "leaders": {name: node}}                     the answer to "streams"
+
+Lines on stdin: `create NAME NODE…`, `streams`, `block SECONDS` (the server's loop, not the Raft
+thread), `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from typing import Any
+
+import structlog
+
+from jetstream_protocol.errors import UnavailableError, UnknownOutcomeError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.changes import Change, NodeChanged
+from jetstream_server.metadata.member_config import MemberConfig
+from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.metadata.status import MetadataStatus
+from jetstream_server.replication.controller import Controller
+from jetstream_server.replication.node_session import NodeSession
+
+from .metadata_group import create, register
+
+LOOK_SECONDS = 0.002
+
+
+def say(event: str, **fields: Any) -> None:
+    print(json.dumps({"at": time.monotonic(), "event": event, **fields}), flush=True)
+
+
+class Node:
+    def __init__(self, config: MemberConfig) -> None:
+        self.config = config
+        self.log = RaftMetadataLog(config, secrets.token_hex(4))
+        self.session = NodeSession(self.log)
+        self.controller = Controller(self.log, lambda: self.session.log_ends)
+
+    async def run(self) -> None:
+        self.log.watch_leadership(self.leadership)
+        self.log.watch(self.changed)
+        await self.log.start()
+        self.session.on_regained = lambda: say("told", held=True)
+        self.session.on_lost = lambda: say("told", held=False)
+        self.session.start()
+        self.controller.start()
+        tasks = [asyncio.create_task(self.register()), asyncio.create_task(self.look())]
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+        )
+        while (line := await reader.readline()) and line != b"stop\n":
+            await self.obey(line.decode().split())
+        for task in tasks:
+            task.cancel()
+        await self.controller.close()
+        await self.session.close()
+        await self.log.close()
+
+    def leadership(self, status: MetadataStatus) -> None:
+        say("leader", leader=status.leader, controller_epoch=status.controller_epoch)
+
+    def changed(self, change: Change) -> None:
+        if isinstance(change, NodeChanged) and change.after is not None:
+            node = change.after
+            say("node", node=node.node_id, incarnation=node.incarnation, fenced=node.fenced)
+
+    async def register(self) -> None:
+        while self.log.incarnation is None:
+            try:
+                await self.log.propose(register(self.config.node_id))
+            except (UnavailableError, UnknownOutcomeError):
+                await asyncio.sleep(0.05)
+        say("registered", incarnation=self.log.incarnation)
+
+    async def look(self) -> None:
+        held = False
+        while True:
+            if self.session.lease_holds() != held:
+                held = not held
+                say("held" if held else "lost")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def obey(self, words: list[str]) -> None:
+        match words:
+            case ["create", name, *replicas]:
+                await self.log.propose(create(name, *map(int, replicas)))
+            case ["streams"]:
+                streams = self.log.registry.streams.values()
+                say("streams", leaders={stream.name: stream.leader for stream in streams})
+            case ["block", seconds]:
+                time.sleep(float(seconds))  # noqa: ASYNC251  # On purpose.
+
+
+def main() -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    values = json.loads(sys.argv[1])
+    voters = {NodeId(int(node_id)): address for node_id, address in values["voters"].items()}
+    config = MemberConfig(
+        directory=values["directory"],
+        node_id=NodeId(values["node_id"]),
+        voters=voters,
+        listen=values["listen"],
+        secret=values["secret"].encode(),
+    )
+    asyncio.run(Node(config).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Sessions of three nodes as processes: killed, frozen, cut off, kept busy."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.metadata_group import Event, Group, NodeProcess
+
+FENCED_SECONDS_MAX = 2.5
+"""After a kill: a timeout of 1.5 s, a decision and a commit, and a busy machine."""
+FENCED_WITH_CONTROLLER_SECONDS_MAX = 5.0
+"""The promise when the metadata leader is gone too."""
+
+
+class SessionNode(NodeProcess):
+    program = "tests.integration.session_node"
+
+
+class Sessions(Group):
+    """Three nodes, and what each is waited for."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.nodes = [
+            SessionNode(node_id, self.voters, directory, 20_000) for node_id in self.voters
+        ]
+
+    def controller(self) -> NodeProcess:
+        """Once it may fence: no grant of an earlier one is outstanding."""
+        leader = self.leader()
+        time.sleep(2.2)
+        assert self.leader() is leader
+        return leader
+
+    def others(self, node: NodeProcess) -> list[NodeProcess]:
+        return [other for other in self.nodes if other is not node]
+
+
+@contextmanager
+def sessions(directory: Path) -> Iterator[Sessions]:
+    """Three nodes that all hold a lease."""
+    group = Sessions(directory)
+    group.start_missing()
+    try:
+        for node in group.nodes:
+            node.wait_for(lambda event: event["event"] == "held")
+        yield group
+    finally:
+        for node in group.nodes:
+            if node.is_running:
+                node.signal(signal.SIGCONT)
+        group.kill_all()
+
+
+def see(node: NodeProcess, event: str, /, **fields: Any) -> Event:
+    """The next such event of that node."""
+
+    def is_it(seen: Event) -> bool:
+        return seen["event"] == event and all(seen[key] == value for key, value in fields.items())
+
+    return node.wait_for(is_it)
+
+
+def see_told(node: NodeProcess, *, held: bool) -> tuple[Event, Event]:
+    """The lease's next change, as asked for and as told; in either order."""
+    event = "held" if held else "lost"
+    seen: dict[str, Event] = {}
+    while len(seen) < 2:
+        found = node.wait_for(
+            lambda found: (
+                found["event"] == event or found == {**found, "event": "told", "held": held}
+            )
+        )
+        seen[found["event"]] = found
+    return seen[event], seen["told"]
+
+
+def seen_already(node: NodeProcess) -> list[Event]:
+    """Everything the node has said and nobody has asked for."""
+    events = []
+    while not node.events.empty():
+        events.append(node.events.get())
+    return events
+
+
+def test_a_killed_node_is_fenced_and_unfenced_as_another_incarnation(tmp_path: Path) -> None:
+    with sessions(tmp_path) as group:
+        controller = group.controller()
+        victim, witness = group.others(controller)
+        controller.say("create s 0 1 2")
+        killed_at = victim.kill()
+        fenced = see(witness, "node", node=victim.node_id, fenced=True)
+        assert 1.0 < fenced["at"] - killed_at < FENCED_SECONDS_MAX
+        victim.start()
+        registered = see(victim, "registered")
+        assert registered["incarnation"] > fenced["incarnation"]
+        back = see(witness, "node", node=victim.node_id, fenced=False)
+        assert back["incarnation"] == registered["incarnation"]
+        assert see(victim, "held")["at"] - registered["at"] < 1.0
+        # Nobody else was touched by any of it.
+        for node in (controller, witness):
+            assert not [event for event in seen_already(node) if event["event"] == "lost"]
+
+
+def test_a_frozen_node_holds_no_lease_from_its_fencing_until_it_is_unfenced(
+    tmp_path: Path,
+) -> None:
+    with sessions(tmp_path) as group:
+        controller = group.controller()
+        victim, witness = group.others(controller)
+        seen_already(victim)
+        frozen_at = time.monotonic()
+        victim.signal(signal.SIGSTOP)
+        fenced = see(witness, "node", node=victim.node_id, fenced=True)
+        assert fenced["at"] - frozen_at < FENCED_SECONDS_MAX
+        thawed_at = time.monotonic()
+        victim.signal(signal.SIGCONT)
+        lost = see(victim, "lost")
+        assert thawed_at <= lost["at"] < thawed_at + 0.5
+        unfenced = see(controller, "node", node=victim.node_id, fenced=False)
+        held, told = see_told(victim, held=True)
+        # The controller's own loop may have looked later than its Raft thread granted.
+        assert held["at"] > unfenced["at"] - 0.05
+        assert told["at"] - thawed_at < 3.0
+
+
+def test_a_frozen_node_that_wakes_just_in_time_is_not_fenced(tmp_path: Path) -> None:
+    with sessions(tmp_path) as group:
+        controller = group.controller()
+        victim, witness = group.others(controller)
+        seen_already(witness)
+        victim.signal(signal.SIGSTOP)
+        time.sleep(0.8)
+        victim.signal(signal.SIGCONT)
+        time.sleep(1.5)
+        assert not [event for event in seen_already(witness) if event["event"] == "node"]
+
+
+def test_a_node_killed_together_with_the_metadata_leader_is_fenced_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    with sessions(tmp_path) as group:
+        controller = group.controller()
+        survivors = group.others(controller)
+        for node in survivors:
+            seen_already(node)
+        killed_at = controller.kill()
+        for node in survivors:
+            fenced = see(node, "node", node=controller.node_id, fenced=True)
+            assert 2.0 < fenced["at"] - killed_at < FENCED_WITH_CONTROLLER_SECONDS_MAX
+            # The others' leases have outlived the change of the metadata leader.
+            assert not [event for event in seen_already(node) if event["event"] == "lost"]
+
+
+def test_an_isolated_metadata_leader_grants_nothing_not_even_to_itself(tmp_path: Path) -> None:
+    with sessions(tmp_path) as group:
+        leader = group.controller()
+        seen_already(leader)
+        frozen_at = time.monotonic()
+        for node in group.others(leader):
+            node.signal(signal.SIGSTOP)
+        lost, told = see_told(leader, held=False)
+        assert lost["at"] - frozen_at < 2.0  # authority, and a lease
+        assert told["at"] - lost["at"] < 0.2
+        time.sleep(1.0)
+        assert not [event for event in seen_already(leader) if event["event"] == "held"]
+        for node in group.others(leader):
+            node.signal(signal.SIGCONT)
+        see(leader, "held")
+
+
+def test_a_busy_loop_costs_no_session_and_no_failover(tmp_path: Path) -> None:
+    with sessions(tmp_path) as group:
+        controller = group.controller()
+        victim, witness = group.others(controller)
+        seen_already(controller)
+        seen_already(witness)
+        controller.say("block 5")
+        time.sleep(0.2)
+        killed_at = victim.kill()
+        fenced = see(witness, "node", node=victim.node_id, fenced=True)
+        assert fenced["at"] - killed_at < FENCED_SECONDS_MAX
+        see(controller, "node", node=victim.node_id, fenced=True)
+        assert time.monotonic() - killed_at > 4.0, "the controller's own loop was held up"
+        for node in (controller, witness):
+            events = seen_already(node)
+            assert not [event for event in events if event["event"] == "lost"]
+            assert not [event for event in events if event.get("node") == controller.node_id]
