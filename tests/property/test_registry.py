@@ -63,7 +63,13 @@ commands = st.lists(
             st.sampled_from(
                 [
                     *("delete_stream", "transfer_leader", "report_leader", "confirm_flush"),
-                    *("alter_stream", "elect_leader", "change_isr", "change_isr", "change_isr"),
+                    *(
+                        "alter_stream",
+                        "elect_leader",
+                        "distrust_replica",
+                        "change_isr",
+                        "change_isr",
+                    ),
                 ]
             ),
             st.fixed_dictionaries(
@@ -106,9 +112,21 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> dict[str, A
         },
         "transfer_leader": {"leader": node, "stream_epoch": stream_epoch},
         "report_leader": {"leader_epoch": leader_epoch, "reporter": node, "now_us": 5},
-        "confirm_flush": {"node_id": node},
+        "confirm_flush": {"node_id": node, "stream_epoch": stream_epoch},
+        "distrust_replica": {
+            "node_id": node,
+            "node_incarnation": registry.nodes[node].incarnation if node in registry.nodes else 0,
+        },
         "alter_stream": {"stream_epoch": stream_epoch, "config": fields["config"]},
-        "elect_leader": {"leader": node, "force": stale == 1},
+        "elect_leader": {
+            "leader": node,
+            "force": stale == 1,
+            "incarnations": [
+                registry.nodes[member].incarnation
+                for member in stream.last_known
+                if member in registry.nodes
+            ],
+        },
     }
     return {"op": op, "stream_id": stream.id, **by_op[op]}
 

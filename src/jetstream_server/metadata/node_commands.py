@@ -38,18 +38,21 @@ FEATURE_LEVEL_MAX = 1
 
 
 def register_node(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """node_id, session, addresses, [rack], [trusted], [distrusted], [feature_level_max].
+    """node_id, session, addresses, [replaces, rack, trusted, distrusted, feature_level_max].
 
     A process says once per run that it is there; `session` is its random token, and repeating
     one changes nothing. The revision becomes the incarnation. Whatever the node led ends here, it
-    leaves every ISR, and it is alive. trusted: its logs are known to hold all they held;
-    distrusted: ids of streams whose replica it does not believe all the same.
+    leaves every ISR, and it is alive. replaces: the session the process has seen registered for
+    its node, "" for none; if it is another by now, the command is a late copy of a run that is
+    over, and refused. trusted: the node's logs are known to hold all they held; distrusted: ids
+    of streams whose replica it does not believe all the same.
     """
     node_id, session = fields.node("node_id"), fields.text("session")
     addresses, rack = _addresses(fields.object("addresses")), fields.text("rack", "")
     trusted = fields.flag("trusted", True)
     distrusted = fields.integers("distrusted", [])
     level = fields.integer("feature_level_max", 1, minimum=1)
+    replaces = fields.text("replaces") if fields.has("replaces") else None
     fields.finish()
     if not session:
         raise InvalidRequestError("register_node needs a session token")
@@ -61,6 +64,11 @@ def register_node(tables: Tables, fields: Fields, revision: int) -> Decision:
     known = tables.nodes.get(node_id)
     if known is not None and known.session == session:
         return Decision({"incarnation": known.incarnation})
+    if replaces not in (None, known.session if known else ""):
+        raise PreconditionFailedError(
+            f"another process has registered as node {node_id} meanwhile: "
+            "this one must look again, or stop"
+        )
     node = NodeMetadata(
         node_id=node_id,
         incarnation=revision,

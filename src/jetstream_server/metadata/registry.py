@@ -74,6 +74,7 @@ OPERATIONS: dict[str, tuple[int, Decide]] = {
     "change_isr": (1, stream_commands.change_isr),
     "transfer_leader": (1, stream_commands.transfer_leader),
     "elect_leader": (1, stream_commands.elect_leader),
+    "distrust_replica": (1, stream_commands.distrust_replica),
     "report_leader": (1, stream_commands.report_leader),
     "register_node": (1, node_commands.register_node),
     "fence_node": (1, node_commands.fence_node),

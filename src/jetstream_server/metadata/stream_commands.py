@@ -30,7 +30,13 @@ from jetstream_server.metadata.changes import (
 )
 from jetstream_server.metadata.controller import Election
 from jetstream_server.metadata.decision import Decision
-from jetstream_server.metadata.elections import deposed, elected_uncleanly, with_isr, without_elr
+from jetstream_server.metadata.elections import (
+    deposed,
+    elected_uncleanly,
+    with_isr,
+    without_elr,
+    without_node,
+)
 from jetstream_server.metadata.fields import Fields
 from jetstream_server.metadata.streams import (
     ACK_POLICIES,
@@ -117,8 +123,9 @@ def alter_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 
 def confirm_flush(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """stream_id, node_id: the replica has flushed its whole log since `flush` became "group"."""
-    stream = _stream(tables, fields)
+    """stream_id, stream_epoch, node_id: the replica has flushed its whole log since `flush` became
+    "group". The stream epoch tells a late copy that speaks of an earlier such time."""
+    stream = _stream_at_epoch(tables, fields)
     node_id = fields.node("node_id")
     fields.finish()
     if node_id not in stream.unflushed:
@@ -172,25 +179,40 @@ def transfer_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 
 def elect_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """stream_id, leader, [force]: elect a replica although neither ISR nor ELR has any member.
+    """stream_id, leader, incarnations or force: elect a replica although ISR and ELR are empty.
 
-    The controller may once every replica of the last ISR and ELR is registered again, choosing the
-    one with the highest (last epoch, log end); an operator may (`force`) at any time. Records
-    may be lost, so it counts as lossy.
+    The controller may once every replica of the last ISR and ELR (`last_known`) has registered
+    and told its log's end, choosing the highest (last epoch, log end); `incarnations` are those
+    under which they told, in that order, for another power failure makes what they told untrue.
+    An operator may (`force`) at any time. Records may be lost, so it counts as lossy.
     """
     stream = _stream(tables, fields)
     leader, force = fields.node("leader"), fields.flag("force", False)
+    incarnations = fields.integers("incarnations", [])
     fields.finish()
     if stream.leader != NO_NODE or (not force and (stream.isr or stream.elr)):
         raise PreconditionFailedError(f"{stream.full_name} has a leader or eligible replicas")
     if leader not in stream.replicas or not tables.is_alive(leader):
         raise PreconditionFailedError(f"node {leader} is no live replica of {stream.full_name}")
-    missing = [node_id for node_id in stream.last_known if not tables.is_alive(node_id)]
-    if not force and (missing or leader not in stream.last_known):
-        raise UnavailableError(
-            f"{stream.full_name} waits for nodes {missing}, which may hold committed records"
-        )
+    if not force:
+        _check_all_told(tables, stream, leader, incarnations)
     return _changed(tables, stream, elected_uncleanly(stream, leader))
+
+
+def distrust_replica(tables: Tables, fields: Fields, revision: int) -> Decision:
+    """stream_id, node_id, node_incarnation: the node does not believe its own replica any more.
+
+    A failed flush or corruption, found at run time: as if the node had come back without what it
+    held of this stream. It leaves ISR and ELR, and its leadership of the stream ends.
+    """
+    stream = _stream(tables, fields)
+    node_id, incarnation = fields.node("node_id"), fields.integer("node_incarnation")
+    fields.finish()
+    node = tables.nodes.get(node_id)
+    if node is None or node.incarnation != incarnation:
+        raise FencedEpochError(f"incarnation {incarnation} of node {node_id} is not registered")
+    election = Election(tables.nodes, tables.leaderships)
+    return _changed(tables, stream, without_node(stream, node_id, election, trusted=False))
 
 
 def report_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
@@ -212,6 +234,21 @@ def report_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
         return Decision({"deposed": False}, (LeaderReported(stream.id, reports),))
     decision = _changed(tables, stream, deposed(stream, Election(tables.nodes, tables.leaderships)))
     return Decision({**decision.result, "deposed": bool(decision.changes)}, decision.changes)
+
+
+def _check_all_told(
+    tables: Tables, stream: StreamMetadata, leader: NodeId, incarnations: tuple[int, ...]
+) -> None:
+    """Raise UnavailableError unless everyone who may hold committed records has been asked."""
+    missing = [node_id for node_id in stream.last_known if not tables.is_alive(node_id)]
+    if missing or leader not in stream.last_known:
+        raise UnavailableError(
+            f"{stream.full_name} waits for nodes {missing}, which may hold committed records"
+        )
+    if incarnations != tuple(tables.nodes[node_id].incarnation for node_id in stream.last_known):
+        raise UnavailableError(
+            f"replicas of {stream.full_name} have restarted since they told what they hold"
+        )
 
 
 def _reports_with(

@@ -34,7 +34,10 @@ def choose_unclean(
     reports: Mapping[NodeId, ReplicaReport],
 ) -> dict[str, Any] | None:
     """The elect_leader command for a stream that waits for its last known replicas; None while
-    one of them is missing, or when the stream does not wait at all."""
+    one of them is missing, or when the stream does not wait at all.
+
+    It names the incarnations that reported: who has restarted since may hold less.
+    """
     if stream.leader != NO_NODE or stream.isr or stream.elr:
         return None
     candidates: list[tuple[bool, int, int, int, NodeId]] = []
@@ -49,5 +52,9 @@ def choose_unclean(
         )
     if not candidates:
         return None
-    leader = max(candidates)[-1]
-    return {"op": "elect_leader", "stream_id": stream.id, "leader": leader}
+    return {
+        "op": "elect_leader",
+        "stream_id": stream.id,
+        "leader": max(candidates)[-1],
+        "incarnations": [nodes[node_id].incarnation for node_id in stream.last_known],
+    }

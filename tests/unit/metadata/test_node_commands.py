@@ -6,7 +6,7 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnavailableError,
 )
-from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.changes import NodeChanged, StreamChanged
 
 from .cluster import Cluster
@@ -46,6 +46,17 @@ class TestRegister:
         cluster.register(0, trusted=False)
         assert (cluster.now(flushed).leader, cluster.now(flushed).lossy_elections) == (0, 0)
         assert (cluster.now(cached).leader, cluster.now(cached).lossy_elections) == (0, 1)
+
+    def test_a_late_copy_of_a_run_that_is_over_is_refused(self) -> None:
+        cluster = Cluster()
+        cluster.register(0, session="first", replaces="")
+        incarnation = cluster.register(0, session="second", replaces="first")
+        with pytest.raises(PreconditionFailedError, match="another process"):
+            cluster.register(0, session="first", replaces="")
+        with pytest.raises(PreconditionFailedError, match="another process"):
+            cluster.register(0, session="third", replaces="first")
+        # A repetition of the registration that stands is not one.
+        assert cluster.register(0, session="second", replaces="first") == incarnation
 
 
 class TestFencing:
@@ -130,11 +141,14 @@ class TestRestartTrust:
         stream = cluster.registry.streams[stream_id]
         assert (stream.leader, stream.isr, stream.elr) == (NO_NODE, (), ())
         assert stream.last_known == (1, 2)
+        told = [cluster.registry.nodes[NodeId(node_id)].incarnation for node_id in (1, 2)]
         cluster.do("fence_node", node_id=2)
         with pytest.raises(UnavailableError, match=r"waits for nodes \[2\]"):
-            cluster.do("elect_leader", stream_id=stream_id, leader=1)
+            cluster.do("elect_leader", stream_id=stream_id, leader=1, incarnations=told)
         cluster.do("unfence_node", node_id=2)
-        cluster.do("elect_leader", stream_id=stream_id, leader=1)
+        with pytest.raises(UnavailableError, match="restarted since"):
+            cluster.do("elect_leader", stream_id=stream_id, leader=1)
+        cluster.do("elect_leader", stream_id=stream_id, leader=1, incarnations=told)
         stream = cluster.registry.streams[stream_id]
         assert (stream.leader, stream.isr, stream.lossy_elections) == (1, (1,), 1)
 

@@ -9,6 +9,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownEpochError,
 )
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.stream_commands import REPORT_PERIOD_US
 
 from .cluster import Cluster
@@ -285,8 +286,20 @@ class TestAlter:
         cluster.do("alter_stream", stream_id=stream.id, stream_epoch=0, config={"flush": "group"})
         for node_id in (0, 1, 2):
             assert not cluster.now(stream).flushes_before_ack
-            cluster.do("confirm_flush", stream_id=stream.id, node_id=node_id)
+            epoch = cluster.now(stream).stream_epoch
+            cluster.do("confirm_flush", stream_id=stream.id, stream_epoch=epoch, node_id=node_id)
         assert cluster.now(stream).flushes_before_ack
+
+    def test_a_confirmation_of_an_earlier_time_does_not_count(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        for epoch, flush in enumerate(("group", "interval", "group")):
+            cluster.do(
+                "alter_stream", stream_id=stream.id, stream_epoch=epoch, config={"flush": flush}
+            )
+        with pytest.raises(PreconditionFailedError):
+            cluster.do("confirm_flush", stream_id=stream.id, stream_epoch=1, node_id=0)
+        assert cluster.now(stream).unflushed == (0, 1, 2)
 
     def test_a_stale_epoch_or_an_impossible_value_is_refused(self) -> None:
         cluster = Cluster(3)
@@ -299,3 +312,42 @@ class TestAlter:
             with pytest.raises(error):
                 cluster.do("alter_stream", stream_id=stream.id, stream_epoch=epoch, config=config)
         assert cluster.now(stream) is stream
+
+
+class TestDistrust:
+    def distrust(self, cluster: Cluster, stream_id: int, node_id: int) -> None:
+        incarnation = cluster.registry.nodes[NodeId(node_id)].incarnation
+        cluster.do(
+            "distrust_replica",
+            stream_id=stream_id,
+            node_id=node_id,
+            node_incarnation=incarnation,
+        )
+
+    def test_a_leader_that_distrusts_its_log_leads_no_more_and_is_not_eligible(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        other = cluster.create("other", "other", replicas=(0, 1, 2))
+        cluster.change_isr(stream, (0, 1))
+        self.distrust(cluster, stream.id, 0)
+        now = cluster.now(stream)
+        assert (now.leader, now.isr, now.elr) == (1, (1,), ())
+        assert cluster.now(other) is other
+
+    def test_the_last_replicas_are_remembered_but_not_eligible(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0,))
+        for node_id in (1, 2, 0):
+            self.distrust(cluster, stream.id, node_id)
+        now = cluster.now(stream)
+        assert (now.leader, now.isr, now.elr) == (NO_NODE, (), ())
+        assert now.last_known == (0,)
+
+    def test_an_earlier_incarnation_has_nothing_to_say(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        stale = cluster.registry.nodes[NodeId(1)].incarnation
+        cluster.register(1)
+        with pytest.raises(FencedEpochError):
+            cluster.do("distrust_replica", stream_id=stream.id, node_id=1, node_incarnation=stale)
