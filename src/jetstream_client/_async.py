@@ -77,7 +77,7 @@ class AsyncClient:
         self._closed = False
         self._control = ControlPlane(config)
         self._streams = Streams(self._control)
-        data_plane = DataPlane(self._streams.cluster, config.timeout)
+        data_plane = DataPlane(self._streams.cluster, self._streams.leader_of, config.timeout)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
         self._feeds = Feeds(self._streams.find)
         self._publisher = Publisher(config, self._feeds, self._nats_urls)

@@ -160,14 +160,15 @@ class ControlPlane:
         changes: bool = False,
         done_already: type[JetstreamError] | None = None,
         address: str | None = None,
+        timeout: float | None = None,
     ) -> _Answer:
-        """Ask until a server answers or the configured timeout has passed.
+        """Ask until a server answers or `timeout` (the configured one) has passed.
 
         what: the call in words, for errors. changes: see `outcome`. done_already: the error that
         means that an attempt whose answer was lost has done it. address: whom to ask first.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._config.timeout
+        deadline = loop.time() + (self._config.timeout if timeout is None else timeout)
         address = address or self._servers[self._current]
         lost = False
         attempt = 0

@@ -3,7 +3,8 @@ fails.
 
 Reads may always be repeated: a fetch goes on, node by node and with back-off, until it is answered
 or its time is up. Nodes and their data ports come from DescribeCluster, anew after each failure.
-A redirect is remembered per stream.
+The leader is asked by preference: a follower hears of a commit a moment later, and whoever has just
+published wants to read it. Where nobody leads, or the leader is not reached, any replica will do.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ time on one connection (64), for then no other fetch on it would be read."""
 _CONNECT_SHARE = 4
 """A node that swallows packets may take a quarter of the timeout; then another is tried."""
 
+_LOOKING_SHARE = 4
+"""The same for the search of a leader, during an election for instance."""
+
 _Key = tuple[int, str, str]
 
 
@@ -39,12 +43,21 @@ def _key(ref: common_pb2.StreamRef) -> _Key:
 
 
 class DataPlane:
-    """Belongs to the event loop it is first used on. `cluster` asks for the nodes."""
+    """Belongs to the event loop it is first used on.
 
-    def __init__(self, cluster: Callable[[], Awaitable[ClusterInfo]], timeout: float) -> None:
+    cluster: asks for the nodes. leader_of(stream, timeout): asks who leads it, -1 for nobody.
+    """
+
+    def __init__(
+        self,
+        cluster: Callable[[], Awaitable[ClusterInfo]],
+        leader_of: Callable[[common_pb2.StreamRef, float], Awaitable[int]],
+        timeout: float,
+    ) -> None:
         self._cluster = cluster
+        self._leader_of = leader_of
         self._timeout = timeout
-        self._nodes: tuple[str, ...] = ()
+        self._nodes: dict[int, str] = {}  # where the data plane of each node is
         self._routes: dict[_Key, str] = {}
         self._pools: dict[str, list[DataConnection]] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -80,12 +93,12 @@ class DataPlane:
             self._routes[_key(stream)] = redirect.data
         else:
             self._routes.pop(_key(stream), None)
-            self._nodes = ()
+            self._nodes = {}
 
     async def _connection(self, stream: common_pb2.StreamRef, timeout: float) -> DataConnection:
         address = self._routes.get(_key(stream))
         if address is None:
-            address = self._routes[_key(stream)] = await self._any_node()
+            address = self._routes[_key(stream)] = await self._node_for(stream)
         async with self._opening.setdefault(address, asyncio.Lock()):
             pool = self._pools.setdefault(address, [])
             pool[:] = [connection for connection in pool if not connection.closed]
@@ -100,14 +113,17 @@ class DataPlane:
             pool.append(connection)
         return connection
 
-    async def _any_node(self) -> str:
+    async def _node_for(self, stream: common_pb2.StreamRef) -> str:
         if not self._nodes:
             cluster = await self._cluster()
-            living = [node.data for node in cluster.nodes if node.data and not node.fenced]
-            self._nodes = tuple(living)
+            self._nodes = {n.id: n.data for n in cluster.nodes if n.data and not n.fenced}
         if not self._nodes:
             raise UnavailableError("the cluster names no node with a data plane")
-        return random.choice(self._nodes)
+        if len(self._nodes) > 1:
+            leader = await self._leader_of(stream, self._timeout / _LOOKING_SHARE)
+            if leader in self._nodes:
+                return self._nodes[leader]
+        return random.choice(list(self._nodes.values()))
 
     async def close(self) -> None:
         self._closed = True

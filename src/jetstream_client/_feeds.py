@@ -34,6 +34,7 @@ class Feed:
 
     expectations: tuple[Expectation, ...]
     names: frozenset[str]
+    full_names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, streams: Sequence[Stream]) -> Feed:
@@ -47,7 +48,8 @@ class Feed:
             else:
                 alone.append(frozenset((stream.name,)))
         expectations = (*alone, *(frozenset(names) for names in groups.values()))
-        return cls(expectations, frozenset(stream.name for stream in streams))
+        names = frozenset(stream.name for stream in streams)
+        return cls(expectations, names, frozenset(stream.full_name for stream in streams))
 
     def is_covered_by(self, wanted: Sequence[Expectation]) -> bool:
         """Whether every stream of the subject is among those whose answer is waited for."""
@@ -66,8 +68,9 @@ class Feed:
             raise InvalidRequestError(f"invalid acks {acks!r}: say 'all', 'any' or stream names")
         wanted: list[Expectation] = []
         for name in acks:
-            found = [each for each in self.expectations if name in each]
-            if name not in self.names:
+            bare = name.partition("@")[0]
+            found = [each for each in self.expectations if bare in each]
+            if name not in self.names | self.full_names:
                 raise NoStreamError(f"no stream {name!r} listens on {subject!r}")
             if not found:
                 raise InvalidRequestError(f"stream {name!r} does not acknowledge plain messages")

@@ -5,8 +5,13 @@ from __future__ import annotations
 from jetstream_client import _wire
 from jetstream_client._control import ControlPlane
 from jetstream_client._types import ClusterInfo, Stream, StreamDescription, StreamLike
-from jetstream_protocol.errors import AmbiguousStreamError, StreamNotFoundError
+from jetstream_protocol.errors import (
+    AmbiguousStreamError,
+    JetstreamError,
+    StreamNotFoundError,
+)
 from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
 
 
 class Streams:
@@ -51,6 +56,22 @@ class Streams:
             what="describing the stream",
         )
         return _wire.description_of(answer.description)
+
+    async def leader_of(self, ref: common_pb2.StreamRef, timeout: float) -> int:
+        """The node that leads the stream, -1 while none does."""
+        try:
+            answer = await self._control.call(
+                lambda stubs: stubs.streams.DescribeStream,
+                pb.DescribeStreamRequest(stream=ref),
+                pb.DescribeStreamResponse,
+                what="looking for the leader",
+                timeout=timeout,
+            )
+        except JetstreamError as error:
+            if error.retriable:
+                return -1
+            raise
+        return int(answer.description.stream.leader)
 
     async def find(self, feeding_subject: str = "") -> list[Stream]:
         """Those that a message on `feeding_subject` goes to; without, all."""

@@ -68,6 +68,13 @@ def test_named_streams_are_waited_for_and_no_others() -> None:
     assert feed.is_covered_by(feed.wanted("a.x", ["a", "b", "c"]))
 
 
+def test_streams_may_be_named_in_full() -> None:
+    feed = Feed.of([stream("a"), stream("b")])
+    assert feed.wanted("a.x", ["b@a.>"]) == (names("b"),)
+    with pytest.raises(NoStreamError):
+        feed.wanted("a.x", ["b@elsewhere.>"])
+
+
 def test_a_name_that_does_not_listen_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(NoStreamError, match="'z'"):
         Feed.of([stream("a")]).wanted("a.x", ["a", "z"])
