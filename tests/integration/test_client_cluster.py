@@ -39,6 +39,14 @@ def test_any_node_leads_to_the_others(cluster: TestCluster) -> None:
         assert len(client.describe_cluster().nodes) == 3
 
 
+def test_what_was_acknowledged_can_be_read_at_once(cluster: TestCluster) -> None:
+    with Client(cluster.servers) as client:
+        client.create_stream("fresh", "fresh.>")
+        for number in range(200):
+            offset = client.publish("fresh.x", b"%d" % number).offset
+            assert client.fetch("fresh", offset).values() == [b"%d" % number]
+
+
 @on_loop
 async def test_a_killed_leader_costs_publishers_and_readers_a_pause_no_record(
     cluster: TestCluster,
@@ -97,14 +105,6 @@ async def until(condition: object, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.01)
-
-
-def test_what_was_acknowledged_can_be_read_at_once(cluster: TestCluster) -> None:
-    with Client(cluster.servers) as client:
-        client.create_stream("fresh", "fresh.>")
-        for number in range(200):
-            offset = client.publish("fresh.x", b"%d" % number).offset
-            assert client.fetch("fresh", offset).values() == [b"%d" % number]
 
 
 def test_with_every_node_gone_calls_end_in_time(cluster: TestCluster) -> None:
