@@ -26,7 +26,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.http import HttpServer
 from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
@@ -48,13 +48,17 @@ from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.log.folder import DataFolder
+from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.controller import Placer
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.controller import Controller
 from jetstream_server.replication.fetcher import NodeIdentity
 from jetstream_server.replication.following import Following
 from jetstream_server.replication.isr_driver import IsrDriver
+from jetstream_server.replication.log_ends import leaderless_log_ends
+from jetstream_server.replication.node_session import NodeSession
 from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.run_book import RunBook
 from jetstream_server.replication.trust import judge
@@ -94,7 +98,7 @@ async def serve(config: Config, node: NodeConfig) -> None:
     finally:
         await server.stop()
     if server.failed.is_set():
-        raise StartError("this node cannot take part in the metadata group any more; see the log")
+        raise StartError("this node can take no part in its cluster any more; see the log")
 
 
 async def _first_of(task: asyncio.Task[None] | None, *events: asyncio.Event) -> bool:
@@ -168,6 +172,7 @@ class Server:
             session,
             self._metadata_failed,
         )
+        self._node_session = NodeSession(self._metadata)
         await self._metadata.start()
         self._stack.push_async_callback(self._metadata.close)
         await self._until_led()
@@ -208,6 +213,7 @@ class Server:
                 "node_id": node.id,
                 "rack": node.rack,
                 "addresses": {port: getattr(node, port).advertise for port in PORTS},
+                "replaces": "" if known is None else known.session,
                 "trusted": trust.trusted,
                 "distrusted": list(trust.distrusted),
             }
@@ -229,6 +235,32 @@ class Server:
         self._replicas.begin(incarnation)
         isr_driver.start()
         self._stack.push_async_callback(isr_driver.close)
+        await self._start_session()
+
+    async def _start_session(self) -> None:
+        """Take part as a node that is heard, and perhaps as the controller."""
+        replicas, registry = self._replicas, self._metadata.registry
+        self._node_session.start(
+            lambda: leaderless_log_ends(
+                NodeId(self._node.id),
+                registry,
+                replicas,
+                set(map(StreamId, self._runs.record.suspects)),
+            )
+        )
+        self._stack.push_async_callback(self._node_session.close)
+        self._metadata.watch(self._watch_own_registration)
+        controller = Controller(self._metadata, lambda: self._node_session.log_ends)
+        controller.start()
+        self._stack.push_async_callback(controller.close)
+
+    def _watch_own_registration(self, change: Change) -> None:
+        """Two processes with one node id must not both go on."""
+        match change:
+            case NodeChanged(_, after) if after is not None and after.node_id == self._node.id:
+                if after.session != self._session:
+                    logger.error("node_id_taken_over", node=self._node.id)
+                    self.failed.set()
 
     async def _until_registered(self, command: dict[str, Any]) -> dict[str, Any]:
         while True:
@@ -264,6 +296,7 @@ class Server:
             directory=f"{self._folder.path}/streams",
             config=LogConfig(segment_bytes=log.segment_bytes),
             flusher=flusher,
+            runs=self._runs,
             flush_interval_seconds=log.flush_interval_ms / 1000,
             clock_us=_clock_us,
             now_us=_now_us,
@@ -422,7 +455,7 @@ class Server:
 
     def _speaks(self) -> bool:
         """Whether this node may act as a leader at this very moment (design 6, 7)."""
-        return True
+        return self._node_session.lease_holds()
 
     async def _check_lease(self) -> None:
         while True:

@@ -18,6 +18,7 @@ from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import ReplicaListener, Replicas
+from jetstream_server.replication.run_book import RunBook
 from tests.support.log_batches import batch
 from tests.unit.metadata.cluster import Cluster
 
@@ -66,6 +67,7 @@ class Node:
             directory=str(self.folder),
             config=LogConfig(segment_bytes=self.segment_bytes),
             flusher=cast(Flusher, self.flushes),
+            runs=RunBook(self.disk, str(self.folder.with_name("runs")), "cluster/0"),
             flush_interval_seconds=self.flush_interval_seconds,
             clock_us=lambda: self.clock_us,
             now_us=lambda: self.clock_us,

@@ -21,6 +21,7 @@ from jetstream_protocol.errors import (
     CorruptBatchError,
     DivergedError,
     JetstreamError,
+    StorageError,
     StorageFullError,
     UnavailableError,
     from_proto,
@@ -64,16 +65,18 @@ class Fetcher:
         *,
         now_us: Callable[[], int],
         accepted: Callable[[Replica], None],
+        failed: Callable[[Replica, StorageError], None],
         silent: Callable[[list[Replica]], None],
     ) -> None:
         """address: the leader's data plane, None while it is not registered. accepted: records
-        were appended, and may have to be flushed. silent: the leader said nothing for
-        SILENCE_MAX_US; called again after as long."""
+        were appended, and may have to be flushed. failed: the disk refused. silent: the leader
+        said nothing for SILENCE_MAX_US; called again after as long."""
         self._leader = leader
         self._address = address
         self._identity = identity
         self._now_us = now_us
         self._accepted = accepted
+        self._failed = failed
         self._silent = silent
         self._following: dict[int, Replica] = {}
         self._dirty: dict[int, None] = {}
@@ -247,8 +250,8 @@ class Fetcher:
             logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
             self._ask_again(part.stream_id, RETRY_SECONDS)
             return
-        except JetstreamError as error:
-            logger.error("replica_offline", stream=replica.stream.full_name, reason=error.message)
+        except StorageError as error:
+            self._failed(replica, error)
             return
         if isinstance(step, Ignore) or (isinstance(step, Append) and not step.has_records):
             return

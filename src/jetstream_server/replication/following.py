@@ -59,6 +59,18 @@ class Following:
         if confirmation is not None:
             self._propose(confirmation)
 
+    def failed(self, replica: Replica) -> None:
+        """Others hold the stream as well: this replica leaves its ISR and leads it no more."""
+        if len(replica.stream.replicas) > 1:
+            self._propose(
+                {
+                    "op": "distrust_replica",
+                    "stream_id": replica.stream.id,
+                    "node_id": self._identity.node_id,
+                    "node_incarnation": self._identity.incarnation,
+                }
+            )
+
     def _fetcher(self, leader: NodeId) -> Fetcher:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
@@ -68,6 +80,7 @@ class Following:
                 self._identity,
                 now_us=self._now_us,
                 accepted=self._replicas.accepted,
+                failed=self._replicas.failed,
                 silent=self._report,
             )
         return fetcher

@@ -55,6 +55,9 @@ class IsrDriver:
     def flushed(self, replica: Replica) -> None:
         """Of no concern to the ISR."""
 
+    def failed(self, replica: Replica) -> None:
+        """The metadata that follows says what becomes of it."""
+
     async def close(self) -> None:
         tasks = [*self._proposals.values()]
         if self._ticking is not None:

@@ -118,6 +118,11 @@ class Replica:
         """Why the log could not be opened, so that not even its offsets are known; "": it was."""
 
     @property
+    def needs_rebuild(self) -> bool:
+        """Whether the log's bytes are still not believed."""
+        return self._rebuild
+
+    @property
     def waiter_count(self) -> int:
         """Long polls that wait for more."""
         return len(self._waiters)

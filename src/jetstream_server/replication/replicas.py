@@ -31,9 +31,10 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.disk import Disk
+from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.log.recovery import Recovered
 from jetstream_server.metadata.changes import (
@@ -46,6 +47,7 @@ from jetstream_server.metadata.changes import (
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica, RoleChange
+from jetstream_server.replication.run_book import RunBook
 
 NOT_REGISTERED = -1
 # `name@subject`, in one field or in two.
@@ -82,6 +84,9 @@ class RoleListener(Protocol):
     def flushed(self, replica: Replica) -> None:
         """More of a follower's log is flushed."""
 
+    def failed(self, replica: Replica) -> None:
+        """Its log can not be relied on any more."""
+
 
 class ProgressListener(Protocol):
     """A follower's connection: see dataplane.replica_session."""
@@ -101,6 +106,7 @@ class Replicas:
         directory: str,
         config: LogConfig,
         flusher: Flusher,
+        runs: RunBook,
         flush_interval_seconds: float,
         clock_us: Callable[[], int],
         now_us: Callable[[], int],
@@ -112,6 +118,7 @@ class Replicas:
         self._directory = directory
         self._config = config
         self._flusher = flusher
+        self._runs = runs
         self._flush_interval_seconds = flush_interval_seconds
         self._clock_us = clock_us
         self._now_us = now_us
@@ -242,7 +249,11 @@ class Replicas:
         """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
         directory = f"{self._directory}/{stream.id}"
         unreadable_reason = ""
+        is_suspect = stream.id in self._runs.record.suspects
         try:
+            if is_suspect:
+                clean = False
+                self._forget_checkpoint(directory)
             log = CommitLog.open(self._disk, directory, self._config, clean=clean)
         except StorageError as error:
             unreadable_reason = error.message
@@ -262,12 +273,21 @@ class Replicas:
             log,
             node_id=self._node_id,
             incarnation=self._incarnation,
+            rebuild=is_suspect and len(stream.replicas) > 1,
             unreadable_reason=unreadable_reason,
         )
         replica.on_commit = self._committed
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
         return replica
+
+    def _forget_checkpoint(self, directory: str) -> None:
+        """What an fsync that failed left readable may not be on disk: scan all of it."""
+        try:
+            if self._disk.exists(f"{directory}/{CHECKPOINT_NAME}"):
+                self._disk.remove(f"{directory}/{CHECKPOINT_NAME}")
+        except OSError as error:
+            raise storage_error(error, f"removing the checkpoint of {directory}") from error
 
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:
         """Take up the role that `stream` gives the replica."""
@@ -327,7 +347,25 @@ class Replicas:
 
     def accepted(self, replica: Replica) -> None:
         """A follower's log changed by its leader's word: see to its flush."""
+        if replica.stream.id in self._runs.record.suspects and not replica.needs_rebuild:
+            self._runs.rebuilt(replica.stream.id)
         self._grew(replica)
+
+    def failed(self, replica: Replica, error: StorageError) -> None:
+        """The replica's log takes no more; what it held unflushed may be lost."""
+        logger.error("log_failed", stream=replica.stream.full_name, reason=str(error))
+        self._suspect(replica)
+        if self.listener is not None:
+            self.listener.failed(replica, error)
+        for role_listener in self.roles:
+            role_listener.failed(replica)
+
+    def _suspect(self, replica: Replica) -> None:
+        """Remember it beyond this run: a later fsync of the same log would call it whole."""
+        try:
+            self._runs.suspect(replica.stream.id)
+        except StorageError as error:
+            logger.error("suspect_not_recorded", stream=replica.stream.full_name, reason=str(error))
 
     def _grew(self, replica: Replica) -> None:
         flush = replica.stream.config.flush
@@ -355,9 +393,7 @@ class Replicas:
         if replica is None:
             return  # Deleted or closed meanwhile.
         if isinstance(result, StorageError):
-            logger.error("log_not_flushed", stream=replica.stream.full_name, reason=str(result))
-            if self.listener is not None:
-                self.listener.failed(replica, result)
+            self.failed(replica, result)
         elif replica.leadership is not None:
             replica.moved()
         else:

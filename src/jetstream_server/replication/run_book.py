@@ -32,6 +32,10 @@ class RunBook:
         """An fsync of that stream's log failed."""
         self._write(self.record.suspecting(stream_id))
 
+    def rebuilt(self, stream_id: int) -> None:
+        """That log was emptied, and is fetched again from its leader."""
+        self._write(self.record.rebuilt(stream_id))
+
     def stop(self) -> None:
         """The run ends cleanly."""
         self._write(self.record.stopped())
