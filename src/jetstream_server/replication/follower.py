@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.messages import (
+    NO_RECORD,
+    NOWHERE,
     Answer,
     Diverging,
     FetchRequest,
@@ -72,8 +74,8 @@ Step = Append | Truncate | Reset | Ignore
 class FollowerState:
     """One replica's following of one leadership. `log` is its log, `high_watermark` what it knew.
 
-    rebuild: the log's bytes cannot be believed (an fsync of it failed): it is emptied as soon as
-    the leader answers, and fetched again as a whole.
+    rebuild: the log's bytes cannot be believed (an fsync of it failed). **safety** It stands
+    nowhere, so it acknowledges nothing; the leader says where to begin, and the log is emptied.
     """
 
     __slots__ = (
@@ -117,22 +119,21 @@ class FollowerState:
     def position(self) -> FetchRequest:
         """What to ask the leader now. It acknowledges everything before `fetch_offset`."""
         log = self._log
+        believed = not self._rebuild
         return FetchRequest(
             stream_id=self.stream.id,
             follower=self._node_id,
             incarnation=self._incarnation,
             leader_epoch=self.stream.leader_epoch,
-            fetch_offset=log.log_end_offset,
-            last_epoch=last_epoch_of(log),
-            flushed_offset=log.flushed_offset,
+            fetch_offset=log.log_end_offset if believed else NOWHERE,
+            last_epoch=last_epoch_of(log) if believed else NO_RECORD,
+            flushed_offset=log.flushed_offset if believed else NOWHERE,
         )
 
     def decide(self, answer: Answer) -> Step:
         """What the answer asks of the log; the caller does it, then calls `settle`."""
         if not answer.asked.asks_the_same(self.position()):
             return Ignore()
-        if self._rebuild:
-            return Reset(answer.standing.log_start_offset)
         match answer:
             case Records():
                 return Append(self.stream.leader_epoch, answer.slice is not None)

@@ -21,6 +21,9 @@ from jetstream_server.metadata.streams import StreamMetadata
 NO_RECORD = -1
 """As `last_epoch`: there is no record before the position."""
 
+NOWHERE = -1
+"""As `fetch_offset`: before the start of every log, so that the leader says where to begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:

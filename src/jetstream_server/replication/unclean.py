@@ -4,7 +4,8 @@ Then every replica that could have held all committed records has lost some, or 
 (docs/replication.md, "Unclean elections"). All of them (`last_known`) have to be alive and to
 tell how far their logs reach: **safety** of two logs, the one with the higher (last epoch, log
 end) holds everything the other has that can be committed; so if one of them is complete after
-all, nothing is lost. It counts as possibly lossy all the same.
+all, nothing is lost. That goes for damaged logs too, as far as they can be read: what their bytes
+hold passed its CRCs. It counts as possibly lossy all the same.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How far one replica's log reaches, as its node says. damaged: it is readable only in part,
-    or its bytes cannot be believed."""
+    """How far one replica's log can be read, as its node says. damaged: there was more, or the
+    next power failure may take what is readable now."""
 
     incarnation: int
     last_epoch: int
@@ -40,7 +41,7 @@ def choose_unclean(
     """
     if stream.leader != NO_NODE or stream.isr or stream.elr:
         return None
-    candidates: list[tuple[bool, int, int, int, NodeId]] = []
+    candidates: list[tuple[int, int, bool, int, NodeId]] = []
     for node_id in stream.last_known:
         node, report = nodes.get(node_id), reports.get(node_id)
         if node is None or node.fenced or report is None:
@@ -48,7 +49,7 @@ def choose_unclean(
         if report.incarnation != node.incarnation:
             return None
         candidates.append(
-            (not report.damaged, report.last_epoch, report.log_end_offset, -node_id, node_id)
+            (report.last_epoch, report.log_end_offset, not report.damaged, -node_id, node_id)
         )
     if not candidates:
         return None

@@ -1,0 +1,345 @@
+"""The invariants, held against every replica after every event (docs/simulation.md).
+
+1. A committed record never changes, and is in the log of every replica in sync or eligible, for as
+   long as one of them has not lost what it held.
+2. Logs match: the same offset in the same epoch is the same batch, with the same one before it.
+3. Below its high watermark every replica holds exactly what is committed.
+4. One process leads an epoch; its high watermark never falls.
+5. An acknowledged publish is committed at the offset it was told. No publish is committed twice.
+6. Who says that a publish was not stored has not stored it. Nobody speaks to a publisher whose session the metadata group has ended, nor under a leadership
+   that its own metadata has ended.
+7. The death of a process alone loses nothing of a log; what `group` flushed survives everything
+   but damage (both are part of 1, through what a restart may say of itself).
+
+What a log holds is noted here as it is appended, and read back from the files after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from jetstream_protocol.batch import Batch, BatchHeader, EncodedBatch, decode_header
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.replica import Replica
+from tests.simulation.world import Violation, World
+
+if TYPE_CHECKING:
+    from tests.simulation.metadata import View
+    from tests.simulation.process import Process
+
+
+class Entry(NamedTuple):
+    """One batch of a log."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    body_crc: int
+
+
+def _entry(header: BatchHeader) -> Entry:
+    return Entry(header.base_offset, header.next_offset, header.leader_epoch, header.body_crc)
+
+
+class Origin(NamedTuple):
+    """What a batch is, from the leader that made it: the batch before it, and its records."""
+
+    entry: Entry
+    before: Entry | None
+    ids: tuple[int, ...]
+
+
+class Shadow:
+    """What one node's log holds, by the ends of its batches."""
+
+    __slots__ = ("ends", "entries", "start_offset", "suspect")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.ends: dict[int, Entry] = {}
+        self.start_offset = 0
+        self.suspect = False
+        """It may have lost something, and has not registered since."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].next_offset if self.entries else self.start_offset
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether it holds that batch, or begins behind it."""
+        return self.ends.get(entry.next_offset) == entry or self.start_offset >= entry.next_offset
+
+    def append(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.ends[entry.next_offset] = entry
+
+    def cut(self, end_offset: int) -> None:
+        while self.entries and self.entries[-1].next_offset > end_offset:
+            del self.ends[self.entries.pop().next_offset]
+
+    def clear(self, start_offset: int) -> None:
+        self.entries = []
+        self.ends = {}
+        self.start_offset = start_offset
+
+
+class Checker:
+    """Told of everything; raises Violation."""
+
+    def __init__(self, world: World, nodes: int) -> None:
+        self._world = world
+        self._shadows = [Shadow() for _ in range(nodes)]
+        self._origins: dict[tuple[int, int], Origin] = {}
+        self._leaders: dict[int, Process] = {}
+        self._high_watermarks: dict[int, int] = {}
+        self.committed: list[Entry] = []
+        self._offsets: dict[int, int] = {}
+        """Where each publish is committed."""
+        self._appended_by: dict[int, Process] = {}
+        self.acked: dict[int, int] = {}
+        self.lost = 0
+
+    # What is true.
+
+    @property
+    def committed_end(self) -> int:
+        return self.committed[-1].next_offset if self.committed else 0
+
+    def suspect(self, node_id: int) -> None:
+        """The node's disk may have lost something."""
+        self._shadows[node_id].suspect = True
+
+    def registered(self, node_id: int) -> None:
+        """The metadata group has heard what the node's run says of its logs."""
+        self._shadows[node_id].suspect = False
+
+    def check(self, view: View) -> None:
+        """After every event."""
+        stream = view.stream
+        if stream is None or not self.committed:
+            return
+        last = self.committed[-1]
+        for members in (stream.isr, stream.elr):
+            for node_id in members:
+                shadow = self._shadows[node_id]
+                if not shadow.suspect and not shadow.holds(last):
+                    raise Violation(
+                        f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log "
+                        f"lacks {last}, which is committed"
+                    )
+
+    # Logs.
+
+    def reopened(self, node_id: int, log: CommitLog) -> None:
+        """A new process recovered the log."""
+        shadow = self._shadows[node_id]
+        entries = _entries_of(log)
+        is_damaged = shadow.suspect or bool(log.offline_reason)
+        if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
+            raise Violation(
+                f"node {node_id} lost [{log.log_end_offset}, {shadow.end_offset}) "
+                "although only its process died"
+            )
+        shadow.clear(log.log_start_offset)
+        before: Entry | None = None
+        for entry in entries:
+            self._match(node_id, before, entry)
+            shadow.append(entry)
+            before = entry
+
+    def leader_appended(
+        self, process: Process, replica: Replica, base_offset: int, batch: EncodedBatch
+    ) -> None:
+        entry = _entry(decode_header(batch.header))
+        shadow = self._shadows[process.node_id]
+        before = shadow.entries[-1] if shadow.entries else None
+        ids = tuple(int(value or b"") for value in Batch.decode(batch.to_bytes()).values())
+        key = entry.leader_epoch, entry.base_offset
+        if key in self._origins:
+            raise Violation(f"{entry} was appended twice in its epoch")
+        self._origins[key] = Origin(entry, before, ids)
+        self._appended_by.update(dict.fromkeys(ids, process))
+        shadow.append(entry)
+
+    def follow(self, node_id: int, log: CommitLog) -> None:
+        """Note what a follower appended since it was last looked at."""
+        shadow = self._shadows[node_id]
+        known = shadow.end_offset
+        if log.log_end_offset == known:
+            return
+        for entry in _entries_of(log, known):
+            self._match(node_id, shadow.entries[-1] if shadow.entries else None, entry)
+            shadow.append(entry)
+
+    def truncated(self, node_id: int, log: CommitLog) -> None:
+        """Note what a follower dropped, also when it died of it."""
+        shadow = self._shadows[node_id]
+        if log.log_start_offset == log.log_end_offset:
+            shadow.clear(log.log_start_offset)
+        elif log.log_end_offset < shadow.end_offset:
+            shadow.cut(log.log_end_offset)
+
+    def _match(self, node_id: int, before: Entry | None, entry: Entry) -> None:
+        origin = self._origins.get((entry.leader_epoch, entry.base_offset))
+        if origin is None or origin.entry != entry:
+            raise Violation(f"node {node_id} holds {entry}, which no leader appended")
+        if before is not None and origin.before is not None and before != origin.before:
+            raise Violation(
+                f"node {node_id} holds {entry} behind {before}; its leader had it behind "
+                f"{origin.before}"
+            )
+
+    # Leaders, and what they commit.
+
+    def leads(self, process: Process, replica: Replica) -> None:
+        epoch = replica.stream.leader_epoch
+        if self._leaders.setdefault(epoch, process) is not process:
+            raise Violation(f"epoch {epoch} is led by node {process.node_id} and another process")
+
+    def high_watermark_rose(self, process: Process, replica: Replica) -> None:
+        high_watermark = replica.high_watermark
+        if replica.leadership is None:
+            self.follow(process.node_id, replica.log)
+        else:
+            epoch = replica.stream.leader_epoch
+            if high_watermark < self._high_watermarks.get(epoch, 0):
+                raise Violation(f"the high watermark of epoch {epoch} fell to {high_watermark}")
+            self._high_watermarks[epoch] = high_watermark
+            self._commit(process.node_id, high_watermark)
+        self._agree(process.node_id, high_watermark)
+
+    def _commit(self, node_id: int, high_watermark: int) -> None:
+        end = self.committed_end
+        if high_watermark <= end:
+            return
+        for entry in self._between(node_id, end, high_watermark):
+            self.committed.append(entry)
+            ids = self._origins[entry.leader_epoch, entry.base_offset].ids
+            for offset, number in enumerate(ids, entry.base_offset):
+                if number in self._offsets:
+                    raise Violation(f"publish {number} is committed at two offsets")
+                self._offsets[number] = offset
+        if self.committed_end != high_watermark:
+            raise Violation(
+                f"node {node_id} says [{end}, {high_watermark}) is committed; it does not hold that"
+            )
+
+    def _agree(self, node_id: int, high_watermark: int) -> None:
+        shadow = self._shadows[node_id]
+        if high_watermark > self.committed_end:
+            raise Violation(f"node {node_id} takes {high_watermark} for committed; it is not")
+        held = shadow.ends.get(high_watermark)
+        known = self._committed_before(high_watermark)
+        if held != known and held is not None:
+            raise Violation(f"node {node_id} holds {held} where {known} is committed")
+        if held is None and shadow.entries and shadow.entries[0].base_offset < high_watermark:
+            raise Violation(f"node {node_id} holds no batch that ends at {high_watermark}")
+
+    def _committed_before(self, offset: int) -> Entry | None:
+        for entry in reversed(self.committed):
+            if entry.next_offset == offset:
+                return entry
+        return None
+
+    def _between(self, node_id: int, start: int, end: int) -> list[Entry]:
+        found = []
+        for entry in reversed(self._shadows[node_id].entries):
+            if entry.base_offset < start:
+                break
+            if entry.next_offset <= end:
+                found.append(entry)
+        return found[::-1]
+
+    # Publishers.
+
+    def spoke(self, process: Process) -> None:
+        """The process said something to a publisher."""
+        truth = process.cluster.metadata.now
+        node = truth.nodes[NodeId(process.node_id)]
+        if node.fenced or node.session != process.session:
+            raise Violation(f"node {process.node_id} speaks although its session was ended")
+        replica = process.replica
+        if replica is None or replica.leadership is None:
+            raise Violation(f"node {process.node_id} speaks although it does not lead")
+
+    def acknowledged(self, number: int, offset: int) -> None:
+        if self._offsets.get(number) != offset:
+            raise Violation(
+                f"publish {number} was acknowledged at offset {offset}; "
+                f"committed: {self._offsets.get(number)}"
+            )
+        self.acked[number] = offset
+
+    def refused(self, process: Process, number: int) -> None:
+        """The publisher was told that nothing was stored."""
+        if self._appended_by.get(number) is process:
+            raise Violation(f"node {process.node_id} denies having appended publish {number}")
+
+    # Elections that may lose something.
+
+    def elected_uncleanly(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        """All that were trusted are gone; what is lost is lost only if they all lost it."""
+        if after.leader == NO_NODE:
+            return
+        last = self.committed[-1] if self.committed else None
+        chosen = self._shadows[after.leader]
+        if last is None or chosen.holds(last):
+            return
+        self._world.count("lossy election with loss")
+        eligible = (*before.isr, *before.elr, *before.last_known)
+        for node_id in eligible:
+            shadow = self._shadows[node_id]
+            if not shadow.suspect and shadow.holds(last):
+                raise Violation(
+                    f"node {after.leader} was elected and lacks {last}, which node {node_id} holds"
+                )
+        while self.committed and not chosen.holds(self.committed[-1]):
+            self._forget(self.committed.pop())
+
+    def _forget(self, entry: Entry) -> None:
+        for number in self._origins[entry.leader_epoch, entry.base_offset].ids:
+            self._offsets.pop(number, None)
+            if self.acked.pop(number, None) is not None:
+                self.lost += 1
+
+    # The end.
+
+    def check_contents(self, log: CommitLog) -> None:
+        """Every acknowledged publish is where it was said to be, byte for byte."""
+        found: dict[int, int] = {}
+        for batch in _batches_of(log):
+            for offset, value in zip(batch.offsets(), batch.values(), strict=True):
+                found[int(value or b"")] = offset
+        for number, offset in self.acked.items():
+            if offset >= log.log_start_offset and found.get(number) != offset:
+                raise Violation(
+                    f"publish {number} was acknowledged at {offset}; it is at {found.get(number)}"
+                )
+
+
+def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
+    entries = []
+    offset = log.log_start_offset if from_offset is None else from_offset
+    while (slice_ := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+        data, position = log.pread(slice_), 0
+        while position < len(data):
+            header = decode_header(data, position)
+            entries.append(_entry(header))
+            position += header.length
+        offset = slice_.next_offset
+    return entries
+
+
+def _batches_of(log: CommitLog) -> list[Batch]:
+    batches = []
+    offset = log.log_start_offset
+    while (slice_ := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+        data, position = log.pread(slice_), 0
+        while position < len(data):
+            batch = Batch.decode(data, position)
+            batches.append(batch)
+            position += batch.header.length
+        offset = slice_.next_offset
+    return batches

@@ -1,0 +1,246 @@
+"""A simulated cluster: machines, network, metadata group, publishers, faults and the checker.
+
+run(seed) ──> a profile is drawn ──> publishers and faults ──> everything is healed
+          ──> the cluster has to come to rest: one leader, all in sync, logs equal, acks kept
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.replication.lease import SessionSettings
+from jetstream_server.replication.replica import Replica
+from tests.simulation.checker import Checker
+from tests.simulation.faults import Faults
+from tests.simulation.machine import Machine
+from tests.simulation.metadata import MetadataGroup, View
+from tests.simulation.network import Network
+from tests.simulation.process import Process
+from tests.simulation.publishers import Publishers
+from tests.simulation.world import Violation, World
+
+REST_US = 40_000_000
+"""A healed cluster comes to rest within this long: elections, grace periods, restarts included."""
+LAG_MAX_US = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What kind of cluster a seed is."""
+
+    nodes: int
+    replicas: int
+    min_insync_replicas: int
+    flush: str
+    segment_bytes: int
+    duration_us: int
+
+    @classmethod
+    def draw(cls, world: World) -> Profile:
+        nodes = world.random.choices((1, 2, 3, 4, 5), (2, 6, 80, 6, 6))[0]
+        replicas = min(nodes, 3) if world.chance(0.8) else nodes
+        minimum = 2 if replicas >= 2 and world.chance(0.75) else world.between(1, replicas)
+        return cls(
+            nodes=nodes,
+            replicas=replicas,
+            min_insync_replicas=minimum,
+            flush=world.random.choice(("none", "interval", "group")),
+            segment_bytes=world.random.choice((500, 1_200, 4_000, 20_000)),
+            duration_us=world.between(4_000_000, 9_000_000),
+        )
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self.world = world = World(seed, tracing=tracing)
+        self.profile = profile = Profile.draw(world)
+        self.session_settings = SessionSettings()
+        self.lag_max_us = LAG_MAX_US
+        self.log_config = LogConfig(segment_bytes=profile.segment_bytes, index_interval_bytes=256)
+        self.members: dict[int, Any] = {}
+        self.checker = Checker(world, profile.nodes)
+        self.network = Network(world, self._deliver)
+        self.metadata = MetadataGroup(world, self.members, self.network.connects, self._applied)
+        self.machines = [Machine(self, node_id) for node_id in range(profile.nodes)]
+        self.publishers = Publishers(self)
+        self.faults = Faults(self)
+        self.stream_id = self._create()
+        world.note(f"{profile}")
+
+    def _create(self) -> StreamId:
+        """Nodes and stream exist before any process runs; nobody leads."""
+        profile, metadata = self.profile, self.metadata
+        for node_id in range(profile.nodes):
+            self.members[node_id] = None
+            metadata.apply(_registration(node_id))
+        replicas = sorted(self.world.random.sample(range(profile.nodes), profile.replicas))
+        result = metadata.apply(
+            {
+                "op": "create_stream",
+                "name": "orders",
+                "subject": "orders",
+                "config": {
+                    "min_insync_replicas": profile.min_insync_replicas,
+                    "flush": profile.flush,
+                },
+                "replicas": replicas,
+                "created_at_us": 0,
+            }
+        )
+        metadata.stream_id = StreamId(result["stream_id"])
+        metadata.apply({"op": "barrier"})
+        return metadata.stream_id
+
+    def _deliver(self, target: int, method: str, arguments: tuple[Any, ...]) -> None:
+        process: Process | None = self.machines[target].process
+        if process is None:
+            return
+        if process.paused_until > self.world.now:
+            self.world.at(process.paused_until, process, getattr(process, method), *arguments)
+        else:
+            # An event of its own, so that it is the process that dies of a disk that kills.
+            self.world.at(self.world.now, process, getattr(process, method), *arguments)
+
+    def _applied(self, before: View, after: View) -> None:
+        """A command was applied, in truth."""
+        if after.nodes is not before.nodes:
+            for node_id, node in after.nodes.items():
+                # A registration of an earlier run, applied late, says nothing of the logs now; and
+                # nobody leads or follows in its name.
+                process = self.machines[node_id].process
+                if process is not None and process.session == node.session:
+                    self.checker.registered(node_id)
+        if after.stream is None or before.stream is None or after.stream is before.stream:
+            return
+        was, now = before.stream, after.stream
+        if self.world.trace is not None:
+            self.world.note(
+                f"metadata {after.revision}: leader {now.leader} epoch {now.leader_epoch} "
+                f"stream epoch {now.stream_epoch} isr {now.isr} elr {now.elr} "
+                f"waiting for {now.last_known} min {now.config.min_insync_replicas} "
+                f"flush {now.config.flush} unflushed {now.unflushed}"
+            )
+        if now.leader != NO_NODE and now.leader_epoch != was.leader_epoch:
+            self.world.count("election")
+            if now.leader in was.elr and not was.isr:
+                self.world.count("election from the ELR")
+        if now.lossy_elections != was.lossy_elections:
+            self.world.count("lossy election")
+            self.checker.elected_uncleanly(was, now)
+        if now.last_known and not was.last_known:
+            self.world.count("unclean wait")
+
+    # Running.
+
+    def run(self) -> None:
+        """Raises Violation."""
+        world, profile = self.world, self.profile
+        world.after_event = self._check
+        for machine in self.machines:
+            world.at(world.between(0, 20_000), None, machine.start)
+        self.metadata.check_leader()
+        world.at(300_000, None, self.publishers.publish_forever)
+        world.at(400_000, None, self.faults.begin)
+        world.run_until(profile.duration_us)
+        self.faults.heal_everything()
+        self._come_to_rest()
+
+    def _check(self) -> None:
+        self.checker.check(self.metadata.now)
+
+    def _come_to_rest(self) -> None:
+        world = self.world
+        deadline = world.now + REST_US
+        self.publishers.pause_us = 400_000
+        reason = "nothing was tried"
+        while world.now < deadline:
+            world.run_until(world.now + 250_000)
+            reason = self._unrest()
+            if not reason:
+                break
+        else:
+            raise Violation(f"the healed cluster does not come to rest: {reason}")
+        self.publishers.running = False
+        acked = self.publishers.acked
+        for _ in range(3):
+            # Once more after an ISR change of before, whose outcome was not known, had its effect.
+            self.publishers.publish(3, asking=True)
+            world.run_until(world.now + 1_500_000)
+        if self.publishers.acked == acked:
+            raise Violation("a cluster at rest acknowledges nothing")
+        difference = self._difference()
+        for _ in range(8):
+            if not difference:
+                break
+            world.run_until(world.now + 500_000)
+            difference = self._difference()
+        else:
+            raise Violation(f"at rest, {difference}")
+        self._check_contents()
+
+    def _unrest(self) -> str:
+        """Why the cluster is not at rest; "" when it is."""
+        stream = self.metadata.now.stream
+        assert stream is not None
+        if stream.leader == NO_NODE:
+            return "nobody leads"
+        if len(stream.isr) < len(stream.replicas):
+            return f"only {stream.isr} of {stream.replicas} are in sync"
+        for machine in self.machines:
+            process = machine.process
+            if process is None or process.incarnation < 0:
+                return f"node {machine.node_id} does not run"
+            if process.paused_until > self.world.now:
+                return f"node {machine.node_id} is paused"
+            if process.log is None or process.log.offline_reason:
+                process.die("restarted by its operator: its log is offline")
+                return f"node {machine.node_id} has a damaged log"
+            if process.view.revision < self.metadata.now.revision:
+                return f"node {machine.node_id} has not applied the metadata"
+        if stream.unflushed:
+            return f"{stream.unflushed} have not confirmed a flush"
+        leader = self.machines[stream.leader].process
+        assert leader is not None
+        if not leader.leading.is_subscribed:
+            return "the leader does not listen"
+        return ""
+
+    def _logs(self) -> dict[int, Replica]:
+        stream = self.metadata.now.stream
+        assert stream is not None
+        replicas: dict[int, Replica] = {}
+        for node_id in stream.replicas:
+            process = self.machines[node_id].process
+            if process is None or process.replica is None:
+                raise Violation(f"node {node_id} died at rest")
+            replicas[node_id] = process.replica
+        return replicas
+
+    def _difference(self) -> str:
+        """How the replicas differ, in what they hold or know; "" when they do not."""
+        ends = {
+            node_id: (replica.log.log_end_offset, replica.high_watermark)
+            for node_id, replica in self._logs().items()
+        }
+        committed_end = self.checker.committed_end
+        if any(end != (committed_end, committed_end) for end in ends.values()):
+            return f"committed up to {committed_end}; log ends and high watermarks are {ends}"
+        return ""
+
+    def _check_contents(self) -> None:
+        for replica in self._logs().values():
+            self.checker.check_contents(replica.log)
+
+
+def _registration(node_id: int) -> dict[str, Any]:
+    return {
+        "op": "register_node",
+        "node_id": NodeId(node_id),
+        "session": f"installer.{node_id}",
+        "addresses": {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"},
+    }

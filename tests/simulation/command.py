@@ -1,0 +1,76 @@
+"""The command line of the simulation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from tests.simulation.runner import Failure, Totals, run_seed, run_seeds, story
+
+CHUNK = 100
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--start", type=int, default=0, help="the first one")
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so long")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--trace", type=int, help="run this seed and tell its story")
+    arguments = parser.parse_args()
+    if arguments.trace is not None:
+        sys.exit(_trace(arguments.trace))
+    sys.exit(_run(arguments.start, arguments.seeds, arguments.minutes, arguments.jobs))
+
+
+def _trace(seed: int) -> int:
+    cluster, reason = run_seed(seed, tracing=True)
+    print("\n".join(cluster.world.trace or []))
+    print(f"\nseed {seed}: {reason or 'nothing was violated'}")
+    return 1 if reason else 0
+
+
+def _chunk(first: int, count: int, deadline: float) -> tuple[Totals, Failure | None]:
+    totals = Totals()
+    failure = run_seeds(range(first, first + count), totals, deadline)
+    return totals, failure
+
+
+def _run(start: int, seeds: int, minutes: float, jobs: int) -> int:
+    deadline = time.monotonic() + minutes * 60 if minutes else float("inf")
+    totals, failures = Totals(), []
+    firsts = range(start, start + seeds, CHUNK)
+    shown = time.monotonic()
+    with ProcessPoolExecutor(jobs) as pool:
+        running = {
+            pool.submit(_chunk, first, min(CHUNK, start + seeds - first), deadline)
+            for first in firsts
+        }
+        for future in as_completed(running):
+            part, failure = future.result()
+            totals.merge(part)
+            if failure is not None:
+                failures.append(failure)
+                for other in running:
+                    other.cancel()
+                break
+            if time.monotonic() - shown > 10:
+                shown = time.monotonic()
+                print(f"{totals.seeds} seeds, {totals.events} events", file=sys.stderr)
+    for failure in failures:
+        print(story(failure))
+    report(totals, start)
+    return 1 if failures else 0
+
+
+def report(totals: Totals, start: int) -> None:
+    """Seeds per second of one process, and how often what happened."""
+    rate = totals.seeds / totals.seconds if totals.seconds else 0.0
+    print(
+        f"{totals.seeds} seeds from {start}, {totals.events} events, "
+        f"{rate:.1f} seeds/s of one process"
+    )
+    for what in sorted(totals.counts):
+        print(f"  {what:48} {totals.counts[what]:9}  in {totals.reached[what]} seeds")

@@ -1,0 +1,104 @@
+"""The controller's driver: claims the role, hears heartbeats, proposes what the cores decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.replication.lease import Heartbeat
+from jetstream_server.replication.sessions import FenceNode, Sessions
+from jetstream_server.replication.unclean import ReplicaReport, choose_unclean
+from tests.simulation.metadata import View
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+
+class ControllerRole:
+    """Of one process; `sessions` is None while it is not the controller, as far as it knows."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._reports: dict[NodeId, ReplicaReport] = {}
+        self._claiming = False
+        self._electing = False
+        self.sessions: Sessions | None = None
+
+    def claim(self) -> None:
+        """This process leads the metadata group now."""
+        process = self._process
+        if process.cluster.metadata.leader is process and not self._claiming:
+            self._claiming = True
+            process.cluster.metadata.propose(
+                process, {"op": "claim_controller", "node_id": process.node_id}, self._claimed
+            )
+
+    def _claimed(self, code: str, result: dict[str, Any]) -> None:
+        self._claiming = False
+        if code:
+            self.claim()
+            return
+        process = self._process
+        epoch = int(result["epoch"])
+        if process.view.controller.epoch != epoch:
+            return  # Another claim came later, and is applied here already.
+        self._reports.clear()
+        self.sessions = Sessions(
+            process.cluster.session_settings,
+            claim_revision=epoch,
+            nodes=process.view.nodes,
+            now_us=process.world.now,
+        )
+        process.world.count("controller claimed")
+        process.note(f"is the controller, epoch {epoch}")
+
+    def renew(self, sure_at_us: int) -> None:
+        if self.sessions is not None:
+            self.sessions.renew(sure_at_us)
+
+    def apply(self, before: View, view: View) -> None:
+        """Metadata was applied here."""
+        sessions = self.sessions
+        if sessions is None:
+            return
+        if view.controller.epoch != sessions.claim_revision:
+            self.sessions = None
+        elif view.nodes is not before.nodes:
+            sessions.update(view.nodes, view.revision, self._process.world.now)
+
+    def on_heartbeat(self, heartbeat: Heartbeat, report: ReplicaReport | None) -> None:
+        process, sessions = self._process, self.sessions
+        if sessions is None:
+            return
+        if report is not None:
+            self._reports[heartbeat.node_id] = report
+        else:
+            self._reports.pop(heartbeat.node_id, None)
+        if sessions.heard(heartbeat, process.world.now):
+            process.cluster.network.send(
+                process.node_id, heartbeat.node_id, "on_grant", heartbeat.sent_at_us
+            )
+
+    def tick(self) -> None:
+        process, sessions = self._process, self.sessions
+        if sessions is None:
+            self.claim()  # Also when a late claim, even an own one, voided the one that held.
+            return
+        epoch = sessions.claim_revision
+        for decision in sessions.decide(process.world.now):
+            process.world.count(
+                "node fenced" if isinstance(decision, FenceNode) else "node unfenced"
+            )
+            if process.world.trace is not None:
+                process.note(str(decision))
+            process.propose({**decision.command(), "controller_epoch": epoch})
+        stream = process.view.stream
+        if stream is None or self._electing:
+            return
+        command = choose_unclean(stream, process.view.nodes, self._reports)
+        if command is not None:
+            self._electing = True
+            process.propose({**command, "controller_epoch": epoch}, self._elected)
+
+    def _elected(self, code: str, result: dict[str, Any]) -> None:
+        self._electing = False

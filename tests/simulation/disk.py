@@ -1,0 +1,356 @@
+"""A disk in memory that is as unkind as a real one (`jetstream_server.log.disk.Disk`).
+
+What was written is readable at once and survives the death of the process. `lose_power` leaves
+what was synced, and of the rest what a journalling file system may leave: of each folder's changes
+a prefix; of each file's writes a prefix, the next one torn or replaced by zeros, and now and then
+later writes without earlier ones.
+
+Faults, each set from outside: `room` bytes until the disk is full, `fsync_fails` for the next
+fsync (whose pages are then clean in memory and never written), `fuse` operations until the
+process dies in the middle of one (`Killed`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from random import Random
+
+from jetstream_protocol.batch import decode_header
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_server.log.disk import Buffer
+
+SECTOR = 512
+
+
+class Killed(BaseException):
+    """The process died here. No Exception: nothing in the log can handle it."""
+
+
+class File:
+    """`data` is what is read. Durable: `durable`, or the first `synced` bytes of `data` while
+    nothing below was changed since."""
+
+    __slots__ = ("data", "durable", "synced", "writes")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.synced = 0
+        self.durable: bytes | None = None
+        self.writes: list[tuple[int, bytes | None]] = []
+        """(position, bytes) since the last sync; (size, None) for a truncation."""
+
+    def write(self, position: int, data: bytes) -> None:
+        if position < self.synced:
+            self.part()
+        _put(self.data, position, data)
+        self.writes.append((position, data))
+
+    def truncate(self, size: int) -> None:
+        if size < self.synced:
+            self.part()
+        del self.data[size:]
+        self.writes.append((size, None))
+
+    def part(self) -> None:
+        """From here on what is durable is no prefix of the data: keep it apart."""
+        if self.durable is None:
+            self.durable = bytes(self.data[: self.synced])
+
+    def sync(self) -> None:
+        if self.durable is not None:
+            content = bytearray(self.durable)
+            for position, data in self.writes:
+                _replay(content, position, data)
+            # After a failed fsync the two differ for good: only what is written again arrives.
+            self.durable = None if content == self.data else bytes(content)
+        self.synced = len(self.data)
+        self.writes.clear()
+
+    def fail_sync(self) -> None:
+        """The kernel could not write the pages, says so once, and takes them for clean."""
+        self.part()
+        self.writes.clear()
+
+    def lose_power(self, random: Random) -> None:
+        if not self.writes and self.durable is None:
+            return
+        content = bytearray(self.data[: self.synced] if self.durable is None else self.durable)
+        writes = self.writes
+        if writes:
+            kept = random.randrange(len(writes) + 1)
+            for position, data in writes[:kept]:
+                _replay(content, position, data)
+            if kept < len(writes):
+                self._tear(content, *writes[kept], random)
+            if random.random() < 0.03:
+                for position, data in writes[kept + 1 :]:
+                    if random.random() < 0.5:
+                        _replay(content, position, data)
+        self.data = content
+        self.synced = len(content)
+        self.durable = None
+        self.writes = []
+
+    @staticmethod
+    def _tear(content: bytearray, position: int, data: bytes | None, random: Random) -> None:
+        if not data:
+            return
+        choice = random.random()
+        if choice < 0.4:
+            _put(content, position, data[: random.randrange(len(data) + 1)])
+        elif choice < 0.55:
+            _put(content, position, bytes(len(data)))  # The size arrived, the content did not.
+        elif choice < 0.65:
+            torn = bytearray(data)
+            torn[random.randrange(len(torn))] ^= 1 << random.randrange(8)
+            _put(content, position, bytes(torn))
+
+
+def _last_batch(segment: bytearray) -> int:
+    """Where the last batch of a segment begins; 0 also for a segment that is damaged already."""
+    start = behind = 0
+    try:
+        while behind < len(segment):
+            start, behind = behind, behind + decode_header(segment, behind).length
+    except CorruptBatchError:
+        return 0
+    return start
+
+
+def _put(content: bytearray, position: int, data: bytes) -> None:
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _replay(content: bytearray, position: int, data: bytes | None) -> None:
+    if data is None:
+        del content[position:]
+    else:
+        _put(content, position, data)
+
+
+class Directory:
+    """Names, and what they were before each change since the last sync."""
+
+    __slots__ = ("names", "unsynced")
+
+    def __init__(self) -> None:
+        self.names: dict[str, File | Directory] = {}
+        self.unsynced: list[dict[str, File | Directory]] = []
+
+    def change(self) -> dict[str, File | Directory]:
+        self.unsynced.append(dict(self.names))
+        return self.names
+
+    def lose_power(self, random: Random) -> None:
+        versions = [*self.unsynced, self.names]
+        self.names = versions[random.randrange(len(versions))]
+        self.unsynced = []
+        for entry in self.names.values():
+            entry.lose_power(random)
+
+
+class SimulatedDisk:
+    """See the module. Paths begin with "/"."""
+
+    def __init__(self) -> None:
+        self._root = Directory()
+        self._found: dict[str, File] = {}
+        self.room: int | None = None
+        self.fsync_fails = False
+        self.fuse: int | None = None
+        self.fsyncs = 0
+
+    # What befalls it.
+
+    def lose_power(self, random: Random) -> None:
+        self._found.clear()
+        self._root.lose_power(random)
+        self.repair()
+
+    def repair(self) -> None:
+        """The process that saw the faults is gone."""
+        self.fuse = None
+        self.fsync_fails = False
+
+    def flip_bit(self, random: Random, directory: str) -> bool:
+        """Rot: one bit of the last segment changes, but not in its last batch, where nothing can
+        tell it from a torn write. False: there are not two batches in it."""
+        if not self.exists(directory):
+            return False
+        names = self._directory(directory).names
+        segments = [name for name in sorted(names) if name.endswith(".log")]
+        file = names[segments[-1]] if segments else None
+        if not isinstance(file, File):
+            return False
+        start = _last_batch(file.data)
+        if not start:
+            return False
+        at = random.randrange(start)
+        file.data[at] ^= 1 << random.randrange(8)
+        return True
+
+    def erase(self) -> None:
+        """Another disk was put in."""
+        self._root = Directory()
+        self._found.clear()
+
+    # The Disk.
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def writable(self, directory: str) -> bool:
+        return True
+
+    def exists(self, path: str) -> bool:
+        if path in self._found:
+            return True
+        try:
+            self._find(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self, path: str) -> int:
+        return len(self._file(path).data)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(self._directory(path).names)
+
+    def make_directory(self, path: str) -> None:
+        self._operate()
+        parent, name = self._parent(path)
+        if name in parent.names:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        parent.change()[name] = Directory()
+
+    def create(self, path: str) -> None:
+        self._operate()
+        if self.room is not None and self.room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        parent, name = self._parent(path)
+        if name in parent.names:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        parent.change()[name] = File()
+
+    def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+        file = self._file(path)
+        try:
+            self._operate()
+        except Killed:
+            file.write(position, data[: len(data) // 2])
+            raise
+        if self.room is not None:
+            if len(data) > self.room:
+                file.write(position, data[: self.room])
+                self.room = 0
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            self.room -= len(data)
+        file.write(position, data)
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        return bytes(self._file(path).data[position : position + length])
+
+    def read_file(self, path: str) -> bytes:
+        return bytes(self._file(path).data)
+
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._operate()
+        if self.room is not None and len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        parent, name = self._parent(path)
+        file = File()
+        file.write(0, data)
+        if durable:
+            self._fsync(path, file)
+        self._operate()
+        parent.change()[name] = file
+        self._found.pop(path, None)
+        if durable:
+            self._operate()
+            parent.unsynced.clear()
+
+    def truncate(self, path: str, size: int) -> None:
+        self._operate()
+        self._file(path).truncate(size)
+
+    def fsync(self, path: str) -> None:
+        self._operate()
+        self._fsync(path, self._file(path))
+
+    def _fsync(self, path: str, file: File) -> None:
+        self.fsyncs += 1
+        if self.fsync_fails:
+            self.fsync_fails = False
+            self.fuse = None  # The process lives long enough to remember that it failed.
+            file.fail_sync()
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        file.sync()
+
+    def fsync_directory(self, path: str) -> None:
+        self._operate()
+        self._directory(path).unsynced.clear()
+
+    def rename(self, source: str, target: str) -> None:
+        self._operate()
+        parent, name = self._parent(source)
+        _, target_name = self._parent(target)
+        names = parent.change()
+        names[target_name] = names.pop(name)
+        self._found.clear()
+
+    def remove(self, path: str) -> None:
+        self._operate()
+        parent, name = self._parent(path)
+        del parent.change()[name]
+        self._found.pop(path, None)
+
+    def remove_directory(self, path: str) -> None:
+        self._operate()
+        parent, name = self._parent(path)
+        if self._directory(path).names:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        del parent.change()[name]
+
+    # Inside.
+
+    def _operate(self) -> None:
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise Killed
+
+    def _find(self, path: str) -> File | Directory:
+        entry: File | Directory = self._root
+        for name in path.split("/"):
+            if name:
+                found = entry.names.get(name) if isinstance(entry, Directory) else None
+                if found is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                entry = found
+        return entry
+
+    def _file(self, path: str) -> File:
+        file = self._found.get(path)
+        if file is None:
+            entry = self._find(path)
+            if not isinstance(entry, File):
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+            file = self._found[path] = entry
+        return file
+
+    def _directory(self, path: str) -> Directory:
+        entry = self._find(path)
+        if not isinstance(entry, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        return entry
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name

@@ -1,0 +1,290 @@
+"""What goes wrong, and when: drawn from the seed, and aimed at what is seldom reached by chance.
+
+A seed has an appetite for some kinds of faults and none for others, so that whole runs are about
+power failures, or about partitions, or about a little of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jetstream_protocol.types import NO_NODE
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.machine import Machine
+
+Fault = Callable[[], None]
+
+
+class Faults:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self.healing = False
+        self._kinds: list[Fault] = []
+        self._weights: list[float] = []
+        self._pause_us = 0
+
+    def begin(self) -> None:
+        """Draw the seed's appetite, and start."""
+        world, network = self._world, self._cluster.network
+        kinds: list[tuple[Fault, float]] = [
+            (self._crash, 3.0),
+            (self._lose_power, 3.0),
+            (self._lose_power_everywhere, 0.7),
+            (self._topple, 2.0),
+            (self._stop, 1.5),
+            (self._pause, 3.0),
+            (self._isolate, 3.0),
+            (self._cut_one_way, 2.0),
+            (self._cut_from_followers, 1.5),
+            (self._heal_network, 4.0),
+            (self._leave_nats, 0.5),
+            (self._depose_controller, 1.5),
+            (self._hand_over, 1.5),
+            (self._change_minimum, 1.5),
+            (self._change_flush, 1.5),
+            (self._blow_fuse, 1.5),
+            (self._fail_fsync, 0.7),
+            (self._fill_disk, 0.7),
+            (self._rot, 0.7),
+            (self._erase, 0.3),
+            (self._retain, 1.0),
+        ]
+        for fault, weight in kinds:
+            appetite = world.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
+            self._kinds.append(fault)
+            self._weights.append(weight * appetite + 1e-9)
+        network.drop = world.random.choice((0.0, 0.0, 0.01, 0.05, 0.2))
+        network.double = world.random.choice((0.0, 0.0, 0.02, 0.2))
+        network.slow = world.random.choice((0.0, 0.02, 0.02, 0.15))
+        self._cluster.metadata.loss = world.random.choice((0.0, 0.02, 0.1, 0.3))
+        self._cluster.metadata.delay_us = world.random.choice((1_000, 5_000, 200_000))
+        self._pause_us = world.random.choice((150_000, 400_000, 1_000_000))
+        self._strike()
+
+    def _strike(self) -> None:
+        if self.healing:
+            return
+        world = self._world
+        fault = world.random.choices(self._kinds, self._weights)[0]
+        fault()
+        world.later(world.between(0, 2 * self._pause_us), None, self._strike)
+
+    # Whom.
+
+    def _machine(self) -> Machine:
+        """Mostly the leader's: that is where it hurts."""
+        cluster, world = self._cluster, self._world
+        stream = cluster.metadata.now.stream
+        if stream is not None and stream.leader != NO_NODE and world.chance(0.4):
+            return cluster.machines[stream.leader]
+        return cluster.machines[world.between(0, len(cluster.machines) - 1)]
+
+    def _note(self, machine: Machine, text: str) -> None:
+        self._world.count(text)
+        if self._world.trace is not None:
+            self._world.note(f"fault: node {machine.node_id}: {text}")
+
+    # Processes.
+
+    def process_ended(self, machine: Machine) -> None:
+        """Somebody starts it again, sooner or later."""
+        world = self._world
+        delay = 100_000
+        if not self.healing:
+            delay = world.between(20_000, world.random.choice((200_000, 1_000_000, 4_000_000)))
+        world.later(delay, None, machine.start)
+
+    def _crash(self) -> None:
+        machine = self._machine()
+        self._note(machine, "killed")
+        machine.crash("killed")
+
+    def _lose_power(self) -> None:
+        machine = self._machine()
+        self._note(machine, "power failure")
+        machine.lose_power()
+
+    def _lose_power_everywhere(self) -> None:
+        self._world.count("power failure everywhere")
+        for machine in self._cluster.machines:
+            machine.lose_power()
+
+    def _topple(self) -> None:
+        """The followers, one after the other, then the leader: the ISR falls, the ELR fills."""
+        cluster, world = self._cluster, self._world
+        stream = cluster.metadata.now.stream
+        if stream is None or stream.leader == NO_NODE:
+            return
+        self._world.count("toppled")
+        order = [node_id for node_id in stream.isr if node_id != stream.leader]
+        world.random.shuffle(order)
+        order.append(stream.leader)
+        delay = 0
+        for node_id in order:
+            machine = cluster.machines[node_id]
+            world.later(delay, None, self._fell, machine, world.chance(0.5))
+            delay += world.between(100_000, 2_500_000)
+
+    def _fell(self, machine: Machine, loses_power: bool) -> None:
+        if self.healing:
+            return
+        if loses_power:
+            machine.lose_power()
+        else:
+            machine.crash("killed")
+
+    def _stop(self) -> None:
+        process = self._machine().process
+        if process is not None and process.paused_until <= self._world.now:
+            process.stop()
+
+    def _pause(self) -> None:
+        machine, world = self._machine(), self._world
+        if machine.process is not None:
+            longest = world.random.choice((300_000, 1_500_000, 3_000_000))
+            until = world.now + world.between(10_000, longest)
+            machine.process.paused_until = max(machine.process.paused_until, until)
+            self._note(machine, "paused")
+
+    # The network.
+
+    def _isolate(self) -> None:
+        machine, network = self._machine(), self._cluster.network
+        self._note(machine, "isolated")
+        for other in self._cluster.machines:
+            if other is not machine:
+                network.cut(machine.node_id, other.node_id)
+                network.cut(other.node_id, machine.node_id)
+
+    def _cut_one_way(self) -> None:
+        machine, other = self._machine(), self._machine()
+        if machine is not other:
+            self._note(machine, "cannot reach another")
+            self._cluster.network.cut(machine.node_id, other.node_id)
+
+    def _cut_from_followers(self) -> None:
+        """The leader keeps its session, and its followers hear nothing of it."""
+        stream = self._cluster.metadata.now.stream
+        if stream is None or stream.leader == NO_NODE:
+            return
+        self._world.count("leader mute")
+        controller = self._cluster.metadata.leader
+        for node_id in stream.replicas:
+            if node_id != stream.leader and (controller is None or node_id != controller.node_id):
+                self._cluster.network.cut(stream.leader, node_id)
+
+    def _heal_network(self) -> None:
+        self._cluster.network.heal()
+
+    def _leave_nats(self) -> None:
+        machine = self._machine()
+        machine.hears_nats = not machine.hears_nats
+
+    # The metadata.
+
+    def _depose_controller(self) -> None:
+        self._world.count("metadata leader deposed")
+        self._cluster.metadata.depose_leader()
+
+    def _hand_over(self) -> None:
+        stream = self._cluster.metadata.now.stream
+        if stream is not None and stream.leader != NO_NODE:
+            process = self._cluster.machines[stream.leader].process
+            if process is not None:
+                process.hand_over()
+
+    def _change_minimum(self) -> None:
+        stream = self._cluster.metadata.now.stream
+        assert stream is not None
+        minimum = self._world.between(1, len(stream.replicas))
+        self._alter({"min_insync_replicas": minimum}, stream.stream_epoch)
+
+    def _change_flush(self) -> None:
+        stream = self._cluster.metadata.now.stream
+        assert stream is not None
+        flush = self._world.random.choice(("none", "interval", "group", "group"))
+        self._alter({"flush": flush}, stream.stream_epoch)
+
+    def _alter(self, config: dict[str, object], stream_epoch: int) -> None:
+        self._world.count("stream altered")
+        self._cluster.metadata.apply(
+            {
+                "op": "alter_stream",
+                "stream_id": self._cluster.stream_id,
+                "stream_epoch": stream_epoch,
+                "config": config,
+            }
+        )
+
+    # Disks.
+
+    def _blow_fuse(self) -> None:
+        machine = self._machine()
+        if machine.process is not None:
+            self._note(machine, "dies in an operation")
+            machine.disk.fuse = self._world.between(0, 12)
+
+    def _fail_fsync(self) -> None:
+        machine = self._machine()
+        if machine.process is not None:
+            self._note(machine, "fsync fails")
+            machine.disk.fsync_fails = True
+
+    def _fill_disk(self) -> None:
+        machine, world = self._machine(), self._world
+        self._note(machine, "disk full")
+        machine.disk.room = world.between(0, 1_000)
+        world.later(world.between(100_000, 3_000_000), None, self._make_room, machine)
+
+    @staticmethod
+    def _make_room(machine: Machine) -> None:
+        machine.disk.room = None
+
+    def _rot(self) -> None:
+        """Found at the next start, which scans. What rots behind a clean stop, or in a segment that
+        was flushed long ago, is for the scrub to find."""
+        machine = self._machine()
+        if self._cluster.profile.replicas > 1 and machine.process is not None:
+            machine.crash("killed, then rots")
+            if machine.flip_bit():
+                self._note(machine, "rots")
+
+    def _erase(self) -> None:
+        if self._cluster.profile.replicas > 1:
+            machine = self._machine()
+            self._note(machine, "disk replaced")
+            machine.erase()
+
+    def _retain(self) -> None:
+        """Retention on the leader: segments that are committed as a whole go."""
+        stream = self._cluster.metadata.now.stream
+        if stream is None or stream.leader == NO_NODE:
+            return
+        process = self._cluster.machines[stream.leader].process
+        if process is not None:
+            self._world.later(0, process, process.leading.retain)
+
+    # The end.
+
+    def heal_everything(self) -> None:
+        """From here on nothing goes wrong, and everyone is started."""
+        self.healing = True
+        cluster, world = self._cluster, self._world
+        network = cluster.network
+        network.heal()
+        network.drop = network.double = network.slow = 0.0
+        cluster.metadata.loss = 0.0
+        cluster.metadata.delay_us = 2_000
+        world.note("everything is healed")
+        for machine in cluster.machines:
+            machine.hears_nats = True
+            machine.disk.room = None
+            machine.disk.repair()
+            if machine.process is None:
+                world.later(world.between(0, 100_000), None, machine.start)

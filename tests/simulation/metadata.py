@@ -1,0 +1,180 @@
+"""The metadata group, modelled: the real registry behind a group that loses leaders and answers.
+
+There is one true order of commands. Each process applies a prefix of it, with a delay of its own.
+A proposal may be lost, applied without an answer, or applied long after its proposer gave up: all
+of that is "unknown" to whoever proposed, who may retry it under the same id.
+
+The group has a leader: a process that can talk with a majority. It takes the controller's role by
+a claim, like in the product; an old leader goes on believing in itself until it notices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.registry import Registry
+from jetstream_server.metadata.streams import ControllerClaim, NodeMetadata, StreamMetadata
+from tests.simulation.world import Runner, World
+
+CHECK_US = 200_000
+GIVE_UP_US = 700_000
+"""After so long without an answer a proposer calls the outcome unknown."""
+
+OnResult = Callable[[str, dict[str, Any]], None]
+"""Called with "" or an error code ("lost": nobody knows), and the result."""
+
+
+class View(NamedTuple):
+    """The metadata as of one revision."""
+
+    revision: int
+    stream: StreamMetadata | None
+    nodes: Mapping[NodeId, NodeMetadata]
+    controller: ControllerClaim
+
+
+class Member(Runner, Protocol):
+    """A process, as the group sees it."""
+
+    node_id: int
+
+    def learn(self, revision: int) -> None: ...
+
+    def take_control(self) -> None: ...
+
+    def renew_control(self, sure_at_us: int) -> None: ...
+
+
+class MetadataGroup:
+    """`members` maps node ids to their running processes; `reach` tells who can talk."""
+
+    def __init__(
+        self,
+        world: World,
+        members: Mapping[int, Member | None],
+        connects: Callable[[int, int], bool],
+        on_applied: Callable[[View, View], None],
+    ) -> None:
+        self._world = world
+        self._members = members
+        self._connects = connects
+        self._on_applied = on_applied
+        self.registry = Registry()
+        self.stream_id: StreamId | None = None
+        self.views = [View(0, None, {}, self.registry.controller)]
+        self.leader: Member | None = None
+        self._leaderless_since = 0
+        self._election_us = 0
+        self.loss = 0.0
+        self.delay_us = 2_000
+
+    @property
+    def now(self) -> View:
+        """What is true."""
+        return self.views[-1]
+
+    def apply(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Apply a command as the next revision; everyone who can hear of it soon learns it."""
+        registry = self.registry
+        result: dict[str, Any] = json.loads(
+            registry.apply(json.dumps(command), registry.revision + 1)
+        )
+        before = self.now
+        changed = bool(registry.take_changes())
+        stream = None if self.stream_id is None else registry.streams.get(self.stream_id)
+        nodes = dict(registry.nodes) if changed else before.nodes
+        after = View(registry.revision, stream, nodes, registry.controller)
+        self.views.append(after)
+        self._on_applied(before, after)
+        if changed or after.controller != before.controller:
+            for member in self._members.values():
+                if member is not None:
+                    self.tell(member)
+        return result
+
+    def tell(self, member: Member) -> None:
+        """Let a process learn what it has not applied, if it can be reached."""
+        if self.reaches(member):
+            world = self._world
+            delay = world.between(200, self.delay_us)
+            if world.chance(0.05):
+                delay += world.between(0, 800_000)
+            world.later(delay, member, member.learn, self.now.revision)
+
+    def reaches(self, member: Member) -> bool:
+        """Whether the member talks with a majority of the nodes."""
+        node_id = member.node_id
+        peers = sum(1 for peer in self._members if self._connects(node_id, peer))
+        return peers * 2 > len(self._members)
+
+    # Proposing.
+
+    def propose(self, member: Member, command: dict[str, Any], on_result: OnResult) -> None:
+        world = self._world
+        if self.leader is None or not self.reaches(member):
+            world.later(world.between(1_000, GIVE_UP_US), member, on_result, "lost", {})
+            return
+        fate = world.random.random() / self.loss if self.loss else 1.0
+        if fate >= 1.0:
+            world.later(
+                world.between(100, self.delay_us), None, self._commit, member, command, on_result
+            )
+            return
+        world.later(GIVE_UP_US, member, on_result, "lost", {})
+        if fate < 0.4:
+            world.later(world.between(100, 5_000), None, self._commit, member, command, None)
+        elif fate < 0.7:
+            world.later(world.between(0, 4_000_000), None, self._commit, member, command, None)
+
+    def _commit(self, member: Member, command: dict[str, Any], on_result: OnResult | None) -> None:
+        result = self.apply(command)
+        if on_result is None:
+            return
+        world = self._world
+        error = result.get("error")
+        code = str(error["code"]) if error else ""
+        delay = world.between(100, self.delay_us)
+        # A result is handed over once the proposer itself has applied the command.
+        world.later(delay, member, self._answer, member, self.now.revision, on_result, code, result)
+
+    @staticmethod
+    def _answer(
+        member: Member, revision: int, on_result: OnResult, code: str, result: dict[str, Any]
+    ) -> None:
+        member.learn(revision)
+        on_result(code, result)
+
+    # Leading the group.
+
+    def check_leader(self) -> None:
+        """Every CHECK_US: is the group's leader there, and if not, is it time for another?"""
+        world, leader = self._world, self.leader
+        if leader is not None and self._is_fit(leader):
+            self._leaderless_since = world.now
+            leader.renew_control(world.now)
+        else:
+            if leader is not None and self._election_us == 0:
+                self._election_us = world.between(300_000, 1_000_000)
+            if leader is None or world.now - self._leaderless_since > self._election_us:
+                self._elect()
+        world.later(CHECK_US, None, self.check_leader)
+
+    def depose_leader(self) -> None:
+        """Another is elected though nothing is wrong; the old one has not noticed."""
+        self._elect()
+
+    def _elect(self) -> None:
+        fit = [m for m in self._members.values() if m is not None and self._is_fit(m)]
+        others = [member for member in fit if member is not self.leader]
+        candidates = others or fit
+        self._election_us = 0
+        if candidates:
+            self.leader = candidates[self._world.between(0, len(candidates) - 1)]
+            self._leaderless_since = self._world.now
+            self._world.later(1_000, self.leader, self.leader.take_control)
+
+    def _is_fit(self, member: Member) -> bool:
+        return member.alive and member.paused_until <= self._world.now and self.reaches(member)

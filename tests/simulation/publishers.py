@@ -1,0 +1,66 @@
+"""Publishers on NATS: what they send reaches whoever is subscribed then; answers come back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from jetstream_protocol.errors import (
+    CODES,
+    NotEnoughReplicasAfterAppendError,
+    UnknownOutcomeError,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.process import Process
+
+INDETERMINATE = tuple(
+    CODES[error].nats_err_code for error in (UnknownOutcomeError, NotEnoughReplicasAfterAppendError)
+)
+
+
+class Publishers:
+    """Numbers every publish; never repeats one."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._next = 0
+        self.acked = 0
+        self.nacked = 0
+        self.running = True
+        self.pause_us = 60_000
+
+    def publish_forever(self) -> None:
+        if not self.running:
+            return
+        world = self._cluster.world
+        self.publish(world.between(1, 3) if world.chance(0.3) else 1)
+        # Bursts between silences, so that batches and round trips overlap in many ways.
+        pause_us = world.between(500, 5_000) if world.chance(0.5) else self.pause_us * 2
+        world.later(world.between(0, pause_us), None, self.publish_forever)
+
+    def publish(self, count: int, *, asking: bool = False) -> None:
+        """One delivery of `count` messages, most of which ask for an acknowledgement."""
+        world = self._cluster.world
+        ids = list(range(self._next, self._next + count))
+        self._next += count
+        asked = [asking or world.random.random() < 0.9 for _ in ids]
+        for machine in self._cluster.machines:
+            process = machine.process
+            if process is not None and process.leading.is_subscribed:
+                delay = world.between(50, 2_000)
+                world.later(delay, process, process.leading.on_publish, ids, asked)
+
+    def answered(self, process: Process, number: int, payload: bytes) -> None:
+        answer = json.loads(payload)
+        self._cluster.checker.spoke(process)
+        if "error" in answer:
+            self.nacked += 1
+            code = answer["error"]["err_code"]
+            self._cluster.world.count(f"nack {code}")
+            if code not in INDETERMINATE:
+                self._cluster.checker.refused(process, number)
+            return
+        self.acked += 1
+        self._cluster.checker.acknowledged(number, answer["seq"] - 1)

@@ -1,0 +1,117 @@
+"""Running seeds: one, many, and what they add up to."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.world import Violation
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a number of seeds did."""
+
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)
+    """In how many seeds."""
+
+    def add(self, cluster: Cluster) -> None:
+        self.seeds += 1
+        self.events += cluster.world.events
+        counts = dict(cluster.world.counts)
+        counts["acknowledged"] = cluster.publishers.acked
+        counts["acknowledged, then lost in a lossy election"] = cluster.checker.lost
+        for what, times in counts.items():
+            self.counts[what] = self.counts.get(what, 0) + times
+            self.reached[what] = self.reached.get(what, 0) + (times > 0)
+
+    def merge(self, other: Totals) -> None:
+        self.seeds += other.seeds
+        self.events += other.events
+        self.seconds += other.seconds
+        for what, times in other.counts.items():
+            self.counts[what] = self.counts.get(what, 0) + times
+        for what, times in other.reached.items():
+            self.reached[what] = self.reached.get(what, 0) + times
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed that broke an invariant."""
+
+    seed: int
+    reason: str
+
+
+def run_seed(seed: int, *, tracing: bool = False) -> tuple[Cluster, str]:
+    """The cluster afterwards, and what was violated ("" when nothing was)."""
+    cluster = Cluster(seed, tracing=tracing)
+    try:
+        cluster.run()
+    except Violation as violation:
+        return cluster, str(violation)
+    except Exception:  # noqa: BLE001  whatever it is, the seed that leads to it is wanted
+        return cluster, traceback.format_exc()
+    return cluster, ""
+
+
+def run_seeds(
+    seeds: Iterable[int], totals: Totals, deadline: float = float("inf")
+) -> Failure | None:
+    """Run them until one fails or the time (time.monotonic) is over."""
+    started = time.monotonic()
+    failure = None
+    gc.disable()  # A seed's cycles are collected after it, all at once.
+    try:
+        for seed in seeds:
+            if time.monotonic() >= deadline:
+                break
+            cluster, reason = run_seed(seed)
+            totals.add(cluster)
+            if reason:
+                failure = Failure(seed, reason)
+                break
+            if seed % 20 == 0:
+                gc.collect()
+    finally:
+        gc.enable()
+    totals.seconds += time.monotonic() - started
+    return failure
+
+
+def story(failure: Failure) -> str:
+    """The failing seed again, with its trace: it replays exactly."""
+    cluster, reason = run_seed(failure.seed, tracing=True)
+    lines = cluster.world.trace or []
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"seed {failure.seed} at commit {commit()}: {failure.reason}",
+            *([] if reason == failure.reason else [f"NOT REPRODUCED: now {reason!r}"]),
+            f"again: python -m tests.simulation --trace {failure.seed}",
+        ]
+    )
+
+
+def commit() -> str:
+    """What was tested: the commit, and whether the tree differs from it."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=here, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip()

@@ -1,0 +1,96 @@
+"""Time, chance and what happened: the parts of a simulation that everything else stands on.
+
+One seed gives one `Random`, and everything is drawn from it in the order of the events; nothing
+reads a clock, and no set is ever walked. So a seed replays a whole cluster, bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Protocol
+
+from tests.simulation.disk import Killed
+
+Action = Callable[..., None]
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Runner(Protocol):
+    """Who an event belongs to: it runs only while its process does."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def paused_until(self) -> int: ...
+
+    def die(self, reason: str) -> None: ...
+
+
+class World:
+    """The queue of events, in the order of their times (µs), and of their making."""
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.now = 0
+        self.events = 0
+        self.counts: dict[str, int] = {}
+        self.trace: list[str] | None = [] if tracing else None
+        self.after_event: Action = _nothing
+        self._sequence = 0
+        self._queue: list[tuple[int, int, Runner | None, Action, tuple[Any, ...]]] = []
+
+    def at(self, time: int, runner: Runner | None, action: Action, *arguments: Any) -> None:
+        """Do it at that time, if the process lives then; a paused one does it when it wakes."""
+        self._sequence += 1
+        heappush(self._queue, (time, self._sequence, runner, action, arguments))
+
+    def later(self, delay: int, runner: Runner | None, action: Action, *arguments: Any) -> None:
+        self._sequence += 1
+        heappush(self._queue, (self.now + delay, self._sequence, runner, action, arguments))
+
+    def run_until(self, end: int) -> None:
+        """Let everything up to that time happen. Raises Violation."""
+        queue = self._queue
+        while queue and queue[0][0] <= end:
+            time, sequence, runner, action, arguments = heappop(queue)
+            if runner is not None:
+                if not runner.alive:
+                    continue
+                if runner.paused_until > time:
+                    heappush(queue, (runner.paused_until, sequence, runner, action, arguments))
+                    continue
+            self.now = time
+            self.events += 1
+            try:
+                action(*arguments)
+            except Killed:
+                assert runner is not None
+                runner.die("in the middle of a disk operation")
+            self.after_event()
+        self.now = end
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def note(self, text: str) -> None:
+        """A line of the trace. Callers format only `if world.trace is not None`."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now / 1_000_000:10.6f}  {text}")
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def between(self, low: int, high: int) -> int:
+        """A time or number in [low, high]."""
+        return low + int(self.random.random() * (high - low + 1))
+
+
+def _nothing() -> None:
+    pass
