@@ -2,6 +2,7 @@
 
     python -m tests.chaos.metadata_group [--rounds 12] [--seed N]     kill under load
     python -m tests.chaos.metadata_group --failovers 20               leader killed: how long
+    python -m tests.chaos.metadata_group --freezes 5                  leader stopped: how long
     python -m tests.chaos.metadata_group --isolations 5               leader cut off: how long
 
 Kill rounds: each node creates streams and writes down what was acknowledged; snapshots are taken
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import queue
 import random
 import signal
@@ -86,6 +86,11 @@ class NodeProcess:
         self._reader.start()
 
     @property
+    def is_started(self) -> bool:
+        """Whether there is a process, running or not, to be joined."""
+        return self._process is not None
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -97,7 +102,7 @@ class NodeProcess:
 
     def signal(self, number: int) -> None:
         assert self._process is not None
-        os.kill(self._process.pid, number)
+        self._process.send_signal(number)
 
     def kill(self) -> float:
         """SIGKILL; returns when, once it is gone and all it said has been read."""
@@ -118,6 +123,7 @@ class NodeProcess:
         except BrokenPipeError:
             pass  # It was killed with something still to read.
         self._process.stdout.close()
+        self._process = None
         return code
 
     def wait_for(self, wanted: Callable[[Event], bool]) -> Event:
@@ -163,10 +169,10 @@ class Group:
                 node.start()
 
     def kill_all(self) -> None:
-        running = [node for node in self.nodes if node.is_running]
-        for node in running:
+        started = [node for node in self.nodes if node.is_started]
+        for node in started:
             node.signal(signal.SIGKILL)
-        for node in running:
+        for node in started:
             node.join()
 
     def leader(self) -> NodeProcess:
@@ -208,10 +214,7 @@ def running_group(directory: Path, **options: int) -> Iterator[Group]:
     try:
         yield group
     finally:
-        for node in group.nodes:
-            if node.is_running:
-                node.signal(signal.SIGCONT)
-        group.kill_all()
+        group.kill_all()  # A stopped process, too, dies of SIGKILL.
 
 
 def kill_round(group: Group, dice: random.Random, number: int) -> str:
@@ -271,8 +274,8 @@ def _is_without_leader_since(at: float, event: Event) -> bool:
     return event["event"] == "leader" and event["leader"] == -1 and event["at"] > at
 
 
-def failovers(directory: Path, count: int) -> list[float]:
-    """Seconds from the leader's SIGKILL to the next change acknowledged by a survivor."""
+def failovers(directory: Path, count: int, number: int = signal.SIGKILL) -> list[float]:
+    """Seconds from the leader's SIGKILL (or SIGSTOP) to the next change a survivor has made."""
     times = []
     with running_group(directory, compact_after_entries=20_000) as group:
         for _ in range(count):
@@ -282,17 +285,22 @@ def failovers(directory: Path, count: int) -> list[float]:
                 node.wait_for(lambda event: event["event"] == "registered")
                 node.say("propose 1")
                 node.wait_for(lambda event: event["event"] == "ack")
-            killed_at = leader.kill()
+            struck_at = time.monotonic()
+            leader.signal(number)
             # An answer may have been on its way: only what follows an election counts.
             acks = []
             for node in survivors:
                 node.wait_for(partial(_is_led_by_another, leader.node_id))
                 acks.append(node.wait_for(lambda event: event["event"] == "ack")["at"])
-            times.append(min(acks) - killed_at)
-            for node in survivors:
-                node.kill()  # Everyone registers anew, so that every trial begins alike.
+            times.append(min(acks) - struck_at)
+            group.kill_all()  # Everyone registers anew, so that every trial begins alike.
             group.start_missing()
     return times
+
+
+def freezes(directory: Path, count: int) -> list[float]:
+    """The same for a leader that is stopped, which nothing but its silence tells."""
+    return failovers(directory, count, signal.SIGSTOP)
 
 
 def isolations(directory: Path, count: int) -> list[float]:
@@ -319,10 +327,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--failovers", type=int, default=0)
+    parser.add_argument("--freezes", type=int, default=0)
     parser.add_argument("--isolations", type=int, default=0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        for name, measure in (("failovers", failovers), ("isolations", isolations)):
+        for measure in (failovers, freezes, isolations):
+            name = measure.__name__
             count = getattr(arguments, name)
             if count:
                 path = Path(directory) / name
@@ -330,7 +340,8 @@ def main() -> None:
                 times = measure(path, count)
                 median, worst = statistics.median(times), max(times)
                 print(f"{name}: median {median:.2f} s, max {worst:.2f} s of {count}")
-        if arguments.rounds or not (arguments.failovers or arguments.isolations):
+        measured = arguments.failovers or arguments.freezes or arguments.isolations
+        if arguments.rounds or not measured:
             rounds = arguments.rounds or 12
             print(f"seed {arguments.seed}")
             path = Path(directory) / "kills"

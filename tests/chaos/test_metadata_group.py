@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .metadata_group import failovers, isolations, kill_rounds
+from .metadata_group import failovers, freezes, isolations, kill_rounds
 
 
 def test_kills_of_any_and_all_members_lose_nothing_acknowledged(tmp_path: Path) -> None:
@@ -15,3 +15,7 @@ def test_a_killed_leader_is_replaced_within_two_seconds(tmp_path: Path) -> None:
 
 def test_an_isolated_leader_steps_down_within_a_second_and_a_half(tmp_path: Path) -> None:
     assert max(isolations(tmp_path, 1)) < 1.5
+
+
+def test_a_frozen_leader_is_replaced_within_two_seconds(tmp_path: Path) -> None:
+    assert max(freezes(tmp_path, 1)) < 2.0

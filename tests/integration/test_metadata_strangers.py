@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
-from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata import handshake
-from jetstream_server.metadata.transport import split_address
+from jetstream_server.metadata.link import split_address
+from jetstream_server.metadata.transport import PeerLinks
 
-from .metadata_group import agreed, create, members, running, until
+from .metadata_group import SECRET, agreed, create, members, running, until
 
 
 def resident_bytes() -> int:
@@ -86,6 +87,52 @@ def test_forty_megabytes_of_garbage_and_idle_connections_cost_neither_memory_nor
             assert {log.status().term for log in logs} == {term}
             for _, writer in idle:
                 writer.transport.abort()
+
+    asyncio.run(main())
+
+
+class _Silent:
+    """A peer that knows the credential and listens to nobody."""
+
+    def link_up(self, peer: NodeId) -> None:
+        pass
+
+    def link_down(self, peer: NodeId) -> None:
+        pass
+
+    def frame_received(self, peer: NodeId, payload: bytes) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x00",
+        b"\x3f" * 100,
+        b"\xff" * 100,
+        b"\x01" + bytes(10),
+        b"\x06" + bytes(8) + b"\x02a pickled membership",
+        b"\x02" + bytes(10) + b"no snapshot",
+    ],
+)
+def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(
+    tmp_path: Path, frame: bytes
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (group, logs):
+            leader = await agreed(logs)
+            term = logs[0].status().term
+            identity = handshake.Identity(NodeId(9), b"i" * 16, SECRET)
+            links = PeerLinks(identity, group.voters, _Silent(), lambda: bytes(16))
+            links.start()
+            await until(lambda: len(links.connected()) == 3)
+            for peer in group.voters:
+                links.send(peer, frame)
+            await asyncio.sleep(0.3)
+            await links.close()
+            await logs[(leader + 1) % 3].propose(create("after", 0))
+            assert {log.status().term for log in logs} == {term}
+            assert group.failures == []
 
     asyncio.run(main())
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.metadata.journal import Entry, Journal, Snapshot
+from jetstream_server.metadata.journal import Journal
+from jetstream_server.metadata.records import Entry, Snapshot
 
 steps = st.lists(
     st.one_of(

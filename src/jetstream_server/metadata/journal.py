@@ -3,17 +3,8 @@
     <directory>/journal    file header, then records; append-only
     <directory>/snapshot   file header, then records; replaced as a whole
 
-File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format version.
-Record, little-endian:
-
-    0   4s  magic "JSMR"       12  u64  index
-    4   u32 kind               20  u64  term
-    8   u32 length             28  u32  CRC32C of bytes 0..28 and the payload
-                               32  payload, `length` bytes
-
-Kinds: ENTRY (index, term, payload); TRUNCATE (entries from index on are gone); VOTE (term, payload
-the node voted for, empty: none); in a snapshot STATE (index and term of the last entry it
-includes, payload the state), then the ENTRY records a log needs to go on from there (`base`).
+File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format version. Records:
+records.py.
 
 Crash policy. Nothing is promised before `sync` has returned. On open, a bad record with no valid
 record anywhere behind it is a torn tail: it was never promised, and is cut off. A bad record with
@@ -29,48 +20,25 @@ Used from one thread at a time; it does no locking of its own.
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import google_crc32c
+from collections.abc import Callable, Sequence
 
 from jetstream_protocol.errors import StorageError
 from jetstream_server.metadata.files import read_file, replace_file, sync_path
+from jetstream_server.metadata.records import (
+    ENTRY,
+    HEADER_BYTES,
+    STATE,
+    TRUNCATE,
+    VOTE,
+    Entry,
+    Snapshot,
+    encode_entry,
+    encode_record,
+    scan,
+)
 
 _JOURNAL_HEADER = b"JSMETAJ\x01"
 _SNAPSHOT_HEADER = b"JSMETAS\x01"
-_HEADER_BYTES = 8
-_RECORD = struct.Struct("<4sIIQQ")  # magic, kind, length, index, term
-_CRC = struct.Struct("<I")
-_MAGIC = b"JSMR"
-_RECORD_BYTES = _RECORD.size + _CRC.size
-PAYLOAD_BYTES_MAX = 1 << 30
-"""A length beyond this is damage, not data: ten million streams fit."""
-
-_ENTRY, _TRUNCATE, _VOTE, _STATE = 1, 2, 3, 4
-
-
-class Entry(NamedTuple):
-    """One command of the replicated log. A tuple in this order, because pysyncobj's entries are."""
-
-    data: bytes
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
-    term: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state after the entry (`index`, `term`), and the entries a log goes on from.
-
-    base: consecutive entries up to and including `index`; may be empty.
-    """
-
-    index: int
-    term: int
-    data: bytes
-    base: tuple[Entry, ...] = ()
 
 
 class Journal:
@@ -150,20 +118,20 @@ class Journal:
         """Add the next entry. Not durable before `sync`."""
         assert not self.held or entry.index == self.last_index + 1, "entries are consecutive"
         self.held.append(entry)
-        self._unwritten.append(_record(_ENTRY, entry.index, entry.term, entry.data))
+        self._unwritten.append(encode_record(ENTRY, entry.index, entry.term, entry.data))
 
     def truncate(self, index: int) -> None:
         """Remove the entries from `index` on. Not durable before `sync`."""
         kept = max(0, index - self.first_index)
         if kept < len(self.held):
             del self.held[kept:]
-            self._unwritten.append(_record(_TRUNCATE, index, 0, b""))
+            self._unwritten.append(encode_record(TRUNCATE, index, 0, b""))
 
     def save_vote(self, term: int, voted_for: str) -> None:
         """Remember the current term and whom this node voted for. Not durable before `sync`."""
         if (term, voted_for) != (self.term, self.voted_for):
             self.term, self.voted_for = term, voted_for
-            self._unwritten.append(_record(_VOTE, 0, term, voted_for.encode()))
+            self._unwritten.append(encode_record(VOTE, 0, term, voted_for.encode()))
 
     @property
     def is_synced(self) -> bool:
@@ -211,10 +179,10 @@ class Journal:
         os.fdatasync(self._descriptor)
 
     def _install(self, snapshot: Snapshot, kept: Sequence[Entry]) -> None:
-        state = _record(_STATE, snapshot.index, snapshot.term, snapshot.data)
+        state = encode_record(STATE, snapshot.index, snapshot.term, snapshot.data)
         replace_file(
             os.path.join(self.directory, "snapshot"),
-            [_SNAPSHOT_HEADER, state, *map(_entry_record, snapshot.base)],
+            [_SNAPSHOT_HEADER, state, *map(encode_entry, snapshot.base)],
         )
         path = os.path.join(self.directory, "journal")
         self._rewrite(path, kept)
@@ -225,15 +193,15 @@ class Journal:
     def _recover(self, path: str) -> None:
         """Replay the journal's records; cut off a torn tail."""
         data = read_file(path)
-        if len(data) < _HEADER_BYTES or data[:_HEADER_BYTES] != _JOURNAL_HEADER:
+        if len(data) < HEADER_BYTES or data[:HEADER_BYTES] != _JOURNAL_HEADER:
             raise StorageError(f"{path} at byte 0: not a metadata journal this software can read")
-        end = _HEADER_BYTES
-        for kind, index, term, payload, end in _records(path, data, tolerate_torn_tail=True):
-            if kind == _ENTRY:
+        end = HEADER_BYTES
+        for kind, index, term, payload, end in scan(path, data, tolerate_torn_tail=True):
+            if kind == ENTRY:
                 self._replay_entry(path, end, Entry(payload, index, term))
-            elif kind == _TRUNCATE:
+            elif kind == TRUNCATE:
                 del self.held[max(0, index - self.first_index) :]
-            elif kind == _VOTE:
+            elif kind == VOTE:
                 self.term, self.voted_for = term, payload.decode()
             else:
                 raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")
@@ -264,8 +232,8 @@ class Journal:
             self._rewrite(path, fitting)
 
     def _rewrite(self, path: str, entries: Sequence[Entry]) -> None:
-        vote = _record(_VOTE, 0, self.term, self.voted_for.encode())
-        replace_file(path, [_JOURNAL_HEADER, vote, *map(_entry_record, entries)])
+        vote = encode_record(VOTE, 0, self.term, self.voted_for.encode())
+        replace_file(path, [_JOURNAL_HEADER, vote, *map(encode_entry, entries)])
 
 
 def read_snapshot(directory: str) -> Snapshot | None:
@@ -282,64 +250,12 @@ def snapshot_file(directory: str) -> bytes:
 
 def decode_snapshot(data: bytes, path: str) -> Snapshot:
     """A snapshot file's content. Raises StorageError, naming `path`, if it is damaged."""
-    if data[:_HEADER_BYTES] != _SNAPSHOT_HEADER:
+    if data[:HEADER_BYTES] != _SNAPSHOT_HEADER:
         raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
-    records = list(_records(path, data, tolerate_torn_tail=False))
+    records = list(scan(path, data, tolerate_torn_tail=False))
     kinds = [record[0] for record in records]
-    if not records or kinds != [_STATE] + [_ENTRY] * (len(records) - 1):
-        raise StorageError(f"{path} at byte {_HEADER_BYTES}: records of a snapshot are missing")
+    if not records or kinds != [STATE] + [ENTRY] * (len(records) - 1):
+        raise StorageError(f"{path} at byte {HEADER_BYTES}: records of a snapshot are missing")
     _, index, term, state, _ = records[0]
     base = tuple(Entry(payload, index, term) for _, index, term, payload, _ in records[1:])
     return Snapshot(index, term, state, base)
-
-
-def _record(kind: int, index: int, term: int, payload: bytes) -> bytes:
-    head = _RECORD.pack(_MAGIC, kind, len(payload), index, term)
-    return head + _CRC.pack(google_crc32c.value(head + payload)) + payload
-
-
-def _entry_record(entry: Entry) -> bytes:
-    return _record(_ENTRY, entry.index, entry.term, entry.data)
-
-
-_Record = tuple[int, int, int, bytes, int]  # kind, index, term, payload, where it ends
-
-
-def _decode(data: bytes, position: int) -> _Record | None:
-    """The record at `position`, None unless a whole valid one is there."""
-    start = position + _RECORD_BYTES
-    if start > len(data):
-        return None
-    magic, kind, length, index, term = _RECORD.unpack_from(data, position)
-    end = start + length
-    if magic != _MAGIC or length > PAYLOAD_BYTES_MAX or end > len(data):
-        return None
-    (crc,) = _CRC.unpack_from(data, position + _RECORD.size)
-    head = data[position : position + _RECORD.size]
-    if google_crc32c.value(head + data[start:end]) != crc:
-        return None
-    return kind, index, term, data[start:end], end
-
-
-def _records(path: str, data: bytes, *, tolerate_torn_tail: bool) -> Iterator[_Record]:
-    position = _HEADER_BYTES
-    while position < len(data):
-        record = _decode(data, position)
-        if record is None:
-            if tolerate_torn_tail and not _valid_record_after(data, position):
-                return
-            raise StorageError(
-                f"{path} at byte {position}: corrupt record with valid ones around it; restore "
-                "this node's metadata folder or let it join anew with an empty data folder"
-            )
-        yield record
-        position = record[4]
-
-
-def _valid_record_after(data: bytes, position: int) -> bool:
-    candidate = data.find(_MAGIC, position + 1)
-    while candidate >= 0:
-        if _decode(data, candidate) is not None:
-            return True
-        candidate = data.find(_MAGIC, candidate + 1)
-    return False

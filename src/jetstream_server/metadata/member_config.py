@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.raft_core import RaftTimings
-from jetstream_server.metadata.transport import LinkTimings
+from jetstream_server.metadata.link import LinkTimings
+from jetstream_server.metadata.raft_library import RaftTimings
 
 
 @dataclass(frozen=True, slots=True)

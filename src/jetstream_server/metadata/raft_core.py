@@ -19,38 +19,28 @@ Not thread-safe: everything is called from one thread.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import pysyncobj
 import pysyncobj.pickle
-from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj import SyncObj
 from pysyncobj.config import FAIL_REASON
 from pysyncobj.node import Node
-from pysyncobj.transport import Transport
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.journal import Entry, Journal
+from jetstream_server.metadata.journal import Journal
+from jetstream_server.metadata.raft_library import Outbox, RaftTimings, check_version, configuration
 from jetstream_server.metadata.raft_log import FIRST_INDEX, RaftLog
 from jetstream_server.metadata.raft_messages import REGULAR, Message, is_command
+from jetstream_server.metadata.records import Entry
 from jetstream_server.metadata.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.status import Role
 
-PYSYNCOBJ_VERSION = "0.3.17"
-
-ENTRIES_BYTES_MAX = 4 * 1024 * 1024
-"""Per message. Far more than one entry can have (proposals.BATCH_BYTES_MAX), because pysyncobj
-would split a single entry this long by pickling it."""
-
-_ROLES: tuple[Role, ...] = (
-    "follower",
-    "candidate",
-    "leader",
-)  # In the order of pysyncobj's states.
+_ROLES: tuple[Role, ...] = ("follower", "candidate", "leader")
+"""In the order of pysyncobj's states."""
 
 SURELY_NOT_APPLIED = (
     FAIL_REASON.QUEUE_FULL,
@@ -62,48 +52,14 @@ SURELY_NOT_APPLIED = (
 """Reasons after which this attempt cannot take effect any more. After any other it still may."""
 
 
-@dataclass(frozen=True, slots=True)
-class RaftTimings:
-    """In seconds. A follower that hears nothing calls an election after a random time between
-    `election_min` and `election_max`, or sooner when its connection to the leader has broken
-    (`gone_min` to `gone_max`: a killed process says so by that). A leader that hears no majority
-    for `leader_fallback` steps down. Measured failover: docs/replication.md, "Metadata group"."""
-
-    heartbeat: float = 0.1
-    election_min: float = 0.5
-    election_max: float = 1.0
-    gone_min: float = 0.1
-    gone_max: float = 0.4
-    leader_fallback: float = 0.8
-    tick: float = 0.05
-
-
 class StateMachine(Protocol):
-    """What commands are applied to. None of these may raise."""
+    """What commands are applied to."""
 
-    def apply(self, command: bytes) -> None: ...
+    def apply(self, command: bytes) -> None:
+        """Apply a committed command. Raising ends this node's part in the group, at this entry."""
 
     def restore(self, snapshot: bytes) -> bool:
         """Replace the state; False, with nothing changed, when the bytes are no snapshot."""
-
-
-class _Outbox(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """pysyncobj's transport: messages wait here until the driver has synced and sends them."""
-
-    def __init__(self, current_term: Callable[[], int]) -> None:
-        super().__init__(None, None, ())
-        self.messages: list[tuple[NodeId, Message]] = []
-        self._current_term = current_term
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    def send(self, node: Any, message: Message) -> bool:
-        # pysyncobj's acknowledgements do not say of which term they are.
-        message.setdefault("term", self._current_term())
-        self.messages.append((NodeId(int(node.id)), message))
-        return True
 
 
 class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
@@ -117,12 +73,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         machine: StateMachine,
         timings: RaftTimings,
     ) -> None:
-        _check_version()
+        check_version()
         # pysyncobj looks at every attribute while it starts: ours must be there before.
         self.core_journal = journal
         self.core_machine = machine
         self.core_log = RaftLog(journal, self._check_removal)
-        self.core_outbox = _Outbox(lambda: int(self.raftCurrentTerm))
+        self.core_outbox = Outbox(lambda: int(self.raftCurrentTerm))
         self.core_nodes = {voter: Node(str(voter)) for voter in voters}
         self.core_sender = SnapshotSender(journal.directory)
         self.core_receiver = SnapshotReceiver()
@@ -130,7 +86,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.core_timings = timings
         own = self.core_nodes.get(node_id)
         others = [node for voter, node in self.core_nodes.items() if voter != node_id]
-        super().__init__(own, others, conf=_configuration(timings), transport=self.core_outbox)
+        super().__init__(own, others, conf=configuration(timings), transport=self.core_outbox)
         self._begin_from_journal()
 
     def _begin_from_journal(self) -> None:
@@ -307,48 +263,3 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     def _peer(self, peer: NodeId) -> Any:
         return self.core_nodes.get(peer)
-
-
-def _configuration(timings: RaftTimings) -> SyncObjConf:
-    return SyncObjConf(
-        autoTick=False,
-        appendEntriesUseBatch=True,
-        appendEntriesBatchSizeBytes=ENTRIES_BYTES_MAX,
-        appendEntriesPeriod=timings.heartbeat,
-        raftMinTimeout=timings.election_min,
-        raftMaxTimeout=timings.election_max,
-        connectionTimeout=timings.election_max,  # Checked, but used only by its own transport.
-        leaderFallbackTimeout=timings.leader_fallback,
-        commandsWaitLeader=False,
-        commandsQueueSize=0,  # Bounded by the proposers: results.SPAN each.
-        useFork=False,
-        dynamicMembershipChange=False,
-        pollerType="select",  # It polls no socket of ours.
-    )
-
-
-def _check_version() -> None:
-    if pysyncobj.version.VERSION != PYSYNCOBJ_VERSION:
-        raise AssertionError(
-            f"pysyncobj {pysyncobj.version.VERSION} is installed; this code knows the inside of "
-            f"{PYSYNCOBJ_VERSION} only"
-        )
-
-
-class _NoPickle:
-    """Stands where pysyncobj would reach for pickle: using it is a mistake of ours."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"pysyncobj wanted pickle.{name}: nothing here may be pickled")
-
-
-def _forbid_pickle(modules: Mapping[str, Any]) -> None:
-    for module in modules.values():
-        module.pickle = _NoPickle()
-
-
-_forbid_pickle({"syncobj": pysyncobj.syncobj, "serializer": pysyncobj.serializer})
-
-# Its one message that can occur here is wrong here: it reports a removal before RaftLog holds it
-# back. A real one is reported by `_check_removal`.
-logging.getLogger("pysyncobj.syncobj").setLevel(logging.CRITICAL + 1)

@@ -14,13 +14,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 
 from jetstream_protocol.errors import (
-    InvalidRequestError,
     JetstreamError,
     PreconditionFailedError,
     UnauthenticatedError,
@@ -28,25 +26,13 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata import handshake
 from jetstream_server.metadata.handshake import Answer, Hello, Identity, Purpose, Sealer, Status
+from jetstream_server.metadata.link import READ_BUFFER_BYTES, Link, LinkTimings, split_address
 
 _log = structlog.get_logger(__name__)
 
 HANDSHAKE_SECONDS_MAX = 3.0
 HANDSHAKES_MAX = 64
 """Connections that have not said who they are; ten times a group's size."""
-READ_BUFFER_BYTES = 64 * 1024
-WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""A peer this far behind is not reading; it is dropped, and catches up when it is back."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkTimings:
-    """In seconds. A link is dropped after `silence_max`, four keep-alives."""
-
-    keep_alive: float = 0.4
-    silence_max: float = 1.6
-    redial_min: float = 0.05
-    redial_max: float = 1.0
 
 
 class LinkEvents(Protocol):
@@ -58,46 +44,6 @@ class LinkEvents(Protocol):
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
         """A JetstreamError raised here closes the link."""
-
-
-class _Link:
-    """One established connection."""
-
-    def __init__(
-        self,
-        peer: NodeId,
-        instance: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        codecs: tuple[Sealer, Sealer],
-    ) -> None:
-        self.peer = peer
-        self.instance = instance
-        self.heard_at = asyncio.get_running_loop().time()
-        self._reader = reader
-        self._writer = writer
-        self._sealer, self._opener = codecs
-
-    def send(self, payload: bytes) -> bool:
-        if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
-            self.close()
-        if self._writer.is_closing():
-            return False
-        self._writer.write(self._sealer.seal(payload))
-        return True
-
-    async def receive(self) -> bytes:
-        """The next frame that is more than a sign of life."""
-        while True:
-            head = await self._reader.readexactly(handshake.FRAME_HEAD_BYTES)
-            payload = await self._reader.readexactly(handshake.frame_length(head))
-            self._opener.check(head[-handshake.TAG_BYTES :], payload)
-            self.heard_at = asyncio.get_running_loop().time()
-            if payload:
-                return payload
-
-    def close(self) -> None:
-        self._writer.transport.abort()
 
 
 class PeerLinks:
@@ -121,7 +67,7 @@ class PeerLinks:
         self._events = events
         self._cluster = cluster
         self._timings = timings or LinkTimings()
-        self._links: dict[NodeId, _Link] = {}
+        self._links: dict[NodeId, Link] = {}
         # Connections that have not said who they are, in the order of their arrival.
         self._strangers: dict[int, asyncio.StreamWriter] = {}
         self._stranger = 0
@@ -207,7 +153,7 @@ class PeerLinks:
                     reader, writer, answer, codecs = await self._dial(peer, Purpose.LINK)
                 self._check_answer(answer, peer, writer)
                 pause = self._timings.redial_min
-                await self._serve(_Link(peer, answer.instance, reader, writer, codecs))
+                await self._serve(Link(peer, answer.instance, reader, writer, codecs))
             except (OSError, asyncio.IncompleteReadError) as error:
                 self._note(peer, f"cannot be reached: {str(error) or type(error).__name__}")
             except JetstreamError as error:
@@ -284,7 +230,7 @@ class PeerLinks:
 
     async def _shake_hands(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> _Link | None:
+    ) -> Link | None:
         """The link of a peer that may have one; None for a probe. Raises for anyone else."""
         async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
             challenge = secrets.token_bytes(handshake.NONCE_BYTES)
@@ -298,7 +244,7 @@ class PeerLinks:
         if hello.purpose == Purpose.PROBE:
             return None
         codecs = handshake.sealers(self._identity.secret, challenge, hello.nonce, dialled=False)
-        return _Link(hello.sender, hello.instance, reader, writer, codecs)
+        return Link(hello.sender, hello.instance, reader, writer, codecs)
 
     async def _checked_hello(
         self, data: bytes, challenge: bytes, writer: asyncio.StreamWriter
@@ -334,7 +280,7 @@ class PeerLinks:
 
     # Links
 
-    async def _serve(self, link: _Link) -> None:
+    async def _serve(self, link: Link) -> None:
         """Be linked to the peer until the connection ends."""
         old = self._links.pop(link.peer, None)
         if old is not None:
@@ -363,7 +309,7 @@ class PeerLinks:
                 else:
                     link.send(b"")
 
-    def _is_silent(self, link: _Link) -> bool:
+    def _is_silent(self, link: Link) -> bool:
         now = asyncio.get_running_loop().time()
         return now - link.heard_at > self._timings.silence_max
 
@@ -378,11 +324,3 @@ class PeerLinks:
             # Not a peer's doing but a mistake here: the member must hear of it and stop.
             context = {"message": "metadata link failed", "exception": task.exception()}
             task.get_loop().call_exception_handler(context)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of host:port; an IPv6 host may be in brackets."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InvalidRequestError(f"{address!r} is not an address of the form host:port")
-    return host.strip("[]"), int(port)

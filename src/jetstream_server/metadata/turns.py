@@ -25,14 +25,15 @@ from jetstream_server.metadata.carriage import Carriage
 from jetstream_server.metadata.changes import Change
 from jetstream_server.metadata.group_file import GroupFile
 from jetstream_server.metadata.handshake import Identity, cluster_digest
-from jetstream_server.metadata.journal import Entry, Journal, Snapshot
+from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.machine import Machine
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.passenger import Passenger, is_passengers
 from jetstream_server.metadata.proposals import Outcome, Proposals
 from jetstream_server.metadata.raft_core import SURELY_NOT_APPLIED, RaftCore
 from jetstream_server.metadata.raft_messages import decode, encode
-from jetstream_server.metadata.registry import StateImage
+from jetstream_server.metadata.records import Entry, Snapshot
+from jetstream_server.metadata.state_image import StateImage
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.transport import PeerLinks
 

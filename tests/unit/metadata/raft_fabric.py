@@ -22,9 +22,11 @@ import pysyncobj.syncobj
 import pytest
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.journal import Journal, Snapshot, read_snapshot
-from jetstream_server.metadata.raft_core import RaftCore, RaftTimings
+from jetstream_server.metadata.journal import Journal, read_snapshot
+from jetstream_server.metadata.raft_core import RaftCore
+from jetstream_server.metadata.raft_library import RaftTimings
 from jetstream_server.metadata.raft_messages import decode, encode
+from jetstream_server.metadata.records import Snapshot
 
 STEP_SECONDS = 0.02
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.metadata.journal import Entry, Journal, Snapshot, read_snapshot
+from jetstream_server.metadata.journal import Journal, read_snapshot
+from jetstream_server.metadata.records import Entry, Snapshot
 
 
 def entry(index: int, term: int = 1) -> Entry:

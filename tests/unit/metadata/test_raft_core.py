@@ -7,8 +7,8 @@ import pytest
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.journal import Entry
 from jetstream_server.metadata.raft_messages import NO_OP, REGULAR
+from jetstream_server.metadata.records import Entry
 
 from .raft_fabric import Fabric
 

@@ -10,7 +10,7 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.stream_commands import REPORT_PERIOD_US
+from jetstream_server.metadata.leadership_commands import REPORT_PERIOD_US
 
 from .cluster import Cluster
 

@@ -1,0 +1,73 @@
+"""One authenticated connection between two members of the metadata group."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata import handshake
+from jetstream_server.metadata.handshake import Sealer
+
+READ_BUFFER_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
+"""A peer this far behind is not reading; it is dropped, and catches up when it is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimings:
+    """In seconds. A link is dropped after `silence_max`, four keep-alives."""
+
+    keep_alive: float = 0.4
+    silence_max: float = 1.6
+    redial_min: float = 0.05
+    redial_max: float = 1.0
+
+
+class Link:
+    """One established connection."""
+
+    def __init__(
+        self,
+        peer: NodeId,
+        instance: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        codecs: tuple[Sealer, Sealer],
+    ) -> None:
+        self.peer = peer
+        self.instance = instance
+        self.heard_at = asyncio.get_running_loop().time()
+        self._reader = reader
+        self._writer = writer
+        self._sealer, self._opener = codecs
+
+    def send(self, payload: bytes) -> bool:
+        if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
+            self.close()
+        if self._writer.is_closing():
+            return False
+        self._writer.write(self._sealer.seal(payload))
+        return True
+
+    async def receive(self) -> bytes:
+        """The next frame that is more than a sign of life."""
+        while True:
+            head = await self._reader.readexactly(handshake.FRAME_HEAD_BYTES)
+            payload = await self._reader.readexactly(handshake.frame_length(head))
+            self._opener.check(head[-handshake.TAG_BYTES :], payload)
+            self.heard_at = asyncio.get_running_loop().time()
+            if payload:
+                return payload
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of host:port; an IPv6 host may be in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidRequestError(f"{address!r} is not an address of the form host:port")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,117 @@
+"""Records: how the metadata journal and its snapshot are written, and what damage looks like.
+
+    0   4s  magic "JSMR"       12  u64  index
+    4   u32 kind               20  u64  term
+    8   u32 length             28  u32  CRC32C of bytes 0..28 and the payload
+                               32  payload, `length` bytes
+
+Little-endian, back to back behind a file header of HEADER_BYTES. Kinds: ENTRY (index, term,
+payload); TRUNCATE (entries from index on are gone); VOTE (term, payload the node voted for,
+empty: none); in a snapshot STATE (index and term of the last entry it includes, payload the
+state), then the ENTRY records a log needs to go on from there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import google_crc32c
+
+from jetstream_protocol.errors import StorageError
+
+HEADER_BYTES = 8
+_RECORD = struct.Struct("<4sIIQQ")  # magic, kind, length, index, term
+_CRC = struct.Struct("<I")
+_MAGIC = b"JSMR"
+_RECORD_BYTES = _RECORD.size + _CRC.size
+PAYLOAD_BYTES_MAX = 1 << 30
+"""A length beyond this is damage, not data: ten million streams fit."""
+
+ENTRY, TRUNCATE, VOTE, STATE = 1, 2, 3, 4
+
+
+class Entry(NamedTuple):
+    """One command of the replicated log. A tuple in this order, because pysyncobj's entries are."""
+
+    data: bytes
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state after the entry (`index`, `term`), and the entries a log goes on from.
+
+    base: consecutive entries up to and including `index`; may be empty.
+    """
+
+    index: int
+    term: int
+    data: bytes
+    base: tuple[Entry, ...] = ()
+
+
+def encode_record(kind: int, index: int, term: int, payload: bytes) -> bytes:
+    head = _RECORD.pack(_MAGIC, kind, len(payload), index, term)
+    return head + _CRC.pack(google_crc32c.value(head + payload)) + payload
+
+
+def encode_entry(entry: Entry) -> bytes:
+    return encode_record(ENTRY, entry.index, entry.term, entry.data)
+
+
+class Record(NamedTuple):
+    """One record read; `end` is the position behind it."""
+
+    kind: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    term: int
+    payload: bytes
+    end: int
+
+
+def _decode(data: bytes, position: int) -> Record | None:
+    """The record at `position`, None unless a whole valid one is there."""
+    start = position + _RECORD_BYTES
+    if start > len(data):
+        return None
+    magic, kind, length, index, term = _RECORD.unpack_from(data, position)
+    end = start + length
+    if magic != _MAGIC or length > PAYLOAD_BYTES_MAX or end > len(data):
+        return None
+    (crc,) = _CRC.unpack_from(data, position + _RECORD.size)
+    head = data[position : position + _RECORD.size]
+    if google_crc32c.value(head + data[start:end]) != crc:
+        return None
+    return Record(kind, index, term, data[start:end], end)
+
+
+def scan(path: str, data: bytes, *, tolerate_torn_tail: bool) -> Iterator[Record]:
+    """The records of a whole file, up to a torn tail where one is tolerated.
+
+    Raises StorageError, naming `path` and position, for damage anywhere else.
+    """
+    position = HEADER_BYTES
+    while position < len(data):
+        record = _decode(data, position)
+        if record is None:
+            if tolerate_torn_tail and not _valid_record_after(data, position):
+                return
+            raise StorageError(
+                f"{path} at byte {position}: corrupt record with valid ones around it; restore "
+                "this node's metadata folder or let it join anew with an empty data folder"
+            )
+        yield record
+        position = record.end
+
+
+def _valid_record_after(data: bytes, position: int) -> bool:
+    candidate = data.find(_MAGIC, position + 1)
+    while candidate >= 0:
+        if _decode(data, candidate) is not None:
+            return True
+        candidate = data.find(_MAGIC, candidate + 1)
+    return False
