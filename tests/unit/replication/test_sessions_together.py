@@ -126,6 +126,11 @@ def torment(seed: int) -> Fabric:
     return fabric
 
 
+def torment_all(seeds: int) -> None:
+    for seed in range(seeds):
+        torment(seed)
+
+
 def test_nobody_is_ever_fenced_while_holding_a_lease() -> None:
     fenced = 0
     for seed in range(SEEDS):
@@ -163,5 +168,4 @@ def test_without_the_rule_somebody_is(
 ) -> None:
     monkeypatch.setattr(owner, name, mutant)
     with pytest.raises(Violation):
-        for seed in range(10 * SEEDS):
-            torment(seed)
+        torment_all(10 * SEEDS)
