@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks ingest|read --peer jetstream [--json]`.
+"""The command line: `python -m benchmarks ingest|read|latency|streams`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from benchmarks import ingest as ingest_benchmark
+from benchmarks import latency as latency_benchmark
+from benchmarks import pairs as pairs_of_runs
 from benchmarks import read as read_benchmark
-from benchmarks.report import Report
+from benchmarks import streams as streams_benchmark
+from benchmarks.report import Column, Report
+from benchmarks.this_server import default_flush
 
 command = typer.Typer(
     add_completion=False,
@@ -45,28 +50,39 @@ PairsOption = Annotated[int, typer.Option(min=1, help="Alternating runs of both 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+ReplicasOption = Annotated[str, typer.Option(help="Numbers of replicas, comma-separated.")]
+PeerSyncOption = Annotated[
+    str, typer.Option(help="The peer's sync_interval: a duration or 'always'.")
+]
+
+
 @command.command()
 def ingest(
     peer: PeerOption = Peer.JETSTREAM,
     sizes: SizesOption = "128,1024",
     pairs: PairsOption = 5,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=5, help="Replicas, each on a node of its own.")
+    ] = 1,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of one run.")] = 4.0,
     messages: Annotated[
         int | None, typer.Option(min=1, help="Messages in one run, instead of --seconds.")
     ] = None,
     flush: Annotated[
-        FlushOption, typer.Option(help="This server's flush policy.")
-    ] = FlushOption.GROUP,
-    peer_sync: Annotated[
-        str, typer.Option(help="The peer's sync_interval: a duration or 'always'.")
-    ] = "2m",
+        FlushOption | None,
+        typer.Option(help="This server's flush policy; default: what such a stream has."),
+    ] = None,
+    peer_sync: PeerSyncOption = "2m",
     json: JsonOption = False,
 ) -> None:
     """Publish with acks, at most 16,384 unacknowledged, from one raw socket."""
     load = ["--seconds", str(seconds)] if messages is None else ["--messages", str(messages)]
-    _finish(
-        ingest_benchmark.run(_sizes(sizes), pairs, load, flush.value, peer_sync, _progress), json
+    policy = default_flush(replicas) if flush is None else flush.value
+    report = ingest_benchmark.run(
+        _numbers(sizes), pairs, load, replicas, policy, peer_sync, _progress
     )
+    columns = pairs_of_runs.COLUMNS if replicas == 1 else pairs_of_runs.CLUSTER_COLUMNS
+    _finish(report, json, pairs_of_runs.TITLE, columns)
 
 
 @command.command()
@@ -81,13 +97,53 @@ def read(
     json: JsonOption = False,
 ) -> None:
     """Read a whole stream from its start, touching every value once."""
-    _finish(read_benchmark.run(_sizes(sizes), pairs, messages, touch.value, _progress), json)
+    report = read_benchmark.run(_numbers(sizes), pairs, messages, touch.value, _progress)
+    _finish(report, json, pairs_of_runs.TITLE, pairs_of_runs.COLUMNS)
 
 
-def _sizes(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise typer.BadParameter(f"{text!r} is not a comma-separated list of sizes in bytes")
+@command.command()
+def latency(
+    peer: PeerOption = Peer.JETSTREAM,
+    sizes: SizesOption = "128",
+    pairs: PairsOption = 5,
+    replicas: ReplicasOption = "1,3",
+    messages: Annotated[int, typer.Option(min=1, help="Round trips in one run.")] = 5_000,
+    flush: Annotated[
+        FlushOption, typer.Option(help="This server's flush policy.")
+    ] = FlushOption.INTERVAL,
+    peer_sync: PeerSyncOption = "2m",
+    json: JsonOption = False,
+) -> None:
+    """Publish one message at a time and wait for its ack: p50 and p99."""
+    report = latency_benchmark.run(
+        _numbers(sizes), pairs, messages, _numbers(replicas), flush.value, peer_sync, _progress
+    )
+    _finish(report, json, latency_benchmark.TITLE, latency_benchmark.COLUMNS)
+
+
+@command.command()
+def streams(
+    peer: PeerOption = Peer.JETSTREAM,
+    replicas: ReplicasOption = "1,3",
+    created: Annotated[int, typer.Option(min=1, help="Streams whose creation is timed.")] = 1_000,
+    idle: Annotated[int, typer.Option(min=1, help="Streams that then idle.")] = 10_000,
+    peer_idle: Annotated[
+        int, typer.Option(min=0, help="The same at the peer; 0: leave it out.")
+    ] = 1_000,
+    settle: Annotated[float, typer.Option(min=0, help="Seconds of quiet before watching.")] = 10.0,
+    watch: Annotated[float, typer.Option(min=0.1, help="Seconds to watch idle nodes.")] = 20.0,
+    json: JsonOption = False,
+) -> None:
+    """Create streams, then watch what idle ones cost: processor and memory of each node."""
+    plan = streams_benchmark.Plan(min(created, idle), idle, settle, watch)
+    report = streams_benchmark.run(plan, peer_idle, _numbers(replicas), _progress)
+    _finish(report, json, streams_benchmark.TITLE, streams_benchmark.COLUMNS)
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"{text!r} is not a comma-separated list of numbers")
     return [int(part) for part in parts]
 
 
@@ -95,8 +151,11 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _finish(report: Report, as_json: bool) -> None:
-    report.print(as_json)
+def _finish(report: Report, as_json: bool, title: str, columns: Sequence[Column]) -> None:
+    if as_json:
+        report.print_json()
+    else:
+        report.print_table(title, columns)
 
 
 def _terminate(_signal: int, _frame: object) -> None:

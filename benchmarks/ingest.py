@@ -1,55 +1,57 @@
 """Ingest: plain NATS publishes with a reply, acknowledged by this server and by JetStream.
 
 Both sides: the same loader process, one connection, PUB with a reply subject, at most 16,384
-messages unacknowledged; a nats-server of the same binary; a stream of one replica on disk; server
-and data folder fresh for every run. This server adds a hop: its nats-server hands the messages to
-a separate process, while JetStream stores them inside the nats-server.
+messages unacknowledged; nats-servers of the same binary; as many nodes as the stream has replicas;
+nodes and data folders fresh for every run. This server adds a hop: its nats-server hands the
+messages to a separate process, while JetStream stores them inside the nats-server. The load goes to
+our only nats-server, and to the peer's server that leads the stream.
+
+With several replicas every run is measured with one replica as well, under the same flush setting:
+what is left of the rate is the price of replication.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from benchmarks import jetstream_peer, this_server
+from benchmarks.pairs import Pairs, Progress
 from benchmarks.processes import run_json
-from benchmarks.report import Pairs, Report, environment
+from benchmarks.report import Report, environment
 
 
 def run(
     sizes: list[int],
     pairs: int,
     load: list[str],
+    replicas: int,
     flush: this_server.FlushName,
     peer_sync: str,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Report:
     """`load`: what tells the loader when to stop, for example ["--seconds", "4"]."""
 
-    def ours(size: int) -> float:
-        with this_server.this_server(flush) as addresses:
+    def ours(size: int, replicas: int) -> float:
+        with this_server.this_server(flush, replicas) as addresses:
             return _rate(addresses.nats_port, size, load)
 
-    def peer(size: int) -> float:
-        with jetstream_peer.jetstream(peer_sync) as port:
+    def peer(size: int, replicas: int) -> float:
+        with jetstream_peer.jetstream(peer_sync, replicas) as port:
             return _rate(port, size, load)
 
     results = []
     for size in sizes:
+        sides = {"ours": partial(ours, size, replicas), "peer": partial(peer, size, replicas)}
+        if replicas > 1:
+            sides |= {"ours_rf1": partial(ours, size, 1), "peer_rf1": partial(peer, size, 1)}
         measured = Pairs(size)
-        for number in range(pairs):
-            # Whoever goes first alternates too: neither side always meets the tidier machine.
-            sides = [(ours, measured.ours), (peer, measured.peer)]
-            for measure, rates in sides if number % 2 == 0 else reversed(sides):
-                rates.append(measure(size))
-            progress(
-                f"{size} B, pair {number + 1} of {pairs}: "
-                f"ours {measured.ours[-1]:,.0f}/s, peer {measured.peer[-1]:,.0f}/s"
-            )
+        measured.measure(pairs, sides, progress)
         results.append(measured.result())
+    nodes = "one node" if replicas == 1 else f"{replicas} nodes here, {replicas} replicas"
     return Report(
         "ingest",
-        f"this server; {this_server.FLUSH_SETTINGS[flush]}",
-        f"NATS JetStream, file storage; {jetstream_peer.flush_setting(peer_sync)}",
+        f"this server, {nodes}, ack level all; {this_server.FLUSH_SETTINGS[flush]}",
+        f"NATS JetStream, {nodes}, file storage; {jetstream_peer.flush_setting(peer_sync)}",
         results,
         environment(),
     )

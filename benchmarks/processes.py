@@ -59,7 +59,7 @@ def data_folder() -> Iterator[Path]:
 
 @contextmanager
 def server(command: Sequence[str], port: int, folder: Path) -> Iterator[int]:
-    """Run a server until the block ends; entered once `port` accepts connections."""
+    """Run a server until the block ends; its process id, once `port` accepts connections."""
     log = folder / "server.output"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -71,7 +71,7 @@ def server(command: Sequence[str], port: int, folder: Path) -> Iterator[int]:
         except TimeoutError as error:
             tail = log.read_text(errors="replace")[-2000:]
             raise RuntimeError(f"{command[0]} did not start:\n{tail}") from error
-        yield port
+        yield process.pid
     finally:
         _stop(process)
 

@@ -7,11 +7,12 @@ for all pairs of a size; the data is in the page cache on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from benchmarks import jetstream_peer, this_server
+from benchmarks.pairs import Pairs, Progress
 from benchmarks.processes import HOST, run_json
-from benchmarks.report import Pairs, Report, environment
+from benchmarks.report import Report, environment
 
 
 def run(
@@ -19,7 +20,7 @@ def run(
     pairs: int,
     messages: int,
     touch: str,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Report:
     """Read `messages` messages of each size, `pairs` times on either side."""
     results = []
@@ -29,20 +30,11 @@ def run(
             for port in (addresses.nats_port, peer_port):
                 _fill(port, size, messages)
             progress(f"{size} B: {messages:,} messages written to each side")
-            sides = [
-                (_ours(addresses.grpc, messages, touch), measured.ours),
-                (_peer(peer_port, messages), measured.peer),
-            ]
-            for number in range(pairs):
-                for arguments, rates in sides if number % 2 == 0 else reversed(sides):
-                    result = run_json(*arguments)
-                    if result["bytes"] < messages * size:
-                        raise RuntimeError(f"{arguments}: read too little: {result}")
-                    rates.append(result["messages"] / result["seconds"])
-                progress(
-                    f"{size} B, pair {number + 1} of {pairs}: "
-                    f"ours {measured.ours[-1]:,.0f}/s, peer {measured.peer[-1]:,.0f}/s"
-                )
+            sides = {
+                "ours": partial(_rate, _ours(addresses.grpc, messages, touch), messages * size),
+                "peer": partial(_rate, _peer(peer_port, messages), messages * size),
+            }
+            measured.measure(pairs, sides, progress)
         results.append(measured.result())
     return Report(
         "read",
@@ -58,6 +50,13 @@ def run(
 def _fill(port: int, size: int, messages: int) -> None:
     arguments = ["--port", str(port), "--subject", jetstream_peer.SUBJECT, "--size", str(size)]
     run_json("benchmarks.load", *arguments, "--messages", str(messages), "--warm-up", "0")
+
+
+def _rate(arguments: list[str], bytes_min: int) -> float:
+    result = run_json(*arguments)
+    if result["bytes"] < bytes_min:
+        raise RuntimeError(f"{arguments}: read too little: {result}")
+    return float(result["messages"] / result["seconds"])
 
 
 def _ours(grpc: str, messages: int, touch: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a benchmark says at its end: medians, the ratio, and what they were measured on."""
+"""What a benchmark says at its end: medians, ratios, and what they were measured on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import platform
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -19,24 +19,12 @@ from rich.table import Table
 from benchmarks.processes import executable
 
 
-@dataclass
-class Pairs:
-    """Messages per second of both sides at one message size, pair by pair."""
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: its heading, and the text for one result."""
 
-    size: int
-    ours: list[float] = field(default_factory=list)
-    peer: list[float] = field(default_factory=list)
-
-    def result(self) -> dict[str, Any]:
-        """Medians, their ratio, and the runs; rates are whole messages per second."""
-        return {
-            "size": self.size,
-            "ours": round(median(self.ours)),
-            "peer": round(median(self.peer)),
-            "ratio": round(median(self.ours) / median(self.peer), 2),
-            "ours_runs": [round(rate) for rate in self.ours],
-            "peer_runs": [round(rate) for rate in self.peer],
-        }
+    heading: str
+    text: Callable[[dict[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -49,38 +37,33 @@ class Report:
     results: list[dict[str, Any]]
     environment: dict[str, str]
 
-    def print(self, as_json: bool) -> None:
-        if as_json:
-            print(json.dumps(asdict(self)))
-        else:
-            self._print_table(Console())
+    def print_json(self) -> None:
+        print(json.dumps(asdict(self)))
 
-    def _print_table(self, console: Console) -> None:
-        table = Table(title=f"{self.benchmark}: thousands of messages per second, medians")
-        for column in ("size", "ours", "peer", "ratio", "ours: runs", "peer: runs"):
-            table.add_column(column, justify="right", no_wrap=True)
+    def print_table(self, title: str, columns: Sequence[Column]) -> None:
+        console = Console()
+        table = Table(title=f"{self.benchmark}: {title}")
+        for column in columns:
+            table.add_column(column.heading, justify="right", no_wrap=True)
         for result in self.results:
-            table.add_row(
-                f"{result['size']} B",
-                _thousands(result["ours"]),
-                _thousands(result["peer"]),
-                f"{result['ratio']:.2f} ×",
-                _spread(result["ours_runs"]),
-                _spread(result["peer_runs"]),
-            )
+            table.add_row(*(column.text(result) for column in columns))
         console.print(table)
-        console.print(f"ours: {self.ours}", soft_wrap=True, highlight=False)
-        console.print(f"peer: {self.peer}", soft_wrap=True, highlight=False)
+        for line in (f"ours: {self.ours}", f"peer: {self.peer}"):
+            console.print(line, soft_wrap=True, highlight=False)
         for name, value in self.environment.items():
             console.print(f"{name}: {value}", soft_wrap=True, highlight=False)
 
 
-def _spread(runs: list[int]) -> str:
-    return f"{_thousands(min(runs))}–{_thousands(max(runs))}"
+def spread(runs: Sequence[float], text: Callable[[float], str]) -> str:
+    return f"{text(min(runs))}–{text(max(runs))}"
 
 
-def _thousands(rate: int) -> str:
+def thousands(rate: float) -> str:
     return f"{rate / 1000:,.0f}"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f} ×"
 
 
 def environment() -> dict[str, str]:

@@ -1,9 +1,14 @@
-"""This server: `jetstream-server --dev` with its own nats-server, and a stream on SUBJECT."""
+"""This server: one node with a nats-server of its own, or a cluster of nodes beside one.
+
+A cluster is what `scripts/cluster` starts: each node a process, one nats-server beside them, to
+which the load goes and every node subscribes. So a message makes one hop more than in JetStream,
+which stores inside the nats-server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, NamedTuple, TypeAlias
 
 from benchmarks.jetstream_peer import SUBJECT
@@ -16,6 +21,7 @@ from benchmarks.processes import (
     free_port_base,
     server,
 )
+from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, node_name, running
 from jetstream_client import Client
 
 FlushName: TypeAlias = Literal["group", "interval", "none"]
@@ -33,21 +39,52 @@ FLUSH_SETTINGS: dict[FlushName, str] = {
 
 class Addresses(NamedTuple):
     grpc: str
+    """What a client is given: one address, or several with commas."""
     nats_port: int
+    pids: list[int]
+    """Of the nodes, without NATS."""
+
+
+def default_flush(replicas: int) -> FlushName:
+    """What a stream with that many replicas has unless told otherwise."""
+    return "group" if replicas == 1 else "interval"
+
+
+def nodes(count: int) -> AbstractContextManager[Addresses]:
+    """That many nodes without streams, and a nats-server."""
+    return _single_node() if count == 1 else _cluster(count)
 
 
 @contextmanager
-def this_server(flush: FlushName = "group") -> Iterator[Addresses]:
-    """A running server with an empty stream on SUBJECT."""
+def this_server(flush: FlushName = "group", replicas: int = 1) -> Iterator[Addresses]:
+    """As many nodes as replicas, with an empty stream on SUBJECT."""
+    with nodes(replicas) as addresses:
+        with Client(addresses.grpc) as client:
+            client.create_stream(STREAM, subject=SUBJECT, replicas=replicas, flush=flush)
+        yield addresses
+
+
+@contextmanager
+def _single_node() -> Iterator[Addresses]:
     with data_folder() as folder:
         base = free_port_base(PORTS)
         command = [
             executable("jetstream-server"), "--dev", "--data", str(folder / "data"),
             "--port-base", str(base), "--log-level", "warning",
         ]  # fmt: skip
-        with server(command, base, folder):
+        with server(command, base, folder) as pid:
             wait_for_port(HOST, base + 4, START_SECONDS)
-            addresses = Addresses(f"{HOST}:{base}", base + 4)
-            with Client(addresses.grpc) as client:
-                client.create_stream(STREAM, subject=SUBJECT, flush=flush)
-            yield addresses
+            yield Addresses(f"{HOST}:{base}", base + 4, [pid])
+
+
+@contextmanager
+def _cluster(count: int) -> Iterator[Addresses]:
+    with data_folder() as folder:
+        base = free_port_base(PORTS_BETWEEN_NODES * count)
+        with running(folder / "cluster", count, base) as cluster:
+            pids = cluster.pids()
+            yield Addresses(
+                ",".join(cluster.grpc_addresses),
+                base + NATS_PORT,
+                [pids[node_name(node)] for node in cluster.node_ids],
+            )

@@ -131,6 +131,9 @@ class LocalCluster:
 
     def _is_ours(self, pid: int) -> bool:
         """Whether that process still is the one this folder started: ids are used again."""
+        child = self._children.get(pid)
+        if child is not None:
+            return child.poll() is None
         try:
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -200,9 +203,6 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-        child = self._children.pop(pid, None)
-        if child is not None:
-            child.wait()
         return True
 
     def kill_node(self, node: int) -> bool:

@@ -17,7 +17,7 @@ TREE = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> Any:
-    command = [sys.executable, "-m", "benchmarks", *arguments, "--pairs", "1", "--json"]
+    command = [sys.executable, "-m", "benchmarks", *arguments, "--json"]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -25,7 +25,7 @@ def run(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("benchmark", ["ingest", "read"])
 def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str) -> None:
-    report = run(benchmark, "--peer", "jetstream", "--messages", "5000", "--sizes", "16")
+    report = run(benchmark, "--pairs", "1", "--messages", "5000", "--sizes", "16")
     (result,) = report["results"]
     assert result["size"] == 16
     assert result["ours"] > 0
@@ -33,6 +33,32 @@ def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str) -> None:
     assert result["ratio"] == pytest.approx(result["ours"] / result["peer"], abs=0.01)
     assert "flush: group" in report["ours"]
     assert "sync_interval" in report["peer"]
+
+
+def test_ingest_with_replicas_says_what_replication_costs_each_side() -> None:
+    report = run("ingest", "--pairs", "1", "--messages", "5000", "--sizes", "16", "--replicas", "3")
+    (result,) = report["results"]
+    for side in ("ours", "peer"):
+        kept = result[side] / result[f"{side}_rf1"]
+        assert result[f"{side}_over_rf1"] == pytest.approx(kept, abs=0.01)
+    assert "3 replicas" in report["ours"]
+    assert "flush: interval" in report["ours"]
+
+
+def test_latency_is_given_in_percentiles_for_each_number_of_replicas() -> None:
+    report = run("latency", "--pairs", "1", "--messages", "50", "--replicas", "1,3")
+    assert [result["replicas"] for result in report["results"]] == [1, 3]
+    for result in report["results"]:
+        for side in ("ours", "peer"):
+            assert 0 < result[f"{side}_p50_us"] <= result[f"{side}_p99_us"]
+
+
+def test_idle_streams_are_watched_on_every_node() -> None:
+    few = ("--created", "5", "--idle", "10", "--peer-idle", "5")
+    report = run("streams", *few, "--settle", "0.1", "--watch", "0.5")
+    nodes = [(r["side"], r["replicas"], len(r["cpu_percent"])) for r in report["results"]]
+    assert nodes == [("ours", 1, 1), ("peer", 1, 1), ("ours", 3, 3), ("peer", 3, 3)]
+    assert all(min(result["resident_bytes"]) > 0 for result in report["results"])
 
 
 class FakeSocket:

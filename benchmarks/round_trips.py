@@ -1,0 +1,70 @@
+"""The latency load: publish one message, wait for its ack, and so on; every round trip is timed.
+
+One process, one raw socket, identical bytes for every server under test. Prints one JSON object
+with percentiles in microseconds. Run by `benchmarks.latency`.
+
+    python -m benchmarks.round_trips --port 4222 --subject bench.load --size 128 --messages 5000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from typing import Any
+
+from benchmarks.nats_socket import RECEIVE_BYTES, NatsSocket
+
+WARM_UP_MESSAGES = 500
+
+
+def measure(client: NatsSocket, subject: str, size: int, messages: int) -> list[int]:
+    """Nanoseconds of each round trip. Raises RuntimeError for a refused message, TimeoutError."""
+    inbox = "_INBOX.benchmark.trip"
+    payload = random.Random(size).randbytes(size)
+    message = f"PUB {subject} {inbox} {size}\r\n".encode() + payload + b"\r\n"
+    client.subscribe(inbox, 1)
+    sock = client.socket
+    taken = []
+    for _ in range(messages):
+        start = time.perf_counter_ns()
+        sock.sendall(message)
+        answer = sock.recv(RECEIVE_BYTES)
+        while not answer.endswith(b"}\r\n"):
+            if answer.startswith(b"PING"):
+                answer = b""
+                sock.sendall(b"PONG\r\n")
+            answer += sock.recv(RECEIVE_BYTES)
+        taken.append(time.perf_counter_ns() - start)
+        if b'"seq"' not in answer or b'"error"' in answer:
+            raise RuntimeError(f"a message was refused: {answer[-300:]!r}")
+    return taken
+
+
+def percentiles(taken: list[int]) -> dict[str, float]:
+    """In microseconds."""
+    ordered = sorted(taken)
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000
+
+    return {"p50_us": at(0.5), "p99_us": at(0.99), "max_us": ordered[-1] / 1000}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--subject", required=True)
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--messages", type=int, required=True)
+    options = parser.parse_args()
+    with NatsSocket(options.host, options.port) as client:
+        taken = measure(client, options.subject, options.size, WARM_UP_MESSAGES + options.messages)
+    found: dict[str, Any] = {"messages": options.messages}
+    print(json.dumps(found | percentiles(taken[WARM_UP_MESSAGES:])))
+
+
+if __name__ == "__main__":
+    main()
