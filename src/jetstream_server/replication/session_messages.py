@@ -125,6 +125,8 @@ def _decode_reports(_: NodeId, frame: bytes) -> Reports:
     for stream_id, leader_epoch, last_epoch, end, damaged in _REPORT.iter_unpack(
         frame[_HEAD.size :]
     ):
+        if damaged > 1:
+            raise InvalidRequestError("malformed session message")
         report = ReplicaReport(incarnation, last_epoch, end, bool(damaged))
         log_ends.append(LogEnd(StreamId(stream_id), leader_epoch, report))
     return Reports(incarnation, tuple(log_ends))
