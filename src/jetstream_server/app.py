@@ -68,6 +68,8 @@ QUARANTINE_DAYS = 7
 VOTERS_MAX = 5
 RETRY_SECONDS = 0.2
 LEASE_CHECK_SECONDS = 0.1
+SESSION_SECONDS = 10.0
+"""How long a start waits for its first lease; it may serve reads without one."""
 NATS_CONNECT_SECONDS = 10.0
 """How long a start waits for NATS; without it the node serves reads and goes on trying."""
 
@@ -253,6 +255,10 @@ class Server:
         controller = Controller(self._metadata, lambda: self._node_session.log_ends)
         controller.start()
         self._stack.push_async_callback(controller.close)
+        try:
+            await self._node_session.wait_until_held(SESSION_SECONDS)
+        except UnavailableError as error:
+            logger.warning("no_session_yet", reason=error.message)
 
     def _watch_own_registration(self, change: Change) -> None:
         """Two processes with one node id must not both go on."""
@@ -300,6 +306,7 @@ class Server:
             flush_interval_seconds=log.flush_interval_ms / 1000,
             clock_us=_clock_us,
             now_us=_now_us,
+            speaks=self._speaks,
         )
         self._replicas.open(clean=self._was_clean)
         self._metadata.watch(self._replicas.apply)
@@ -439,6 +446,8 @@ class Server:
         if not reasons:
             if not self._connection.is_connected:
                 reasons.append("not connected to NATS")
+            if not self._speaks():
+                reasons.append("no session: the controller does not answer")
             if self._replicas.full_reason:
                 reasons.append(self._replicas.full_reason)
         return reasons

@@ -71,6 +71,7 @@ class Node:
             flush_interval_seconds=self.flush_interval_seconds,
             clock_us=lambda: self.clock_us,
             now_us=lambda: self.clock_us,
+            speaks=lambda: True,
         )
         self.replicas.listener = listener
         self.replicas.open(clean=clean)

@@ -28,7 +28,7 @@ from jetstream_server.replication.replicas import Replicas
 CONFIRM_SECONDS = 5.0
 """A NATS server that takes longer to confirm a subscription is as good as away."""
 DRAIN_SECONDS = 5.0
-_DRAIN_POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 
 logger = structlog.get_logger("jetstream.ingest")
 
@@ -61,7 +61,9 @@ class Ingest:
             replica, self._replicas, self._policy, self._bounds, self._connection.write
         )
         self._streams[replica.stream.id] = ingest
-        if self._wants(ingest) and not self._silenced:
+        if not self._speaks():
+            self._silenced = True  # `check_lease` subscribes once it does.
+        elif self._wants(ingest) and not self._silenced:
             self._subscribe(ingest)
 
     def _wants(self, ingest: StreamIngest) -> bool:
@@ -173,6 +175,7 @@ class Ingest:
         ingest = self._streams.get(stream_id)
         if ingest is None:
             raise StreamNotFoundError("the stream was deleted while it was being created")
+        await self._until_heard()
         try:
             await self._connection.flush(CONFIRM_SECONDS)
         except UnavailableError as error:
@@ -186,6 +189,16 @@ class Ingest:
                 f"{ingest.replica.stream.subject!r}: {ingest.refusal.message}"
             )
 
+    async def _until_heard(self) -> None:
+        """Wait a little for the session: it comes and goes with the controller's."""
+        deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
+        while self._silenced:
+            if asyncio.get_running_loop().time() > deadline:
+                raise UnavailableError(
+                    "the stream exists, but its leader holds no session now; create it again"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
     async def stop(self) -> None:
         """Unsubscribe, store what is on its way, acknowledge what commits, and disconnect."""
         try:
@@ -198,5 +211,5 @@ class Ingest:
             if asyncio.get_running_loop().time() > deadline:
                 logger.warning("acks_pending_at_stop")
                 break
-            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         await self._connection.close()

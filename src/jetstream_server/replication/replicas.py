@@ -110,8 +110,10 @@ class Replicas:
         flush_interval_seconds: float,
         clock_us: Callable[[], int],
         now_us: Callable[[], int],
+        speaks: Callable[[], bool],
     ) -> None:
-        """clock_us: the wall clock, for append timestamps; now_us: the monotonic one."""
+        """clock_us: the wall clock, for append timestamps; now_us: the monotonic one. speaks:
+        whether this node's session lease holds, at this very moment."""
         self._node_id = NodeId(node_id)
         self._registry = registry
         self._disk = disk
@@ -122,6 +124,7 @@ class Replicas:
         self._flush_interval_seconds = flush_interval_seconds
         self._clock_us = clock_us
         self._now_us = now_us
+        self._speaks = speaks
         self._incarnation = NOT_REGISTERED
         self._replicas: dict[StreamId, Replica] = {}
         self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
@@ -191,6 +194,10 @@ class Replicas:
             raise NotLeaderError(
                 f"this node does not lead stream {stream.name!r}; {who}",
                 self.address_of(stream.leader),
+            )
+        if not self._speaks():
+            raise NotLeaderError(
+                f"this node led stream {stream.name!r}, but its session has lapsed; try again"
             )
         return replica
 
