@@ -1,0 +1,248 @@
+"""The controller's slower work: what it decides, and how it goes about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from jetstream_protocol.errors import NotLeaderError, PreconditionFailedError
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.changes import Change
+from jetstream_server.metadata.log import Watcher
+from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.controller import (
+    Controller,
+    ControllerSettings,
+    LogEnds,
+    draining_moves,
+    unclean_elections,
+)
+from jetstream_server.replication.session_messages import LogEnd
+from jetstream_server.replication.unclean import ReplicaReport
+from tests.support.loops import on_loop
+from tests.unit.metadata.cluster import Cluster
+
+QUICK = ControllerSettings(round_seconds=0.01, settle_seconds=0.0)
+
+
+class Metadata:
+    """A metadata log that applies at once; this node is the controller while it has an epoch."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.registry = cluster.registry
+        self.controller_epoch: int | None = cluster.do("claim_controller", node_id=0)["epoch"]
+        self.commands: list[dict[str, Any]] = []
+        self.errors: list[Exception] = []
+        self._watchers: list[Watcher] = []
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    async def propose(self, command: dict[str, Any], *, as_controller: bool) -> dict[str, Any]:
+        assert as_controller
+        if self.controller_epoch is None:
+            raise NotLeaderError("not the controller")
+        self.commands.append(command)
+        if self.errors:
+            raise self.errors.pop(0)
+        fields = dict(command)
+        return self.do(fields.pop("op"), controller_epoch=self.controller_epoch, **fields)
+
+    def do(self, op: str, **fields: Any) -> dict[str, Any]:
+        result = self.cluster.do(op, **fields)
+        changes: list[Change] = self.cluster.changes
+        for change in changes:
+            for watcher in self._watchers:
+                watcher(change)
+        return result
+
+
+def leaders(cluster: Cluster) -> list[int]:
+    """Leaderships of nodes 0, 1, 2."""
+    led = [stream.leader for stream in cluster.registry.streams.values()]
+    return [led.count(NodeId(node_id)) for node_id in range(3)]
+
+
+def lopsided(streams: int = 9) -> Cluster:
+    """Three nodes in sync everywhere, node 2 leading nothing, as after its restart."""
+    cluster = Cluster(nodes=3)
+    made = [cluster.create(f"s{number}", f"s{number}.>") for number in range(streams)]
+    cluster.register(2)
+    for stream in made:
+        cluster.change_isr(stream, (0, 1, 2))
+    assert leaders(cluster)[2] == 0
+    return cluster
+
+
+async def run(metadata: Metadata, until: Callable[[], bool], **options: Any) -> Controller:
+    log_ends: LogEnds = options.pop("log_ends", {})
+    settings = options.pop("settings", QUICK)
+    controller = Controller(
+        cast(RaftMetadataLog, metadata), lambda: log_ends, settings, options.pop("hand_over", None)
+    )
+    controller.start()
+    try:
+        async with asyncio.timeout(5):
+            while not until():  # noqa: ASYNC110  # What is waited for is a list's length.
+                await asyncio.sleep(0.005)
+    finally:
+        await controller.close()
+    return controller
+
+
+@on_loop
+async def test_leaderships_are_evened_out() -> None:
+    cluster = lopsided()
+    metadata = Metadata(cluster)
+    await run(metadata, lambda: leaders(cluster) == [3, 3, 3])
+    assert len(metadata.commands) == 3
+
+
+@on_loop
+async def test_a_stream_that_changed_meanwhile_waits_for_the_next_round() -> None:
+    cluster = lopsided()
+    metadata = Metadata(cluster)
+    metadata.errors = [PreconditionFailedError("it changed")]
+    await run(metadata, lambda: leaders(cluster) == [3, 3, 3])
+    assert len(metadata.commands) == 4
+
+
+@on_loop
+async def test_nothing_is_moved_while_a_node_is_fenced_or_without_the_role() -> None:
+    cluster = lopsided()
+    cluster.register(3)
+    cluster.do("fence_node", node_id=3)
+    metadata = Metadata(cluster)
+    looks = iter(range(20))
+    await run(metadata, lambda: next(looks, None) is None)
+    assert metadata.commands == []
+    cluster.do("unfence_node", node_id=3)
+    metadata.controller_epoch = None
+    looks = iter(range(20))
+    await run(metadata, lambda: next(looks, None) is None)
+    assert metadata.commands == []
+
+
+@on_loop
+async def test_nothing_is_moved_before_the_nodes_have_settled() -> None:
+    cluster = lopsided()
+    metadata = Metadata(cluster)
+    began = asyncio.get_running_loop().time()
+    settings = ControllerSettings(round_seconds=0.01, settle_seconds=0.3)
+    await run(metadata, lambda: leaders(cluster) == [3, 3, 3], settings=settings)
+    assert asyncio.get_running_loop().time() - began >= 0.3
+
+
+@on_loop
+async def test_a_draining_node_is_relieved_at_once_even_while_another_is_fenced() -> None:
+    cluster = Cluster(nodes=4)
+    for number in range(6):
+        cluster.create(f"s{number}", f"s{number}.>")
+    cluster.do("fence_node", node_id=3)
+    metadata = Metadata(cluster)
+    slow = ControllerSettings(round_seconds=60.0, settle_seconds=60.0)
+
+    def relieved() -> bool:
+        if not cluster.registry.nodes[NodeId(1)].draining:
+            metadata.do("drain_node", node_id=1)
+        return leaders(cluster) == [3, 0, 3]
+
+    await run(metadata, relieved, settings=slow)
+
+
+@on_loop
+async def test_a_hand_over_may_be_someone_elses_work() -> None:
+    cluster = lopsided()
+    metadata = Metadata(cluster)
+    asked: list[tuple[StreamId, NodeId]] = []
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        asked.append((stream.id, target))
+        await metadata.propose(
+            {"op": "transfer_leader", "stream_id": stream.id, "leader": target}, as_controller=True
+        )
+
+    await run(metadata, lambda: leaders(cluster) == [3, 3, 3], hand_over=hand_over)
+    assert {target for _, target in asked} == {NodeId(2)}
+
+
+def test_draining_moves_go_to_who_stays_and_spread() -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(6):
+        cluster.create(f"s{number}", f"s{number}.>")
+    cluster.do("drain_node", node_id=0)
+    targets = [target for _, target in draining_moves(cluster.registry, 10)]
+    assert sorted(targets) == [1, 2]
+    assert len(draining_moves(cluster.registry, 1)) == 1
+    cluster.do("drain_node", node_id=1)
+    cluster.do("drain_node", node_id=2)
+    assert draining_moves(cluster.registry, 10) == []
+
+
+def waiting() -> tuple[Cluster, StreamMetadata]:
+    """A stream whose replicas have all lost power and are back: none of them is trusted."""
+    cluster = Cluster(nodes=3)
+    stream = cluster.create(config={"flush": "interval"})
+    for node_id in range(3):
+        cluster.do("fence_node", node_id=node_id)
+    for node_id in range(3):
+        cluster.register(node_id, trusted=False)
+    stream = cluster.now(stream)
+    assert (stream.leader, stream.isr, stream.elr) == (-1, (), ())
+    return cluster, stream
+
+
+def log_ends(cluster: Cluster, stream: StreamMetadata, *ends: int, epoch: int = 0) -> LogEnds:
+    return {
+        NodeId(node_id): {
+            stream.id: LogEnd(
+                stream.id,
+                stream.leader_epoch + epoch,
+                ReplicaReport(cluster.registry.nodes[NodeId(node_id)].incarnation, 0, end, False),
+            )
+        }
+        for node_id, end in enumerate(ends)
+    }
+
+
+def test_the_longest_log_leads_once_all_last_known_replicas_have_reported() -> None:
+    cluster, stream = waiting()
+    all_ends = log_ends(cluster, stream, 5, 9, 11)
+    assert len(stream.last_known) == 2
+    for missing in stream.last_known:
+        some = {node_id: ends for node_id, ends in all_ends.items() if node_id != missing}
+        assert unclean_elections(cluster.registry, some) == []
+    (command,) = unclean_elections(cluster.registry, all_ends)
+    assert (command["stream_id"], command["leader"]) == (stream.id, max(stream.last_known))
+
+
+def test_reports_of_an_earlier_leaderless_time_count_for_nothing() -> None:
+    cluster, stream = waiting()
+    stale = log_ends(cluster, stream, 5, 9, 7, epoch=-1)
+    assert unclean_elections(cluster.registry, stale) == []
+
+
+@on_loop
+async def test_an_unclean_election_is_proposed_and_then_no_more() -> None:
+    cluster, stream = waiting()
+    metadata = Metadata(cluster)
+    metadata.errors = [PreconditionFailedError("not yet")]
+    ends = log_ends(cluster, stream, 5, 9, 7)
+    await run(metadata, lambda: cluster.now(stream).leader != -1, log_ends=ends)
+    assert [command["op"] for command in metadata.commands[:2]] == ["elect_leader"] * 2
+    assert cluster.now(stream).lossy_elections == 1
+    assert unclean_elections(cluster.registry, ends) == []
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_an_even_cluster_has_nothing_to_move(streams: int) -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(streams):
+        cluster.create(f"s{number}", f"s{number}.>")
+    assert draining_moves(cluster.registry, 10) == []
