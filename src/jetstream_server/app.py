@@ -59,6 +59,7 @@ from jetstream_server.replication.following import Following
 from jetstream_server.replication.isr_driver import IsrDriver
 from jetstream_server.replication.log_ends import leaderless_log_ends
 from jetstream_server.replication.node_session import NodeSession
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.run_book import RunBook
 from jetstream_server.replication.trust import judge
@@ -68,6 +69,7 @@ QUARANTINE_DAYS = 7
 VOTERS_MAX = 5
 RETRY_SECONDS = 0.2
 LEASE_CHECK_SECONDS = 0.1
+HAND_OVER_SECONDS = 10.0
 SESSION_SECONDS = 10.0
 """How long a start waits for its first lease; it may serve reads without one."""
 NATS_CONNECT_SECONDS = 10.0
@@ -81,13 +83,13 @@ class StartError(Exception):
     """The node cannot start; the message is one line that says why."""
 
 
-async def serve(config: Config, node: NodeConfig) -> None:
+async def serve(config: Config, node: NodeConfig, *, accept_voters: bool = False) -> None:
     """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = Server(config, node)
+    server = Server(config, node, accept_voters=accept_voters)
     try:
         starting = loop.create_task(server.start())
         if not await _first_of(starting, stopped, server.failed):
@@ -118,12 +120,14 @@ async def _first_of(task: asyncio.Task[None] | None, *events: asyncio.Event) -> 
 class Server:
     """One node: `start`, then `stop`, once each."""
 
-    def __init__(self, config: Config, node: NodeConfig) -> None:
+    def __init__(self, config: Config, node: NodeConfig, *, accept_voters: bool = False) -> None:
+        self._accept_voters = accept_voters
         self._config = config
         self._node = node
         self._stack = AsyncExitStack()
         self._reasons_not_ready: list[str] = ["starting"]
         self._left_clean = False
+        self._registered = False
         self.failed = asyncio.Event()
 
     async def start(self) -> None:
@@ -169,6 +173,7 @@ class Server:
                 node_id=NodeId(self._node.id),
                 voters=_voters(self._config),
                 listen=self._node.raft.listen,
+                accept_voters=self._accept_voters,
                 secret=self._config.credential.encode(),
             ),
             session,
@@ -220,6 +225,7 @@ class Server:
                 "distrusted": list(trust.distrusted),
             }
         )
+        self._registered = True
         self._runs.registered(self._session)
         incarnation = registered["incarnation"]
         identity = NodeIdentity(
@@ -401,7 +407,33 @@ class Server:
     async def stop(self) -> None:
         """Stop in the reverse order of the start; everything acknowledged is on its way to disk."""
         self._reasons_not_ready.append("stopping")
+        if self._registered and not self.failed.is_set() and len(self._config.nodes) > 1:
+            await self._hand_over()
         await self._stack.aclose()
+
+    async def _hand_over(self) -> None:
+        """Drain: other nodes take over what this one leads, as far as they can, then it goes."""
+        changed = asyncio.Event()
+        stop_watching = self._metadata.watch(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self._metadata.propose({"op": "drain_node", "node_id": self._node.id})
+                while any(self._can_hand_over(replica) for replica in self._replicas):
+                    changed.clear()
+                    await changed.wait()
+        except (TimeoutError, JetstreamError) as error:
+            logger.warning("not_handed_over", reason=str(error) or "it took too long")
+        finally:
+            stop_watching()
+
+    def _can_hand_over(self, replica: Replica) -> bool:
+        """Whether this node leads a stream that another live member of its ISR could lead."""
+        nodes = self._metadata.registry.nodes
+        return replica.leadership is not None and any(
+            member != self._node.id and not nodes[member].fenced and not nodes[member].draining
+            for member in replica.stream.isr
+            if member in nodes
+        )
 
     def ready_line(self) -> str:
         """What a person or a script needs to know, on one line."""

@@ -72,6 +72,14 @@ def serve(
     nats: Annotated[
         str | None, typer.Option(help="Use this NATS server instead of an embedded one.")
     ] = None,
+    accept_voters: Annotated[
+        bool,
+        typer.Option(
+            "--accept-voters",
+            help="For one start, on every node, after the voters in the file have changed: see "
+            "docs/operations.md. Can lose metadata.",
+        ),
+    ] = False,
     log_level: Annotated[
         str, typer.Option(help="debug, info, warning or error.", case_sensitive=False)
     ] = "info",
@@ -103,7 +111,7 @@ def serve(
         _fail(str(error), 2)
     try:
         with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
-            runner.run(app.serve(settings, node))
+            runner.run(app.serve(settings, node, accept_voters=accept_voters))
     except app.StartError as error:
         _fail(str(error), 1)
 

@@ -132,3 +132,21 @@ def check_everywhere(cluster: TestCluster, name: str, load: Load) -> None:
     stream = cluster.describe(name).stream
     held = [segments(cluster, node, stream.id) for node in cluster.nodes]
     assert held[0] == held[1] == held[2]
+
+
+def test_a_node_that_is_stopped_hands_its_leaderships_over_first(cluster: TestCluster) -> None:
+    cluster.api(0).create("orders", "orders")
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(500)
+    leader = cluster.describe("orders").stream.leader
+    cluster.stop(leader)
+    assert "not_handed_over" not in cluster.log(leader)
+    others = [node for node in cluster.nodes if node != leader]
+    stream = cluster.describe("orders", others).stream
+    assert stream.leader in others
+    load.wait_for_acks(500)
+    cluster.restart(leader)
+    cluster.wait_for_isr("orders", cluster.nodes)
+    books = load.stop()
+    print(f"acked {len(books.acked)} of {books.sent}, nacked {len(books.nacked)}")
+    check_everywhere(cluster, "orders", load)
