@@ -13,6 +13,7 @@ import signal
 import ssl
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ import uvloop
 
 from jetstream_protocol.errors import (
     JetstreamError,
+    StorageError,
     StreamNotFoundError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.api.cluster import ClusterService
+from jetstream_server.api.hang_up import hang_up
 from jetstream_server.api.http import HttpServer
 from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
+from jetstream_server.api.outstanding import Outstanding
 from jetstream_server.api.peers import Peers
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.server import ApiServer
@@ -37,6 +41,7 @@ from jetstream_server.api.streams import StreamsService
 from jetstream_server.authorization import authorize
 from jetstream_server.config import PORTS, Config, NatsConfig, NodeConfig, split_address
 from jetstream_server.dataplane.server import DataPlaneServer
+from jetstream_server.descriptors import connections_max, raise_limit
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.auth import Credentials
 from jetstream_server.ingest.connection import NatsConnection
@@ -54,6 +59,7 @@ from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.controller import Controller
+from jetstream_server.replication.fetch import Fetches
 from jetstream_server.replication.fetcher import NodeIdentity
 from jetstream_server.replication.following import Following
 from jetstream_server.replication.isr_driver import IsrDriver
@@ -288,12 +294,16 @@ class Server:
 
         After a metadata barrier only: before it, a stream might merely not be known here yet.
         """
-        for stream_id in self._folder.stream_ids():
-            if stream_id not in self._metadata.registry.streams:
-                self._folder.quarantine(stream_id)
-                logger.warning("unknown_stream_set_aside", stream_id=stream_id)
-        for name in self._folder.delete_quarantined(QUARANTINE_DAYS * 86_400_000_000):
-            logger.info("quarantined_stream_deleted", name=name)
+        try:
+            for stream_id in self._folder.stream_ids():
+                if stream_id not in self._metadata.registry.streams:
+                    self._folder.quarantine(stream_id)
+                    logger.warning("unknown_stream_set_aside", stream_id=stream_id)
+            for name in self._folder.delete_quarantined(QUARANTINE_DAYS * 86_400_000_000):
+                logger.info("quarantined_stream_deleted", name=name)
+        except (OSError, StorageError) as error:
+            # Nobody needs those folders: no reason not to serve the others.
+            logger.error("quarantine_failed", reason=str(error))
 
     def _open_replicas(self) -> None:
         self._set_unknown_streams_aside()
@@ -366,13 +376,16 @@ class Server:
 
     async def _start_listeners(self) -> None:
         node = self._node
+        self._fetches = Fetches()
         self._data_plane = DataPlaneServer(
             self._replicas,
+            self._fetches,
             authorize,
             node_id=node.id,
             cluster_id=self._folder.cluster_id,
             secret=self._config.credential.encode(),
             now_us=_now_us,
+            connections_max=connections_max(raise_limit()),
         )
         await self._data_plane.start(*split_address(node.data.listen))
         self._stack.push_async_callback(self._data_plane.close)
@@ -388,7 +401,12 @@ class Server:
                 peers,
                 node.id,
             ),
-            ReadsService(self._replicas, authorize),
+            ReadsService(
+                self._replicas,
+                self._fetches,
+                authorize,
+                Outstanding(partial(hang_up, port=split_address(node.grpc.listen)[1])),
+            ),
             ClusterService(
                 self._metadata,
                 authorize,
@@ -488,6 +506,7 @@ class Server:
         counters = self._connection.counters
         return NodeNumbers(
             data_plane_connections=self._data_plane.connection_count,
+            waiting_fetches=self._fetches.waiting,
             nats_disconnects=counters.disconnects,
             nats_reconnects=counters.reconnects,
             pending_acks=self._bounds.pending_acks,
@@ -507,19 +526,27 @@ class Server:
         """Refuse appends while the disk is below its reserve (design 5, "Disk watermarks")."""
         reserve = self._config.log.disk_reserve_bytes
         while True:
-            free = shutil.disk_usage(self._config.data).free
-            reason = ""
-            if free < reserve:
-                reason = f"the disk has {free} bytes free, below the reserve of {reserve}"
+            reason = _why_full(self._config.data, reserve)
             if bool(reason) != bool(self._replicas.full_reason):
                 logger.log(
                     logging.ERROR if reason else logging.INFO,
                     "disk_full" if reason else "disk_has_room",
-                    free_bytes=free,
+                    reason=reason,
                     reserve_bytes=reserve,
                 )
             self._replicas.full_reason = reason
             await asyncio.sleep(SPACE_CHECK_SECONDS)
+
+
+def _why_full(folder: Path, reserve_bytes: int) -> str:
+    """Why nothing more should be appended below `folder`; "" when there is room."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"the free space of the data folder cannot be told: {error.strerror}"
+    if free < reserve_bytes:
+        return f"the disk has {free} bytes free, below the reserve of {reserve_bytes}"
+    return ""
 
 
 def _clock_us() -> int:

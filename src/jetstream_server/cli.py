@@ -94,6 +94,8 @@ def serve(
 
     A cluster's node:  jetstream-server --config config/cluster.yaml --node-id 0
     """
+    # gRPC's core writes past our logs whatever strangers send it. Before it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jetstream_server import app, logs
     from jetstream_server.config import ConfigurationError, load, own_node
 

@@ -6,6 +6,22 @@ import logging
 import sys
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
+
+
+class _OursToFix(logging.Filter):
+    """Drops what libraries report as errors, with a traceback, although it is only what a stranger
+    sent: bytes that are no HTTP, paths and metadata that are no UTF-8, calls whose caller has left
+    before the answer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.name == "aiohttp.server":
+            return not isinstance(error, HttpProcessingError)
+        if record.name.startswith("grpc."):
+            caller_left = type(error).__name__ == "ExecuteBatchError"  # Of a private module.
+            return not (caller_left or isinstance(error, UnicodeDecodeError))
+        return True
 
 
 class _NamedLogger(structlog.PrintLogger):
@@ -44,8 +60,12 @@ def configure(level: str) -> bool:
     )
     # Libraries log through the standard module; what they warn of belongs into the same stream.
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_OursToFix())
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=renderers)
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     return True

@@ -1,31 +1,73 @@
-"""Turns what a handler raises into a gRPC status, in one place for every RPC.
+"""The guard around every RPC: what comes in is checked, what is raised becomes a status.
 
-A JetstreamError becomes its status of errors.CODES, with the whole `Error` in the trailing
-metadata. Anything else is a bug of ours: logged with its traceback, answered as `internal`.
+A request that is too long for its method, or no protobuf of its type, is `invalid_request`. A
+JetstreamError becomes its status of errors.CODES, with the whole `Error` in the trailing metadata.
+Anything else is a bug of ours: logged with its traceback, answered as `internal`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from grpc import aio
 
-from jetstream_protocol.errors import CODES, InternalError, JetstreamError
+from jetstream_protocol.errors import (
+    CODES,
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+)
+from jetstream_server.refusals import bounded
 
 ERROR_KEY = "jetstream-error-bin"
+REQUEST_BYTES_MAX = 64 * 1024
+"""Of any request but a ListOffsets, which may name tens of thousands of streams: a name and a
+subject are the longest things in it. A method with a limit of its own is in LIMITS."""
+LIMITS = {"/jetstream.v1.Reads/ListOffsets": 4 * 1024 * 1024}
 
 logger = structlog.get_logger("jetstream.api")
 
 _Context = aio.ServicerContext[Any, Any]
+_Deserialize = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Stands for a request that could not be read, until somebody can be told."""
+
+    reason: str
+
+
+def _checked(deserialize: _Deserialize, method: str) -> _Deserialize:
+    bytes_max = LIMITS.get(method, REQUEST_BYTES_MAX)
+
+    def read(data: bytes) -> Any:
+        if len(data) > bytes_max:
+            return _Refused(f"a request of {len(data)} bytes; at most {bytes_max} are allowed")
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Refused("the request cannot be decoded")
+
+    return read
+
+
+def _readable(request: Any) -> Any:
+    if isinstance(request, _Refused):
+        raise InvalidRequestError(request.reason)
+    return request
 
 
 async def _abort(context: _Context, error: JetstreamError) -> NoReturn:
     status = grpc.StatusCode[CODES[type(error)].grpc_status]
-    trailer = ((ERROR_KEY, error.to_proto().SerializeToString()),)
-    await context.abort(status, error.message, trailer)
+    answer = bounded(error)
+    await context.abort(status, answer.message, ((ERROR_KEY, answer.SerializeToString()),))
 
 
 def _unexpected(error: Exception, method: str) -> InternalError:
@@ -34,32 +76,45 @@ def _unexpected(error: Exception, method: str) -> InternalError:
 
 
 class ErrorInterceptor(aio.ServerInterceptor):
-    """Wraps every handler; see the module."""
+    """Wraps every handler, health and reflection included; see the module."""
+
+    def __init__(self) -> None:
+        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or "jetstream" not in method:
-            return handler  # Unknown methods, health and reflection answer for themselves.
-        coders = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
-        if handler.unary_unary is not None:
-            answer = _guarded(handler.unary_unary, method)
-            return grpc.unary_unary_rpc_method_handler(answer, **coders)
-        stream = _guarded_stream(handler.unary_stream, method)
-        return grpc.unary_stream_rpc_method_handler(stream, **coders)
+        known = self._guarded.get(method)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is not None:  # Else unknown: answered as unimplemented, and not remembered.
+            handler = self._guarded[method] = _guarded(handler, method)
+        return handler
 
 
-def _guarded(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable[Any]]:
+def _guarded(handler: Any, method: str) -> Any:
+    coders = {
+        "request_deserializer": _checked(handler.request_deserializer, method),
+        "response_serializer": handler.response_serializer,
+    }
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, method), **coders)
+    if handler.unary_stream is not None:
+        # A handler is either a generator of answers, or writes them by itself.
+        wrap = _stream if inspect.isasyncgenfunction(handler.unary_stream) else _unary
+        return grpc.unary_stream_rpc_method_handler(wrap(handler.unary_stream, method), **coders)
+    assert handler.stream_stream is not None, f"{method} is of a kind no service of ours has"
+    return grpc.stream_stream_rpc_method_handler(_both(handler.stream_stream, method), **coders)
+
+
+def _unary(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable[Any]]:
     async def answer(request: Any, context: _Context) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(_readable(request), context)
         except JetstreamError as error:
             await _abort(context, error)
         except aio.AbortError:
@@ -70,10 +125,10 @@ def _guarded(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable
     return answer
 
 
-def _guarded_stream(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+def _stream(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     async def answers(request: Any, context: _Context) -> AsyncIterator[Any]:
         try:
-            async for answer in behaviour(request, context):
+            async for answer in behaviour(_readable(request), context):
                 yield answer
         except JetstreamError as error:
             await _abort(context, error)
@@ -81,5 +136,17 @@ def _guarded_stream(behaviour: Any, method: str) -> Callable[[Any, _Context], As
             raise
         except Exception as error:  # noqa: BLE001  the supervisor of every RPC
             await _abort(context, _unexpected(error, method))
+
+    return answers
+
+
+def _both(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+    def readable(requests: AsyncIterator[Any]) -> Any:
+        return (_readable(request) async for request in requests)
+
+    async def answers(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
+        guarded = _stream(lambda requests, context: behaviour(readable(requests), context), method)
+        async for answer in guarded(requests, context):
+            yield answer
 
     return answers

@@ -1,9 +1,16 @@
-"""HTTP: `/healthz` (the process runs), `/readyz` (it serves; else why not), `/metrics`."""
+"""HTTP: `/healthz` (the process runs), `/readyz` (it serves; else why not), `/metrics`.
+
+At most CONNECTIONS_MAX connections: beyond, the oldest makes room, so that clients that connect and
+say nothing never keep one out that asks.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable, Iterable
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -12,7 +19,14 @@ from prometheus_client.registry import Collector
 Readiness = Callable[[], list[str]]
 """The reasons why this node should not be sent work; empty: it is ready."""
 
+CONNECTIONS_MAX = 128
+LINE_BYTES_MAX = 8190
+"""Of a request line, and of a header; aiohttp's own default, said here because it is a limit."""
+_BACKLOG = 128
+_BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+logger = structlog.get_logger("jetstream.http")
 
 
 class HttpServer:
@@ -24,18 +38,61 @@ class HttpServer:
         for collector in collectors:
             self._metrics.register(collector)
         self._runner: web.AppRunner | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: dict[asyncio.Transport, None] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Raises OSError when the address cannot be listened on."""
-        application = web.Application(client_max_size=64 * 1024)
+        application = web.Application(client_max_size=_BODY_BYTES_MAX)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=1.0,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+        )
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._runner is not None
+        assert self._runner.server is not None
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+                transport, _ = await loop.connect_accepted_socket(self._runner.server, sock)
+            except OSError as error:
+                # Out of descriptors, or a client that left at once: neither ends the listener.
+                logger.warning("accept_failed", error=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            self._connections[transport] = None
+            if len(self._connections) > CONNECTIONS_MAX:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        """Forget connections that have ended; if that is not enough, end the oldest."""
+        for transport in [each for each in self._connections if each.is_closing()]:
+            del self._connections[transport]
+        while len(self._connections) > CONNECTIONS_MAX:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.abort()
 
     async def stop(self) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -17,6 +17,7 @@ class NodeNumbers:
     """What is not per stream."""
 
     data_plane_connections: int
+    waiting_fetches: int
     nats_disconnects: int
     nats_reconnects: int
     pending_acks: int
@@ -41,6 +42,7 @@ class NodeMetrics(Collector):
             ("log_bytes", "Bytes in all logs", sum(r.log.size_bytes for r in replicas)),
             ("pending_acks", "Acknowledgements that wait for a commit", numbers.pending_acks),
             ("uncommitted_bytes", "Appended and not committed", numbers.uncommitted_bytes),
+            ("waiting_fetches", "Long polls, over both ports", numbers.waiting_fetches),
             ("data_plane_connections", "Open connections", numbers.data_plane_connections),
         ):
             yield GaugeMetricFamily(f"jetstream_{name}", text, value)

@@ -1,35 +1,54 @@
-"""The gRPC listener: our services, health and reflection on one port."""
+"""The gRPC listener: our services, health and reflection on one port.
+
+gRPC's server ends for good when one request drives it into an exception of its own: versions from
+1.84 on do so for a path that is not UTF-8. Here it is replaced by a new one then; calls under way
+are lost, and clients make them again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import structlog
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from jetstream_protocol.generated import api_pb2, api_pb2_grpc
 from jetstream_server.api.cluster import ClusterService
-from jetstream_server.api.errors import ErrorInterceptor
+from jetstream_server.api.errors import LIMITS, ErrorInterceptor
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.streams import StreamsService
 
-REQUEST_BYTES_MAX = 4 * 1024 * 1024  # A ListOffsets call may name tens of thousands of streams.
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 CALLS_MAX = 4096
 """Calls served at once; further ones are told RESOURCE_EXHAUSTED. A long poll is a call."""
+METADATA_BYTES_MAX = 16 * 1024
+HANDSHAKE_MS_MAX = 10_000
+"""A client that has not greeted by then holds a descriptor for nothing."""
+IDLE_MS_MAX = 300_000
+"""Of a connection without a call; its client connects again when it has one."""
 _STOP_SECONDS = 1.0
+_RESTART_SECONDS = 0.1
 
 _OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+    ("grpc.max_receive_message_length", max(LIMITS.values())),
     ("grpc.max_send_message_length", RESPONSE_BYTES_MAX),
-    ("grpc.max_metadata_size", 16 * 1024),
+    # Above the first, some requests are refused; above the second, all.
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     # A second server on the same port must fail to start, not share it.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
 _SERVICES = ("Streams", "Reads", "Cluster")
+
+logger = structlog.get_logger("jetstream.api")
 
 
 class ApiServer:
@@ -40,32 +59,71 @@ class ApiServer:
     ) -> None:
         self._services = (streams, reads, cluster)
         self._health = health.aio.HealthServicer()
+        self._guard = ErrorInterceptor()
         self._server: aio.Server | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def start(self, address: str) -> None:
         """Raises OSError when the address cannot be listened on."""
+        self._server = await self._listen(address)
+        for name in ("", *_service_names()):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise(address))
+
+    async def _listen(self, address: str) -> aio.Server:
         server = aio.server(
-            options=_OPTIONS, interceptors=[ErrorInterceptor()], maximum_concurrent_rpcs=CALLS_MAX
+            options=_OPTIONS, interceptors=[self._guard], maximum_concurrent_rpcs=CALLS_MAX
         )
         streams, reads, cluster = self._services
         api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
         api_pb2_grpc.add_ReadsServicer_to_server(reads, server)
         api_pb2_grpc.add_ClusterServicer_to_server(cluster, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = [api_pb2.DESCRIPTOR.services_by_name[name].full_name for name in _SERVICES]
         reflection.enable_server_reflection(
-            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+            [*_service_names(), health.SERVICE_NAME, reflection.SERVICE_NAME], server
         )
         try:
             server.add_insecure_port(address)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}") from error
         await server.start()
-        self._server = server
-        for name in ("", *names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return server
+
+    async def _supervise(self, address: str) -> None:
+        """Replace a server that ended by itself."""
+        while True:
+            assert self._server is not None
+            reason = "it ended"
+            try:
+                await self._server.wait_for_termination()
+            except Exception as error:  # noqa: BLE001  whatever drove it out, another one serves
+                reason = f"{type(error).__name__}: {error}"
+            while not self._stopping:
+                logger.warning("grpc_server_replaced", reason=reason)
+                try:
+                    self._server = await self._listen(address)
+                    break
+                except OSError as error:
+                    reason = str(error)
+                    await asyncio.sleep(_RESTART_SECONDS)
+            if self._stopping:
+                await self._server.stop(None)
+                return
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._health.enter_graceful_shutdown()
-            await self._server.stop(_STOP_SECONDS)
+        if self._supervisor is None or self._server is None:
+            return
+        self._stopping = True
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                # It waits for every watcher to take the news; one that reads nothing never does.
+                await self._health.enter_graceful_shutdown()
+        except TimeoutError:
+            pass
+        await self._server.stop(_STOP_SECONDS)
+        await self._supervisor
+
+
+def _service_names() -> list[str]:
+    return [api_pb2.DESCRIPTOR.services_by_name[name].full_name for name in _SERVICES]

@@ -16,14 +16,17 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StorageError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.refusals import bounded
 from jetstream_server.replication.frame_socket import FrameSocket
 
 PENDING_MAX = 64
 HELLO_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""How soon a client is missed that leaves with as many long polls as it may have."""
 NONCE_BYTES = 32
 
 logger = structlog.get_logger("jetstream.dataplane")
@@ -82,7 +85,7 @@ class Connection:
 
     async def _serve_requests(self) -> None:
         while True:
-            await self._slots.acquire()
+            await self._slot()
             prefix = await self._socket.read_prefix()
             if prefix.tail_length:
                 raise InvalidRequestError("a request with a tail")
@@ -96,18 +99,48 @@ class Connection:
             self._tasks.add(task)
             task.add_done_callback(self._served)
 
+    async def _slot(self) -> None:
+        """Wait until another request may be served. Raises EOFError when the client leaves."""
+        while True:
+            try:
+                async with asyncio.timeout(None if not self._slots.locked() else LOOK_SECONDS):
+                    await self._slots.acquire()
+                return
+            except TimeoutError:
+                # Nothing is read meanwhile, so nobody else would notice.
+                if self._socket.peer_has_left:
+                    raise EOFError from None
+
     def _served(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._slots.release()
-        if not task.cancelled() and task.exception() is not None:
-            # Its frame may be half sent, so no other can follow. Closing wakes the reader.
-            self._socket.shut_down()
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, OSError | EOFError):
+            if not isinstance(error, ConnectionError | TimeoutError):
+                logger.warning("answer_cut_off", reason=str(error))
+        else:
+            logger.error("request_failed", method="data plane", exc_info=error)
+        # Its frame may be half sent, so no other can follow. Closing wakes the reader.
+        self._socket.shut_down()
 
     async def _serve(self, correlation: int, request: pb.DataFetchRequest) -> None:
         try:
-            response, found = await self._fetch(request)
+            try:
+                await self._answer(correlation, request)
+            except StorageError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                # Deleted while the answer waited for its turn: asking again tells why.
+                await self._answer(correlation, request)
         except JetstreamError as error:
-            response, found = pb.DataFetchResponse(error=error.to_proto()), None
+            refusal = pb.DataFetchResponse(error=bounded(error))
+            async with self._sending:
+                await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
+
+    async def _answer(self, correlation: int, request: pb.DataFetchRequest) -> None:
+        response, found = await self._fetch(request)
         slices = [] if found is None else [found]
         async with self._sending:
             await self._socket.send_slices(Kind.FETCH_REPLY, correlation, response, slices)

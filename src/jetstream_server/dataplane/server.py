@@ -16,12 +16,12 @@ from jetstream_server.dataplane.connection import Connection
 from jetstream_server.dataplane.replica_session import ReplicaSession
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication import credential
-from jetstream_server.replication.fetch import FetchPosition, fetch
+from jetstream_server.replication.fetch import Fetches, FetchPosition
 from jetstream_server.replication.frame_socket import FrameSocket
 from jetstream_server.replication.replicas import Replicas
 
 CONNECTIONS_MAX = 4096
-"""Beyond it new clients are closed at once; descriptors are needed for the log as well."""
+"""Beyond it new clients are closed at once. Each may hold 64 KiB of an unfinished frame."""
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
@@ -33,15 +33,19 @@ class DataPlaneServer:
     def __init__(
         self,
         replicas: Replicas,
+        fetches: Fetches,
         authorize: Authorize,
         *,
         node_id: int,
         cluster_id: str,
         secret: bytes,
         now_us: Callable[[], int],
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """secret: the cluster's credential, which followers must know."""
         self._replicas = replicas
+        self._fetches = fetches
+        self._connections_max = connections_max
         self._authorize = authorize
         self._secret = secret
         self._now_us = now_us
@@ -71,8 +75,8 @@ class DataPlaneServer:
                 logger.warning("accept_failed", error=str(error))
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._connections) >= CONNECTIONS_MAX:
-                logger.warning("too_many_connections", connections_max=CONNECTIONS_MAX)
+            if len(self._connections) >= self._connections_max:
+                logger.warning("too_many_connections", connections_max=self._connections_max)
                 sock.close()
                 continue
             connection = Connection(sock, self._hello, self._fetch, self._replicate)
@@ -98,7 +102,7 @@ class DataPlaneServer:
             bytes_min=request.bytes_min,
             wait_ms_max=request.wait_ms_max,
         )
-        found = await fetch(replica, position)
+        found = await self._fetches.fetch(replica, position)
         response = pb.DataFetchResponse(
             stream_id=replica.stream.id,
             log_start_offset=replica.log.log_start_offset,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.replica import Replica
 
 BYTES_MAX_DEFAULT = 1024 * 1024
 BYTES_MAX_LIMIT = 64 * 1024 * 1024  # One answer; also the largest batch there can be.
 WAIT_MS_LIMIT = 300_000  # A reader that waits longer asks again; a vanished one is forgotten.
+WAITING_MAX = 16_384
+"""Long polls of this node at a time, over both ports. Each costs about 8 KB; without a bound, one
+connection with 64 of them after another would take all memory there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +54,42 @@ class FetchPosition:
         )
 
 
-async def fetch(replica: Replica, position: FetchPosition) -> LogSlice | None:
-    """Committed batches at `position`, waiting as long as it allows; None: nothing came.
+class Fetches:
+    """All reads of this node that may wait. `waiting`: how many do, now."""
 
-    Raises what `Replica.read` raises, at once or when the state changes during the wait.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + position.wait_ms_max / 1000
-    while True:
-        found = replica.read(position.offset, position.bytes_max, position.last_epoch)
-        if found is not None and _is_enough(found, position, replica):
-            return found
-        remaining = deadline - loop.time()
-        if remaining <= 0 or not await _more_committed(replica, remaining):
-            return found
+    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+        self.waiting = 0
+        self._waiting_max = waiting_max
+
+    async def fetch(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
+        """Committed batches at `position`, waiting as long as it allows; None: nothing came.
+
+        Raises what `Replica.read` raises, at once or when the state changes during the wait;
+        UnavailableError when too many wait already.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + position.wait_ms_max / 1000
+        while True:
+            found = replica.read(position.offset, position.bytes_max, position.last_epoch)
+            if found is not None and _is_enough(found, position, replica):
+                return found
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                return found
+            if self.waiting >= self._waiting_max:
+                if found is not None:
+                    return found
+                raise UnavailableError(f"{self.waiting} fetches wait for records already")
+            if not await self._more_committed(replica, remaining):
+                return found
+
+    async def _more_committed(self, replica: Replica, seconds: float) -> bool:
+        """Wait for a rise of the high watermark or the end of the replica; False: neither."""
+        self.waiting += 1
+        try:
+            return await _woken(replica, seconds)
+        finally:
+            self.waiting -= 1
 
 
 def _is_enough(found: LogSlice, position: FetchPosition, replica: Replica) -> bool:
@@ -72,8 +97,7 @@ def _is_enough(found: LogSlice, position: FetchPosition, replica: Replica) -> bo
     return found.length >= position.bytes_min or found.next_offset < replica.high_watermark
 
 
-async def _more_committed(replica: Replica, seconds: float) -> bool:
-    """Wait for a rise of the high watermark or the end of the replica; False: neither came."""
+async def _woken(replica: Replica, seconds: float) -> bool:
     woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:

@@ -4,14 +4,17 @@ uvloop has no sendfile, so the socket is ours: heads are written with MSG_MORE, 
 page cache to the socket by `os.sendfile`, at most TURN_BYTES before other connections get a turn.
 
 One task may read and one may write at a time. Errors: EOFError when the peer has left,
-InvalidRequestError for what is no frame, TimeoutError when the peer takes no byte for
-STALL_SECONDS, OSError for the rest; after any of them the connection is of no use.
+InvalidRequestError for what is no frame, TimeoutError when the peer takes no byte, or has not sent
+the rest of a frame it began, for STALL_SECONDS, OSError for the rest; after any of them the
+connection is of no use. A StorageError comes before the first byte of an answer: another one may
+be sent instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Sequence
 from typing import TypeVar
@@ -22,6 +25,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind, Prefix
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import storage_error
 from jetstream_server.replication.residency import make_resident
 
 TURN_BYTES = 1024 * 1024
@@ -52,18 +56,36 @@ class FrameSocket:
         except OSError:
             pass  # It has ended already.
 
+    @property
+    def peer_has_left(self) -> bool:
+        """Whether the peer has closed its end, however much of what it sent is still unread."""
+        events = select.poll()
+        events.register(self._sock.fileno(), select.POLLRDHUP)
+        return bool(events.poll(0))
+
     # Reading.
 
     async def read_prefix(self) -> Prefix:
         """The next frame's prefix; its head and tail must be read next."""
-        data = await self.read_exactly(frames.PREFIX_BYTES)
+        if not self._received:
+            # The peer may be silent for as long as it likes between two frames, not within one.
+            self._received += await self._receive()
+        async with asyncio.timeout(STALL_SECONDS):
+            data = await self.read_exactly(frames.PREFIX_BYTES)
         return frames.decode_prefix(data, self._frame_bytes_max)
+
+    async def _receive(self) -> bytes:
+        chunk: bytes = await self._loop.sock_recv(self._sock, _READ_BYTES)
+        if not chunk:
+            raise EOFError
+        return chunk
 
     async def read_head(self, prefix: Prefix, kind: Kind, cls: type[Head]) -> Head:
         """The head that belongs to `prefix`, which must be of that kind."""
         if prefix.kind != kind:
             raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
-        data = await self.read_exactly(prefix.head_length)
+        async with asyncio.timeout(STALL_SECONDS):
+            data = await self.read_exactly(prefix.head_length)
         try:
             return cls.FromString(bytes(data))
         except DecodeError as error:
@@ -87,9 +109,7 @@ class FrameSocket:
                 await self._fill(view[count - missing :])
             return data
         while len(data) < count:
-            chunk = await self._loop.sock_recv(self._sock, _READ_BYTES)
-            if not chunk:
-                raise EOFError
+            chunk = await self._receive()
             missing = count - len(data)
             data += chunk[:missing]
             self._received += chunk[missing:]
@@ -111,15 +131,17 @@ class FrameSocket:
     async def send_slices(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
     ) -> None:
-        """Send a frame whose tail is the slices, back to back, straight from their files."""
+        """Send a frame whose tail is the slices, back to back, straight from their files.
+
+        Raises StorageError, and has sent nothing, when one of them cannot be read.
+        """
         length = sum(slice_.length for slice_ in slices)
         data = frames.encode(kind, correlation, head.SerializeToString(), length)
         # Descriptors of its own: a segment may be deleted, or fall out of a cache, meanwhile.
         opened: list[int] = []
         try:
             for slice_ in slices:
-                opened.append(os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC))
-                await make_resident(opened[-1], slice_.position, slice_.length)
+                opened.append(await _open(slice_))
             await self._write(data, socket.MSG_MORE if slices else 0)
             for fd, slice_ in zip(opened, slices, strict=True):
                 await self._send_file(fd, slice_.position, slice_.length)
@@ -137,21 +159,20 @@ class FrameSocket:
 
     async def _send_file(self, fd: int, position: int, length: int) -> None:
         end = position + length
-        turn = TURN_BYTES
         while position < end:
-            try:
-                sent = os.sendfile(self._sock.fileno(), fd, position, min(end - position, turn))
-            except BlockingIOError:
-                await self._writable()
-                turn = TURN_BYTES
-                continue
-            if sent == 0:
-                raise EOFError("the segment was truncated while it was sent")
-            position += sent
-            turn -= sent
-            if turn == 0:
-                await asyncio.sleep(0)
-                turn = TURN_BYTES
+            # Again before each turn: while a slow peer took the last one, this may have gone cold.
+            turn_end = min(position + TURN_BYTES, end)
+            await make_resident(fd, position, turn_end - position)
+            while position < turn_end:
+                try:
+                    sent = os.sendfile(self._sock.fileno(), fd, position, turn_end - position)
+                except BlockingIOError:
+                    await self._writable()
+                    continue
+                if sent == 0:
+                    raise EOFError("the segment was truncated while it was sent")
+                position += sent
+            await asyncio.sleep(0)
 
     async def _writable(self) -> None:
         writable: asyncio.Future[None] = self._loop.create_future()
@@ -166,3 +187,17 @@ class FrameSocket:
                 await writable
         finally:
             self._loop.remove_writer(self._sock.fileno())
+
+
+async def _open(slice_: LogSlice) -> int:
+    """A descriptor for the slice's file, the beginning of the slice in the page cache."""
+    try:
+        fd = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as error:
+        raise storage_error(error, f"reading {slice_.path}") from error
+    return fd

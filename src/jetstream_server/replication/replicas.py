@@ -264,8 +264,9 @@ class Replicas:
             log = CommitLog.open(self._disk, directory, self._config, clean=clean)
         except StorageError as error:
             unreadable_reason = error.message
-            nothing = Recovered(offline_reason=unreadable_reason)
-            log = CommitLog(self._disk, directory, self._config, nothing)
+            # Not as recovered damage, which a replica may drop: what is there is not known.
+            log = CommitLog(self._disk, directory, self._config, Recovered())
+            log.set_offline(unreadable_reason)
         latest_epoch = log.epochs.latest_epoch
         is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
         if is_newer and not log.offline_reason:

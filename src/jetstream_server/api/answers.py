@@ -1,0 +1,92 @@
+"""The answers of the `Reads` service: the bytes of a slice, or the records in it.
+
+Whoever reads much reads from the data plane, where an answer costs no memory (outstanding.py).
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+from jetstream_protocol import batch as batches
+from jetstream_protocol.errors import StorageError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import storage_error
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.residency import make_resident
+
+DECODED_RECORDS_MAX = 10_000
+"""In one decoded answer: some 30 ms of the event loop."""
+
+
+async def answer(
+    replica: Replica, found: LogSlice | None, offset: int, *, decode: bool
+) -> pb.FetchResponse:
+    """What a fetch of `offset` found.
+
+    Raises StorageError, CorruptBatchError, StreamNotFoundError when it was deleted meanwhile.
+    """
+    response = pb.FetchResponse(
+        stream_id=replica.stream.id,
+        log_start_offset=replica.log.log_start_offset,
+        high_watermark=replica.high_watermark,
+        leader_epoch=replica.stream.leader_epoch,
+    )
+    if found is not None:
+        try:
+            data = await _read(found)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                replica.check_readable()  # Deleted meanwhile, most likely.
+            raise
+        if decode:
+            response.messages.extend(_messages(data, offset, found.path))
+        else:
+            response.batches = data
+    return response
+
+
+def next_offset(response: pb.FetchResponse, found: LogSlice) -> int:
+    """Where a reader of this answer goes on: a decoded one may end within what was found."""
+    return response.messages[-1].offset + 1 if response.messages else found.next_offset
+
+
+async def _read(found: LogSlice) -> bytes:
+    """The bytes of a slice, without blocking the loop on a cold disk."""
+    try:
+        fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            await make_resident(fd, found.position, found.length)
+            return os.pread(fd, found.length, found.position)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise storage_error(error, f"reading {found.path}") from error
+
+
+def _messages(data: bytes, offset: int, path: str) -> list[pb.Message]:
+    """The records of whole batches from `offset` on, at most DECODED_RECORDS_MAX."""
+    messages: list[pb.Message] = []
+    for batch in batches.iterate(data, file=path):
+        rows = zip(
+            batch.offsets(),
+            batch.timestamps(),
+            batch.subjects(),
+            batch.keys(),
+            batch.values(),
+            batch.header_blocks(),
+            strict=True,
+        )
+        room = DECODED_RECORDS_MAX - len(messages)
+        wanted = (row for row in rows if row[0] >= offset)
+        messages += [
+            pb.Message(
+                offset=at, timestamp_us=time, subject=subject, key=key, value=value,
+                header_block=block,
+            )
+            for at, time, subject, key, value, block in islice(wanted, room)
+        ]  # fmt: skip
+        if len(messages) == DECODED_RECORDS_MAX:
+            break
+    return messages

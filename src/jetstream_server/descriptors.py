@@ -1,0 +1,31 @@
+"""File descriptors: as many as the system allows, and how many of them connections may take.
+
+The usual soft limit of 1,024 is from another age; a process may raise it to the hard limit by
+itself. What is left for connections is what the log and the rest of the process do not need: a log
+that cannot open its file is worse than a client that cannot connect.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from jetstream_server.dataplane.server import CONNECTIONS_MAX
+from jetstream_server.log.disk import DESCRIPTORS_MAX
+
+RESERVED = DESCRIPTORS_MAX + 256
+"""The log's files; gRPC, HTTP, NATS, the other nodes, and what Python itself holds."""
+_PER_CONNECTION = 2  # Its socket, and the segment it is being sent.
+
+
+def raise_limit() -> int:
+    """Raise this process's limit as far as it may go; returns it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def connections_max(limit: int) -> int:
+    """Data-plane connections to accept when `limit` descriptors may be open."""
+    if limit == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return min(CONNECTIONS_MAX, max((limit - RESERVED) // _PER_CONNECTION, 1))
