@@ -43,7 +43,7 @@ class Members:
         self.running: list[RaftMetadataLog] = []
         self.failures: list[str] = []
         self._directory = directory
-        self._runs = 0
+        self.runs = 0
 
     def config(self, node_id: int, **changes: Any) -> MemberConfig:
         config = MemberConfig(
@@ -56,9 +56,9 @@ class Members:
         return replace(config, **changes)
 
     async def start(self, node_id: int, **changes: Any) -> RaftMetadataLog:
-        self._runs += 1
+        self.runs += 1
         log = RaftMetadataLog(
-            self.config(node_id, **changes), f"run-{self._runs}", self.failures.append
+            self.config(node_id, **changes), f"run-{self.runs}", self.failures.append
         )
         self.running.append(log)
         await log.start()

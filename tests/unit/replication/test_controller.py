@@ -88,9 +88,12 @@ async def run(metadata: Metadata, until: Callable[[], bool], **options: Any) -> 
     )
     controller.start()
     try:
-        async with asyncio.timeout(5):
-            while not until():  # noqa: ASYNC110  # What is waited for is a list's length.
-                await asyncio.sleep(0.005)
+        for _ in range(1000):
+            if until():
+                break
+            await asyncio.sleep(0.005)
+        else:
+            raise AssertionError("it did not come to that")
     finally:
         await controller.close()
     return controller

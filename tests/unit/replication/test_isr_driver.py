@@ -1,0 +1,141 @@
+"""ISR changes on their way to the metadata group: one at a time, and again under the first id."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import pytest
+
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    InvalidRequestError,
+    JetstreamError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.metadata.proposal import Proposal
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.isr import IsrChange, Outcome
+from jetstream_server.replication.isr_driver import IsrDriver
+from jetstream_server.replication.replica import Replica
+from tests.support.loops import on_loop
+from tests.unit.metadata.cluster import Cluster
+
+CHANGE = IsrChange(StreamId(1), NodeId(0), 0, 0, (NodeId(0),), (5,))
+
+
+class FakeReplica:
+    """A leadership that wants what the test says."""
+
+    def __init__(self) -> None:
+        self.stream: StreamMetadata = Cluster(nodes=3).create()
+        self.leadership: object | None = object()
+        self.high_watermark = 0
+        self.log = cast(Any, type("Log", (), {"log_end_offset": 1}))
+        self.wanted: IsrChange | None = CHANGE
+        self.settled: list[tuple[IsrChange, Outcome]] = []
+
+    def tick(self, _: int) -> None: ...
+
+    def propose(self, _: int) -> IsrChange | None:
+        return self.wanted
+
+    def settle(self, change: IsrChange, outcome: Outcome, _: int) -> None:
+        self.settled.append((change, outcome))
+        self.wanted = change if outcome is Outcome.UNKNOWN else None
+
+
+class FakeMetadata:
+    """Numbers proposals, and answers as told: an error, or an applied result."""
+
+    def __init__(self, *answers: JetstreamError | dict[str, Any]) -> None:
+        self.answers = list(answers)
+        self.texts: list[str] = []
+        self.numbered = 0
+
+    def prepare(self, command: dict[str, Any]) -> Proposal:
+        return Proposal(command, self._submit)
+
+    async def _submit(self, proposal: Proposal, _: float) -> str:
+        if not proposal.text:
+            proposal.number(9, self.numbered)
+            self.numbered += 1
+        self.texts.append(proposal.text)
+        answer = self.answers.pop(0)
+        if isinstance(answer, JetstreamError):
+            raise answer
+        return json.dumps(answer)
+
+
+def failed(error: JetstreamError) -> dict[str, Any]:
+    """A refusal that was applied."""
+    return {"revision": 1, "error": {"code": error.code, "message": error.message}}
+
+
+async def drive(replica: FakeReplica, metadata: FakeMetadata) -> None:
+    driver = IsrDriver(cast(MetadataLog, metadata), now_us=lambda: 0)
+    driver.role_changed(cast(Replica, replica))
+    driver.start()
+    try:
+        for _ in range(500):
+            if not metadata.answers and len(replica.settled) == len(metadata.texts):
+                break
+            await asyncio.sleep(0.01)
+    finally:
+        await driver.close()
+
+
+@on_loop
+async def test_a_change_of_unknown_outcome_is_the_same_command_again() -> None:
+    replica = FakeReplica()
+    unknown = UnknownOutcomeError("no answer")
+    metadata = FakeMetadata(unknown, UnavailableError("no leader"), {"revision": 3})
+    await drive(replica, metadata)
+    assert len(metadata.texts) == 3
+    assert len(set(metadata.texts)) == 1
+    outcomes = [outcome for _, outcome in replica.settled]
+    assert outcomes == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.ACCEPTED]
+
+
+@on_loop
+async def test_another_change_is_another_command() -> None:
+    replica = FakeReplica()
+    metadata = FakeMetadata(failed(PreconditionFailedError("stale")))
+    await drive(replica, metadata)
+    replica.wanted = IsrChange(StreamId(1), NodeId(0), 0, 1, (NodeId(0),), (5,))
+    metadata.answers.append({"revision": 4})
+    await drive(replica, metadata)
+    assert metadata.numbered == 2
+
+
+@on_loop
+async def test_a_change_that_can_take_effect_no_more_is_reverted() -> None:
+    replica = FakeReplica()
+    metadata = FakeMetadata(UnknownOutcomeError("lost"), failed(UnknownOutcomeError("too old")))
+    await drive(replica, metadata)
+    assert replica.settled[-1] == (CHANGE, Outcome.INELIGIBLE)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (InvalidRequestError("not alive"), Outcome.INELIGIBLE),
+        (PreconditionFailedError("stream epoch"), Outcome.STALE),
+        (FencedEpochError("leader epoch"), Outcome.STALE),
+        (StreamNotFoundError("deleted"), Outcome.STALE),
+    ],
+)
+def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcome: Outcome) -> None:
+    @on_loop
+    async def scenario() -> None:
+        replica = FakeReplica()
+        await drive(replica, FakeMetadata(failed(error)))
+        assert replica.settled == [(CHANGE, outcome)]
+
+    scenario()

@@ -1,0 +1,151 @@
+"""A session as the server sees it: the lease as of now, and being told when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.passenger import Passenger
+from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.replication.lease import SessionSettings
+from jetstream_server.replication.node_session import NodeSession, session_clock_us
+from jetstream_server.replication.session_driver import SessionDriver
+from jetstream_server.replication.session_messages import Grant, LogEnd, encode
+from jetstream_server.replication.unclean import ReplicaReport
+from tests.support.loops import on_loop
+
+from .session_fabric import FakeCarrier
+
+SHORT = SessionSettings(
+    timeout_us=150_000, heartbeat_us=30_000, lease_us=100_000, authority_us=50_000
+)
+
+
+class Server:
+    """A metadata log that is only carried on; the test grants."""
+
+    def __init__(self, *, is_alone: bool = False) -> None:
+        self.is_alone = is_alone
+        self.incarnation: int | None = 7
+        self.seen_revision = 0
+        self.leader = NodeId(1)
+        self.passenger: Passenger | None = None
+        self.carrier = FakeCarrier(0, (0, 1, 2))
+        self.carrier.term, self.carrier.leader = 1, NodeId(1)
+
+    def carry(self, passenger: Passenger) -> None:
+        self.passenger = passenger
+
+    def session(self) -> NodeSession:
+        return NodeSession(cast(RaftMetadataLog, self), SHORT)
+
+    def grant(self) -> None:
+        driver = cast(SessionDriver, self.passenger)
+        driver.turn(self.carrier)
+        driver.received(self.carrier, NodeId(1), encode(Grant(7, driver._sent_at_us)))
+
+
+@on_loop
+async def test_it_is_told_once_of_each_change_and_as_of_now_in_between() -> None:
+    server = Server()
+    session = server.session()
+    told: list[str] = []
+    session.on_lost, session.on_regained = lambda: told.append("lost"), lambda: told.append("held")
+    session.start()
+    assert (session.lease_holds(), told) == (False, [])
+    server.grant()
+    assert session.lease_holds()
+    await session.wait_until_held(1)
+    for _ in range(6):
+        await asyncio.sleep(0.03)
+        server.grant()
+    assert told == ["held"]
+    await asyncio.sleep(0.15)
+    assert not session.lease_holds()
+    assert told == ["held", "lost"]
+    server.grant()
+    await session.wait_until_held(1)
+    assert told == ["held", "lost", "held"]
+    await session.close()
+
+
+@on_loop
+async def test_a_lease_that_lapsed_while_the_loop_was_busy_does_not_hold_before_it_is_told() -> (
+    None
+):
+    server = Server()
+    session = server.session()
+    session.start()
+    server.grant()
+    await session.wait_until_held(1)
+    until = session_clock_us() + SHORT.lease_us + 10_000
+    while session_clock_us() < until:
+        pass  # The loop runs nothing else.
+    assert not session.lease_holds()
+    await session.close()
+
+
+@on_loop
+async def test_waiting_for_a_lease_ends_in_time() -> None:
+    session = Server().session()
+    session.start()
+    with pytest.raises(UnavailableError, match="has not granted"):
+        await session.wait_until_held(0.05)
+    await session.close()
+
+
+@on_loop
+async def test_a_group_of_one_holds_its_lease_from_the_start() -> None:
+    server = Server(is_alone=True)
+    session = server.session()
+    told = SimpleNamespace(held=0)
+
+    def held() -> None:
+        told.held += 1
+
+    session.on_regained = held
+    assert session.lease_holds()
+    session.start()
+    assert told.held == 1
+    await session.wait_until_held(0)
+    await session.close()
+
+
+@on_loop
+async def test_log_ends_are_looked_for_when_the_metadata_changed() -> None:
+    server = Server()
+    session = server.session()
+    driver = cast(SessionDriver, server.passenger)
+    ends: list[tuple[LogEnd, ...]] = [()]
+    looks = SimpleNamespace(count=0)
+
+    def look() -> tuple[LogEnd, ...]:
+        looks.count += 1
+        return ends[0]
+
+    session.start(look)
+    await asyncio.sleep(0.7)
+    assert looks.count == 1
+    ends[0] = (LogEnd(StreamId(1), 0, ReplicaReport(7, 0, 10, False)),)
+    server.seen_revision = 1
+    await asyncio.sleep(0.6)
+    assert driver.log_ends == ends[0]
+    await session.close()
+
+
+@on_loop
+async def test_after_its_close_nobody_is_told_anything() -> None:
+    server = Server()
+    session = server.session()
+    told: list[str] = []
+    session.on_regained = lambda: told.append("held")
+    session.start()
+    await session.close()
+    server.grant()
+    await asyncio.sleep(0.05)
+    assert told == []
