@@ -39,6 +39,7 @@ from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.server import ApiServer
 from jetstream_server.api.streams import StreamsService
 from jetstream_server.authorization import authorize
+from jetstream_server.background import FAILED_TASK, run_in_background
 from jetstream_server.config import PORTS, Config, NatsConfig, NodeConfig, split_address
 from jetstream_server.dataplane.server import DataPlaneServer
 from jetstream_server.descriptors import connections_max, raise_limit
@@ -108,7 +109,7 @@ async def serve(config: Config, node: NodeConfig, *, accept_voters: bool = False
     finally:
         await server.stop()
     if server.failed.is_set():
-        raise StartError("this node can take no part in its cluster any more; see the log")
+        raise StartError("this node cannot go on; its log says why")
 
 
 async def _first_of(task: asyncio.Task[None] | None, *events: asyncio.Event) -> bool:
@@ -138,6 +139,7 @@ class Server:
 
     async def start(self) -> None:
         """Raises StartError; what was started by then is stopped by `stop`."""
+        asyncio.get_running_loop().set_exception_handler(self._loop_error)
         try:
             await self._start()
         except JetstreamError as error:
@@ -208,6 +210,14 @@ class Server:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
+
+    def _loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A mistake in a callback is logged; without one of its tasks the node cannot go on."""
+        logger.error(
+            "internal_error", message=context["message"], exc_info=context.get("exception")
+        )
+        if FAILED_TASK in context:
+            self.failed.set()
 
     def _metadata_failed(self, reason: str) -> None:
         """Without its part in the metadata group a node can promise nothing: it stops."""
@@ -354,9 +364,9 @@ class Server:
             # The log can be read all the same; the connection goes on trying.
             logger.error("nats_unreachable", reason=error.message)
         self._stack.push_async_callback(self._ingest.stop)
-        self._watch_space = asyncio.get_running_loop().create_task(self._check_space())
+        self._watch_space = run_in_background(self._check_space(), "space checks")
         self._stack.callback(self._watch_space.cancel)
-        self._watch_lease = asyncio.get_running_loop().create_task(self._check_lease())
+        self._watch_lease = run_in_background(self._check_lease(), "lease checks")
         self._stack.callback(self._watch_lease.cancel)
 
     async def _start_embedded_nats(self) -> str:

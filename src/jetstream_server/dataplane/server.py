@@ -12,6 +12,7 @@ from jetstream_protocol.errors import UnauthenticatedError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
+from jetstream_server.background import run_in_background
 from jetstream_server.dataplane.connection import Connection
 from jetstream_server.dataplane.replica_session import ReplicaSession
 from jetstream_server.log.commit_log import LogSlice
@@ -63,7 +64,7 @@ class DataPlaneServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+        self._accepting = run_in_background(self._accept(self._listener), "data plane")
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -28,6 +28,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.background import run_in_background
 from jetstream_server.replication import credential
 from jetstream_server.replication.follower import SILENCE_MAX_US, Append, Ignore
 from jetstream_server.replication.frame_socket import FrameSocket
@@ -84,8 +85,10 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._heard_at_us = now_us()
         self._last_failure = ""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._run()), loop.create_task(self._watch())]
+        self._tasks = [
+            run_in_background(self._run(), f"fetcher of node {leader}"),
+            run_in_background(self._watch(), f"watch over node {leader}"),
+        ]
 
     def follow(self, replica: Replica) -> None:
         self._following[replica.stream.id] = replica

@@ -19,6 +19,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnknownEpochError,
 )
+from jetstream_server.background import run_in_background
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.proposal import Proposal
 from jetstream_server.replication.isr import IsrChange, Outcome
@@ -42,7 +43,7 @@ class IsrDriver:
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        self._ticking = run_in_background(self._tick(), "ISR ticks")
 
     def role_changed(self, replica: Replica) -> None:
         """A RoleListener: only leaderships over other replicas are ticked."""

@@ -33,6 +33,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.background import run_in_background
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.flusher import Flusher
@@ -229,7 +230,7 @@ class Replicas:
         for replica in self._replicas.values():
             replica.incarnation = incarnation
             self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
-        self._flush_rounds = asyncio.get_running_loop().create_task(self._flush_dirty())
+        self._flush_rounds = run_in_background(self._flush_dirty(), "flush rounds")
 
     def apply(self, change: Change) -> None:
         """Follow one change of the metadata."""

@@ -1,0 +1,28 @@
+"""Tasks that run as long as the server: one that ends by an exception must not end in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+FAILED_TASK = "failed_background_task"
+"""Key in the context that the loop's exception handler gets; its value is the task's name."""
+
+
+def run_in_background(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task whose failure, a bug of ours, reaches the loop's exception handler at once."""
+    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    task.add_done_callback(_report)
+    return task
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        context = {
+            "message": f"background task {task.get_name()!r} failed",
+            "exception": error,
+            FAILED_TASK: task.get_name(),
+        }
+        task.get_loop().call_exception_handler(context)
