@@ -31,6 +31,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.background import run_in_background
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.controller import Election, balancing_moves
 from jetstream_server.metadata.raft import RaftMetadataLog
@@ -83,7 +84,7 @@ class Controller:
 
     def start(self) -> None:
         self._stop_watching = self._metadata.watch(self._changed)
-        self._working = asyncio.get_running_loop().create_task(self._work())
+        self._working = run_in_background(self._work(), "controller")
 
     async def close(self) -> None:
         if self._working is not None:

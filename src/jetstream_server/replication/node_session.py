@@ -20,6 +20,7 @@ import structlog
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.background import run_in_background
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.replication.lease import SessionSettings
 from jetstream_server.replication.session_driver import SessionDriver
@@ -73,7 +74,7 @@ class NodeSession:
         """Begin to tell. log_ends: of this node's replicas of leaderless streams (log_ends.py)."""
         self._loop = asyncio.get_running_loop()
         if log_ends is not None:
-            self._reporting = self._loop.create_task(self._report(log_ends))
+            self._reporting = run_in_background(self._report(log_ends), "log end reports")
         self._look()
 
     async def wait_until_held(self, patience: float) -> None:
