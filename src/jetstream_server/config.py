@@ -37,6 +37,8 @@ NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
 OTHER_VARIABLES = {NODE_ID_VARIABLE, "JETSTREAM_SERVERS", "JETSTREAM_CLUSTER_FOLDER"}
 
 PORT_BASE_DEFAULT = 9292
+VOTERS_MAX = 5
+"""More voters make every change of the metadata dearer, and no cluster safer in practice."""
 PORTS = ("grpc", "data", "raft", "http")
 EMBEDDED_NATS_PORT_DEFAULT = 4222
 
@@ -201,6 +203,16 @@ class Config(BaseSettings):
     nats: NatsConfig = NatsConfig()
     ingest: IngestConfig = IngestConfig()
     log: LogConfig = LogConfig()
+
+    @property
+    def voters(self) -> dict[int, str]:
+        """The nodes that decide on metadata, with their Raft addresses: the first by id, at most
+        VOTERS_MAX, and from three on an odd number."""
+        count = len(self.nodes)
+        if count > 2:
+            count = min(count - 1 + count % 2, VOTERS_MAX)
+        nodes = sorted(self.nodes, key=lambda node: node.id)[:count]
+        return {node.id: node.raft.advertise for node in nodes}
 
     @classmethod
     def settings_customise_sources(

@@ -138,19 +138,11 @@ def test_an_interrupted_call_leaves_the_client_usable(server: ServerProcess) -> 
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
 
 
-def test_importing_is_quick() -> None:
-    """And leaves what only publishers and Arrow users need for later."""
-    code = (
-        "import sys, time; began = time.perf_counter(); import jetstream_client;"
-        "print(time.perf_counter() - began, 'nats' in sys.modules, 'pyarrow' in sys.modules)"
-    )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        for _ in range(3)
-    ]
-    words = [run.stdout.split() for run in runs]
-    assert all(loaded == ["False", "False"] for _, *loaded in words)
-    assert min(float(seconds) for seconds, *_ in words) < 0.4
+def test_importing_leaves_what_only_some_need_for_later() -> None:
+    """Publishers need nats-py, and Arrow users pyarrow: both take long to import."""
+    code = "import sys, jetstream_client; print('nats' in sys.modules, 'pyarrow' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "False"]
 
 
 def test_a_client_outlives_its_server(own_server: ServerProcess) -> None:

@@ -206,7 +206,7 @@ def test_data_folder_is_verified_as_a_whole(folder: Path, tmp_path: Path) -> Non
     for stream_id in ("3", "20"):
         shutil.copytree(folder, data.stream_directory(int(stream_id)))
         (tmp_path / "data" / "streams" / stream_id / "checkpoint").unlink()
-    data.close(clean=True)
+    data.close()
     assert list(verify(tmp_path / "data")) == []
     spoil(tmp_path / "data" / "streams" / "20" / FIRST, 5)
     (tmp_path / "data" / "streams" / "notes").mkdir()

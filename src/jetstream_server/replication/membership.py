@@ -1,0 +1,152 @@
+"""A node's part in its cluster: registered, heard, and handed over before it goes.
+
+until_led ──> (open the logs) ──> register ──> take_part ──> … ──> hand_over
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.changes import Change, NodeChanged
+from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.replication.controller import Controller
+from jetstream_server.replication.log_ends import leaderless_log_ends
+from jetstream_server.replication.node_session import NodeSession
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.run_book import RunBook
+from jetstream_server.replication.trust import judge
+
+RETRY_SECONDS = 0.2
+HAND_OVER_SECONDS = 10.0
+SESSION_SECONDS = 10.0
+"""How long a start waits for its first lease; it may serve reads without one."""
+
+logger = structlog.get_logger("jetstream.server")
+
+
+def new_session() -> str:
+    """A token for one run of a process."""
+    return secrets.token_hex(16)
+
+
+class Membership:
+    """One run of one node. `lost` is called when this process must not go on."""
+
+    def __init__(
+        self,
+        metadata: RaftMetadataLog,
+        runs: RunBook,
+        *,
+        node_id: int,
+        session: str,
+        lost: Callable[[], None],
+    ) -> None:
+        """Made before the metadata log starts: the node's session rides on its thread."""
+        self._metadata = metadata
+        self._runs = runs
+        self._node_id = NodeId(node_id)
+        self._session = session
+        self._lost = lost
+        self._node_session = NodeSession(metadata)
+
+    def speaks(self) -> bool:
+        """Whether this node may act as a leader at this very moment (design 6, 7)."""
+        return self._node_session.lease_holds()
+
+    async def until_led(self, cluster_id: str, ack_subjects: list[str]) -> None:
+        """Wait for a metadata leader, as long as it takes, and for all it has committed."""
+        settings = {"op": "set_cluster", "cluster_id": cluster_id, "ack_subjects": ack_subjects}
+        await self._repeated(settings)
+        await self._repeated({"op": "barrier"})
+
+    async def register(self, replicas: Replicas, *, rack: str, addresses: Mapping[str, str]) -> int:
+        """Say that this run is there and what its logs are worth; returns its incarnation."""
+        known = self._metadata.registry.nodes.get(self._node_id)
+        replaces = "" if known is None else known.session
+        problems = {int(replica.stream.id): replica.log.offline_reason for replica in replicas}
+        trust = judge(self._runs.record, None if known is None else known.session, problems)
+        registered = await self._repeated(
+            {
+                "op": "register_node",
+                "node_id": self._node_id,
+                "rack": rack,
+                "addresses": dict(addresses),
+                "replaces": replaces,
+                "trusted": trust.trusted,
+                "distrusted": list(trust.distrusted),
+            }
+        )
+        self._runs.registered(self._session)
+        return int(registered["incarnation"])
+
+    async def _repeated(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Propose until the outcome is known; such commands change nothing when repeated."""
+        while True:
+            try:
+                return await self._metadata.propose(command)
+            except (UnavailableError, UnknownOutcomeError) as error:
+                logger.warning(
+                    "waiting_for_metadata_leader", op=command["op"], reason=error.message
+                )
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def take_part(self, replicas: Replicas, stack: AsyncExitStack) -> None:
+        """Be heard, and perhaps be the controller; what that starts is stopped by `stack`."""
+        self._node_session.start(
+            lambda: leaderless_log_ends(
+                self._node_id,
+                self._metadata.registry,
+                replicas,
+                set(map(StreamId, self._runs.record.suspects)),
+            )
+        )
+        stack.push_async_callback(self._node_session.close)
+        self._metadata.watch(self._watch_own_registration)
+        controller = Controller(self._metadata, lambda: self._node_session.log_ends)
+        controller.start()
+        stack.push_async_callback(controller.close)
+        try:
+            await self._node_session.wait_until_held(SESSION_SECONDS)
+        except UnavailableError as error:
+            logger.warning("no_session_yet", reason=error.message)
+
+    def _watch_own_registration(self, change: Change) -> None:
+        """Two processes with one node id must not both go on."""
+        match change:
+            case NodeChanged(_, after) if after is not None and after.node_id == self._node_id:
+                if after.session != self._session:
+                    logger.error("node_id_taken_over", node=self._node_id)
+                    self._lost()
+
+    async def hand_over(self, replicas: Replicas) -> None:
+        """Drain: other nodes take over what this one leads, as far as they can."""
+        changed = asyncio.Event()
+        stop_watching = self._metadata.watch(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self._metadata.propose({"op": "drain_node", "node_id": self._node_id})
+                while any(self._can_hand_over(replica) for replica in replicas):
+                    changed.clear()
+                    await changed.wait()
+        except (TimeoutError, JetstreamError) as error:
+            logger.warning("not_handed_over", reason=str(error) or "it took too long")
+        finally:
+            stop_watching()
+
+    def _can_hand_over(self, replica: Replica) -> bool:
+        """Whether this node leads a stream that another live member of its ISR could lead."""
+        nodes = self._metadata.registry.nodes
+        return replica.leadership is not None and any(
+            member != self._node_id and not nodes[member].fenced and not nodes[member].draining
+            for member in replica.stream.isr
+            if member in nodes
+        )
