@@ -20,7 +20,11 @@ class _OursToFix(logging.Filter):
             return not isinstance(error, HttpProcessingError)
         if record.name.startswith("grpc."):
             caller_left = type(error).__name__ == "ExecuteBatchError"  # Of a private module.
-            return not (caller_left or isinstance(error, UnicodeDecodeError))
+            # As message it is why the server ended: whoever replaces it says so.
+            told = isinstance(error, UnicodeDecodeError) or isinstance(
+                record.msg, UnicodeDecodeError
+            )
+            return not (caller_left or told)
         return True
 
 

@@ -20,6 +20,7 @@ from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.errors import LIMITS, ErrorInterceptor
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.streams import StreamsService
+from jetstream_server.background import run_in_background
 
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 CALLS_MAX = 4096
@@ -30,7 +31,7 @@ HANDSHAKE_MS_MAX = 10_000
 IDLE_MS_MAX = 300_000
 """Of a connection without a call; its client connects again when it has one."""
 _STOP_SECONDS = 1.0
-_RESTART_SECONDS = 0.1
+_LOOK_SECONDS = 0.25
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", max(LIMITS.values())),
@@ -62,14 +63,13 @@ class ApiServer:
         self._guard = ErrorInterceptor()
         self._server: aio.Server | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._stopping = False
 
     async def start(self, address: str) -> None:
         """Raises OSError when the address cannot be listened on."""
         self._server = await self._listen(address)
         for name in ("", *_service_names()):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._supervisor = asyncio.get_running_loop().create_task(self._supervise(address))
+        self._supervisor = run_in_background(self._supervise(address), "gRPC supervisor")
 
     async def _listen(self, address: str) -> aio.Server:
         server = aio.server(
@@ -93,28 +93,28 @@ class ApiServer:
     async def _supervise(self, address: str) -> None:
         """Replace a server that ended by itself."""
         while True:
+            await asyncio.sleep(_LOOK_SECONDS)
             assert self._server is not None
-            reason = "it ended"
+            # `wait_for_termination` returns minutes later: nobody ends the calls under way.
+            if self._server._server.is_running():  # type: ignore[attr-defined]
+                continue
+            logger.warning("grpc_server_replaced")
+            await self._server.stop(None)
+            self._server = await self._listen_again(address)
+
+    async def _listen_again(self, address: str) -> aio.Server:
+        while True:
             try:
-                await self._server.wait_for_termination()
-            except Exception as error:  # noqa: BLE001  whatever drove it out, another one serves
-                reason = f"{type(error).__name__}: {error}"
-            while not self._stopping:
-                logger.warning("grpc_server_replaced", reason=reason)
-                try:
-                    self._server = await self._listen(address)
-                    break
-                except OSError as error:
-                    reason = str(error)
-                    await asyncio.sleep(_RESTART_SECONDS)
-            if self._stopping:
-                await self._server.stop(None)
-                return
+                return await self._listen(address)
+            except OSError as error:
+                logger.warning("grpc_server_not_replaced", reason=str(error))
+                await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
         if self._supervisor is None or self._server is None:
             return
-        self._stopping = True
+        self._supervisor.cancel()
+        await asyncio.gather(self._supervisor, return_exceptions=True)
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 # It waits for every watcher to take the news; one that reads nothing never does.
@@ -122,7 +122,6 @@ class ApiServer:
         except TimeoutError:
             pass
         await self._server.stop(_STOP_SECONDS)
-        await self._supervisor
 
 
 def _service_names() -> list[str]:
