@@ -29,6 +29,8 @@ from jetstream_server.log.disk import storage_error
 from jetstream_server.replication.residency import make_resident
 
 TURN_BYTES = 1024 * 1024
+COPIED_BYTES_MAX = 32 * 1024
+"""Up to here one read and one send are cheaper than sendfile and the system calls around it."""
 STALL_SECONDS = 30.0
 _READ_BYTES = 64 * 1024
 
@@ -70,9 +72,15 @@ class FrameSocket:
         if not self._received:
             # The peer may be silent for as long as it likes between two frames, not within one.
             self._received += await self._receive()
-        async with asyncio.timeout(STALL_SECONDS):
-            data = await self.read_exactly(frames.PREFIX_BYTES)
+        data = await self._read_promptly(frames.PREFIX_BYTES)
         return frames.decode_prefix(data, self._frame_bytes_max)
+
+    async def _read_promptly(self, count: int) -> bytearray:
+        """As `read_exactly`; TimeoutError when the peer stops in the middle."""
+        if len(self._received) >= count:
+            return await self.read_exactly(count)  # The usual case is spared the timer.
+        async with asyncio.timeout(STALL_SECONDS):
+            return await self.read_exactly(count)
 
     async def _receive(self) -> bytes:
         chunk: bytes = await self._loop.sock_recv(self._sock, _READ_BYTES)
@@ -84,8 +92,7 @@ class FrameSocket:
         """The head that belongs to `prefix`, which must be of that kind."""
         if prefix.kind != kind:
             raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
-        async with asyncio.timeout(STALL_SECONDS):
-            data = await self.read_exactly(prefix.head_length)
+        data = await self._read_promptly(prefix.head_length)
         try:
             return cls.FromString(bytes(data))
         except DecodeError as error:
@@ -100,14 +107,15 @@ class FrameSocket:
 
     async def read_exactly(self, count: int) -> bytearray:
         """The next `count` bytes. What lies beyond the buffered ones is received in place."""
+        if count - len(self._received) > _READ_BYTES:
+            data, held = bytearray(count), len(self._received)
+            data[:held] = self._received
+            self._received.clear()
+            with memoryview(data) as view:
+                await self._fill(view[held:])
+            return data
         data = self._received[:count]
         del self._received[:count]
-        missing = count - len(data)
-        if missing > _READ_BYTES:
-            data += bytes(missing)
-            with memoryview(data) as view:
-                await self._fill(view[count - missing :])
-            return data
         while len(data) < count:
             chunk = await self._receive()
             missing = count - len(data)
@@ -137,12 +145,16 @@ class FrameSocket:
         """
         length = sum(slice_.length for slice_ in slices)
         data = frames.encode(kind, correlation, head.SerializeToString(), length)
+        if length <= COPIED_BYTES_MAX:
+            tails = [await _copy(slice_) for slice_ in slices]
+            await self._write(b"".join((data, *tails)), 0)
+            return
         # Descriptors of its own: a segment may be deleted, or fall out of a cache, meanwhile.
         opened: list[int] = []
         try:
             for slice_ in slices:
                 opened.append(await _open(slice_))
-            await self._write(data, socket.MSG_MORE if slices else 0)
+            await self._write(data, socket.MSG_MORE)
             for fd, slice_ in zip(opened, slices, strict=True):
                 await self._send_file(fd, slice_.position, slice_.length)
         finally:
@@ -158,11 +170,10 @@ class FrameSocket:
                 await self._writable()
 
     async def _send_file(self, fd: int, position: int, length: int) -> None:
+        """`_open` has seen to the first turn's pages."""
         end = position + length
-        while position < end:
-            # Again before each turn: while a slow peer took the last one, this may have gone cold.
+        while True:
             turn_end = min(position + TURN_BYTES, end)
-            await make_resident(fd, position, turn_end - position)
             while position < turn_end:
                 try:
                     sent = os.sendfile(self._sock.fileno(), fd, position, turn_end - position)
@@ -172,7 +183,11 @@ class FrameSocket:
                 if sent == 0:
                     raise EOFError("the segment was truncated while it was sent")
                 position += sent
+            if position == end:
+                return
             await asyncio.sleep(0)
+            # Again before each turn: while a slow peer took the last one, this may have gone cold.
+            await make_resident(fd, position, min(TURN_BYTES, end - position))
 
     async def _writable(self) -> None:
         writable: asyncio.Future[None] = self._loop.create_future()
@@ -201,3 +216,17 @@ async def _open(slice_: LogSlice) -> int:
     except OSError as error:
         raise storage_error(error, f"reading {slice_.path}") from error
     return fd
+
+
+async def _copy(slice_: LogSlice) -> bytes:
+    """The bytes of a short slice."""
+    fd = await _open(slice_)
+    try:
+        data = os.pread(fd, slice_.length, slice_.position)
+    except OSError as error:
+        raise storage_error(error, f"reading {slice_.path}") from error
+    finally:
+        os.close(fd)
+    if len(data) < slice_.length:
+        raise EOFError("the segment was truncated while it was sent")
+    return data
