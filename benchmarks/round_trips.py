@@ -31,12 +31,14 @@ def measure(client: NatsSocket, subject: str, size: int, messages: int) -> list[
         start = time.perf_counter_ns()
         sock.sendall(message)
         answer = sock.recv(RECEIVE_BYTES)
-        while not answer.endswith(b"}\r\n"):
-            if answer.startswith(b"PING"):
-                answer = b""
+        while b"}\r\n" not in answer:
+            if answer.endswith(b"PING\r\n"):
                 sock.sendall(b"PONG\r\n")
+                answer = b""
             answer += sock.recv(RECEIVE_BYTES)
         taken.append(time.perf_counter_ns() - start)
+        if answer.endswith(b"PING\r\n"):
+            sock.sendall(b"PONG\r\n")
         if b'"seq"' not in answer or b'"error"' in answer:
             raise RuntimeError(f"a message was refused: {answer[-300:]!r}")
     return taken
