@@ -12,11 +12,14 @@ import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 _NEEDED = ("aiohttp", "grpc_health", "pydantic_settings", "structlog", "uvloop", "yaml")
+
+# typer carries its own copy of click, and older ones use click itself: this is either's.
+_UsageError: Any = typer.BadParameter.__mro__[1]
 
 command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -31,7 +34,12 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(1)
-    command()
+    try:
+        code = command(standalone_mode=False)
+    except _UsageError as error:
+        print(f"error: {error.format_message()} See: jetstream-server --help", file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def _show_version(wanted: bool) -> None:
@@ -97,7 +105,7 @@ def serve(
     # gRPC's core writes past our logs whatever strangers send it. Before it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jetstream_server import app, logs
-    from jetstream_server.config import ConfigurationError, load, own_node
+    from jetstream_server.config import ConfigurationError, check_nats_url, load, own_node
 
     if not dev and config is None:
         _fail("give --config cluster.yaml, or --dev for a single node to try things on", 2)
@@ -105,6 +113,11 @@ def serve(
         _fail("--port-base goes with --dev; with --config the file says where each node listens", 2)
     if not logs.configure(log_level):
         _fail(f"--log-level: {log_level!r} is not one of {', '.join(logs.LEVELS)}", 2)
+    try:
+        if nats is not None:
+            check_nats_url(nats)
+    except ValueError as error:
+        _fail(f"--nats: {error}", 2)
     try:
         overrides = _overrides(dev, data, port_base, nats)
         settings = load(config, overrides)

@@ -30,6 +30,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.ingest.servers import parse_url
 
 ENVIRONMENT_PREFIX = "JETSTREAM_"
 NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
@@ -68,6 +69,16 @@ def _check_pattern(subject: str) -> str:
     return subject
 
 
+def check_nats_url(url: str) -> str:
+    """The URL itself. Raises ValueError, which never quotes it: it may hold a password."""
+    try:
+        parse_url(url)
+    except InvalidRequestError as error:
+        raise ValueError(error.message) from error
+    return url
+
+
+NatsUrl = Annotated[str, AfterValidator(check_nats_url)]
 Address = Annotated[str, AfterValidator(_check_address)]
 SubjectPattern = Annotated[str, AfterValidator(_check_pattern)]
 
@@ -143,8 +154,8 @@ class NatsConfig(_Section):
 
     embedded: bool = False
     embedded_listen: Address = f"127.0.0.1:{EMBEDDED_NATS_PORT_DEFAULT}"
-    servers: list[str] = ["nats://127.0.0.1:4222"]
-    advertise: list[str] = []
+    servers: list[NatsUrl] = ["nats://127.0.0.1:4222"]
+    advertise: list[NatsUrl] = []
     """The URLs that clients are told to publish to; empty: `servers`, without credentials."""
     user: str = ""
     password: str = Field(default="", repr=False)

@@ -11,6 +11,7 @@ from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.files import (
     SegmentFile,
     is_data_folder,
+    is_log_folder,
     segment_file,
     segment_files,
     stream_folders,
@@ -32,7 +33,7 @@ def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
     """Every valid batch of a segment, a stream's folder or a data folder, in file order.
 
     Where one is damaged, a Finding stands in for the bytes up to the next valid batch. Raises
-    FileNotFoundError, and ValueError when `path` is a file but no segment.
+    FileNotFoundError, and ValueError when `path` is none of these.
     """
     path = Path(path)
     if path.is_file():
@@ -41,7 +42,12 @@ def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
             raise ValueError(f"{path} is not a segment: those are named <20 digits>.log")
         yield from _dump_segment(segment)
         return
-    folders = stream_folders(path) if is_data_folder(path) else [path]
+    if is_data_folder(path):
+        folders = stream_folders(path)
+    elif is_log_folder(path) or not any(path.iterdir()):
+        folders = [path]
+    else:
+        raise ValueError(f"{path} is neither a data folder nor the folder of a stream")
     for folder in folders:
         for segment in segment_files(folder):
             yield from _dump_segment(segment)

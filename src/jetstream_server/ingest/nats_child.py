@@ -118,6 +118,9 @@ class NatsChild:
             *("--log", str(self.log_file), "--log_size_limit", str(_LOG_BYTES_MAX)),
             *self._arguments,
             stdin=asyncio.subprocess.DEVNULL,
+            # Ctrl-C reaches the whole process group of a terminal; the child must outlive our
+            # draining, or what is on its way to us is a gap.
+            start_new_session=True,
         )
         try:
             async with asyncio.timeout(START_S_MAX):

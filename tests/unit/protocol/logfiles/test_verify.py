@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -219,16 +219,19 @@ def test_data_folder_is_verified_as_a_whole(folder: Path, tmp_path: Path) -> Non
     }
 
 
-def test_path_that_holds_no_log_is_said_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examine", [verify, dump])
+def test_path_that_holds_no_log_is_said_so(
+    tmp_path: Path, examine: Callable[[Path], Iterator[object]]
+) -> None:
     with pytest.raises(FileNotFoundError):
-        list(verify(tmp_path / "none"))
+        list(examine(tmp_path / "none"))
     (tmp_path / "file.txt").write_text("x")
     with pytest.raises(ValueError, match="not a segment"):
-        list(verify(tmp_path / "file.txt"))
+        list(examine(tmp_path / "file.txt"))
     with pytest.raises(ValueError, match="neither a data folder"):
-        list(verify(tmp_path))
+        list(examine(tmp_path))
     (tmp_path / "empty").mkdir()
-    assert list(verify(tmp_path / "empty")) == []
+    assert list(examine(tmp_path / "empty")) == []
 
 
 def dumped(path: Path) -> list[tuple[int, list[bytes | None]] | tuple[int, Kind]]:

@@ -1,0 +1,138 @@
+"""The `jetstream-server` process as an operator meets it: start, refusals, ready line, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import ServerProcess, free_port_base
+
+STOP_SECONDS = 20
+
+
+def started(*arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Exit code and standard error of a start that is to fail."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JETSTREAM_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "jetstream_server", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=STOP_SECONDS,
+        env={**clean, **(environment or {})},
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("bogus: 1", "bogus: unknown key"),
+        ("log: {bogus: 1}", "log.bogus: unknown key"),
+        ("log: {segment_bytes: many}", "log.segment_bytes: "),
+        ("log: {segment_bytes: 1}", "log.segment_bytes: "),
+        ("log: {flush_interval_ms: -5}", "log.flush_interval_ms: "),
+        ("nodes: [{id: x}]", "nodes.0.id: "),
+        ("nats: {servers: ['ftp://x']}", "nats.servers.0: "),
+        ("log: 3", "log: "),
+        ("- a", "mapping"),
+        ("{", "not YAML"),
+    ],
+)
+def test_a_bad_file_stops_the_start_with_one_line_naming_the_key(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    code, said = started("--config", str(file))
+    assert code == 2
+    assert said.startswith("error: ")
+    assert key in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "key"),
+    [
+        ((), {}, "--config"),
+        (("--dev", "--port-base", "70000"), {}, "--port-base"),
+        (("--dev", "--nonsense"), {}, "--nonsense"),
+        (("--dev", "--log-level", "loud"), {}, "--log-level"),
+        (("--dev", "--nats", "ftp://user:secret@host"), {}, "--nats: "),
+        (("--config", "/nowhere.yaml"), {}, "/nowhere.yaml"),
+        (("--dev",), {"JETSTREAM_BOGUS": "x"}, "JETSTREAM_BOGUS"),
+        (("--dev",), {"JETSTREAM_LOG__SEGMENT_BYTES": "many"}, "log.segment_bytes"),
+    ],
+)
+def test_wrong_usage_is_one_line_naming_the_option_or_variable(
+    arguments: tuple[str, ...], environment: dict[str, str], key: str
+) -> None:
+    code, said = started(*arguments, environment=environment)
+    assert code == 2
+    assert key in said
+    assert "secret" not in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_1(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    arguments = ("--nats", server.nats, "--port-base", str(server.port_base))
+    code, said = started("--dev", "--data", str(tmp_path / "other"), *arguments)
+    assert code == 1
+    last = said.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert re.search(r"\d{5}", last)
+    assert "Traceback" not in said
+
+
+def test_the_ready_line_names_every_port_and_sigterm_stops_cleanly(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    server.start()
+    base = server.port_base
+    assert server.ready_line == (
+        f"jetstream-server ready: node=0 grpc=127.0.0.1:{base} data=127.0.0.1:{base + 1} "
+        f"http=http://127.0.0.1:{base + 3} nats=nats://127.0.0.1:{base + 4} "
+        f"folder={tmp_path / 'data'}\n"
+    )
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in server.log_text.splitlines()]
+    assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
+    assert not [line for line in lines if line["level"] not in ("info", "debug")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_process_group_leaves_nats_up_until_the_server_has_drained(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C in a terminal goes to every process of the group, the embedded nats-server's too."""
+    base = free_port_base()
+    arguments = ("--dev", "--data", str(tmp_path / "data"), "--port-base", str(base))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jetstream_server", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("jetstream-server ready")
+        os.killpg(process.pid, number)
+        _, said = process.communicate(timeout=STOP_SECONDS)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0
+    assert "nats_server_died" not in said
+    assert "nats_disconnected" not in said
