@@ -1,16 +1,22 @@
-"""The command line of a local cluster, run by `scripts/cluster`: up, status, kill, start, down."""
+"""The command line of a local cluster, run by `scripts/cluster`. Say --help for its commands."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
+import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from examples.cluster.local import NODES_DEFAULT, ClusterError, LocalCluster
+from examples.cluster.failover import FailoverError, perform
+from examples.cluster.local import NODES_DEFAULT, ClusterError, LocalCluster, free_port_base
+from examples.cluster.scene import Scene
+from jetstream_client import JetstreamError
 
 PORT_BASE_DEFAULT = 9292
 DIRECTORY_DEFAULT = Path("jetstream-cluster")
@@ -87,6 +93,31 @@ def down(
     if delete:
         cluster.delete()
     print("the cluster is down")
+
+
+@command.command()
+def demo(
+    nodes: Annotated[int, typer.Option(min=3, max=9, help="How many nodes.")] = NODES_DEFAULT,
+    rate: Annotated[int, typer.Option(min=1, help="Messages published a second.")] = 1_000,
+) -> None:
+    """Kill a stream's leader under load, watch another take over, and count what is left."""
+    with TemporaryDirectory(prefix="jetstream-failover-") as folder, Scene() as scene:
+        cluster = LocalCluster(Path(folder))
+        cluster.create(nodes, free_port_base(nodes))
+        try:
+            begun = time.monotonic()
+            cluster.start()
+            seconds = time.monotonic() - begun
+            scene.done("cluster", f"{nodes} nodes and a nats-server, up in {seconds:.1f} s")
+            outcome = asyncio.run(perform(cluster, scene, rate))
+        except (FailoverError, JetstreamError) as error:
+            scene.unwatch()
+            scene.failed(str(error))
+            raise typer.Exit(1) from error
+        finally:
+            cluster.stop()
+    if not outcome.verdict.is_good:
+        raise typer.Exit(1)
 
 
 def _terminate(_signal: int, _frame: object) -> None:

@@ -222,6 +222,15 @@ def running(directory: Path, nodes: int, port_base: int) -> Iterator[LocalCluste
         cluster.stop()
 
 
+def free_port_base(nodes: int) -> int:
+    """A port base that leaves every port of such a cluster free. Raises ClusterError."""
+    ports = range(PORTS_BETWEEN_NODES * nodes)
+    for base in range(20_000 + os.getpid() % 5_000, 32_000, len(ports)):  # Below the ephemeral.
+        if not any(_accepts("127.0.0.1", base + port) for port in ports):
+            return base
+    raise ClusterError("no free ports")
+
+
 def _program(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
