@@ -6,8 +6,8 @@
 3. Below its high watermark every replica holds exactly what is committed.
 4. One process leads an epoch; its high watermark never falls.
 5. An acknowledged publish is committed at the offset it was told. No publish is committed twice.
-6. Who says that a publish was not stored has not stored it. Nobody speaks to a publisher whose session the metadata group has ended, nor under a leadership
-   that its own metadata has ended.
+6. Who denies a publish has not stored it. Nobody speaks to a publisher whose session the metadata
+   group has ended, nor under a leadership that its own metadata has ended.
 7. The death of a process alone loses nothing of a log; what `group` flushed survives everything
    but damage (both are part of 1, through what a restart may say of itself).
 
@@ -18,8 +18,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from jetstream_protocol.batch import Batch, BatchHeader, EncodedBatch, decode_header
-from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_protocol.batch import (
+    HEADER_BYTES,
+    Batch,
+    BatchHeader,
+    EncodedBatch,
+    crc32c,
+    decode_header,
+)
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
@@ -39,8 +46,10 @@ class Entry(NamedTuple):
     body_crc: int
 
 
-def _entry(header: BatchHeader) -> Entry:
-    return Entry(header.base_offset, header.next_offset, header.leader_epoch, header.body_crc)
+def _entry(header: BatchHeader, body: bytes) -> Entry:
+    """`body` with its padding. The CRC is taken again: nobody's word is believed here."""
+    stored = body[: header.body_length]
+    return Entry(header.base_offset, header.next_offset, header.leader_epoch, crc32c(stored))
 
 
 class Origin(NamedTuple):
@@ -98,6 +107,8 @@ class Checker:
         self._offsets: dict[int, int] = {}
         """Where each publish is committed."""
         self._appended_by: dict[int, Process] = {}
+        self._eligible: dict[int, None] = {}
+        """Who could hold everything committed, by the rules: kept apart from the registry's ELR."""
         self.acked: dict[int, int] = {}
         self.lost = 0
 
@@ -152,7 +163,7 @@ class Checker:
     def leader_appended(
         self, process: Process, replica: Replica, base_offset: int, batch: EncodedBatch
     ) -> None:
-        entry = _entry(decode_header(batch.header))
+        entry = _entry(decode_header(batch.header), batch.body)
         shadow = self._shadows[process.node_id]
         before = shadow.entries[-1] if shadow.entries else None
         ids = tuple(int(value or b"") for value in Batch.decode(batch.to_bytes()).values())
@@ -164,7 +175,8 @@ class Checker:
         shadow.append(entry)
 
     def follow(self, node_id: int, log: CommitLog) -> None:
-        """Note what a follower appended since it was last looked at."""
+        """Note what a follower dropped and appended since it was last looked at."""
+        self.truncated(node_id, log)
         shadow = self._shadows[node_id]
         known = shadow.end_offset
         if log.log_end_offset == known:
@@ -279,17 +291,28 @@ class Checker:
 
     # Elections that may lose something.
 
-    def elected_uncleanly(self, before: StreamMetadata, after: StreamMetadata) -> None:
-        """All that were trusted are gone; what is lost is lost only if they all lost it."""
-        if after.leader == NO_NODE:
+    def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        """In truth. While the ISR is below its minimum nothing is committed, so whoever leaves it
+        then stays eligible; a new minimum begins anew."""
+        if after.lossy_elections != before.lossy_elections:
+            self._elected_uncleanly(before, after)
+            self._eligible = dict.fromkeys(after.isr)
             return
+        minimum = after.config.min_insync_replicas
+        altered = minimum != before.config.min_insync_replicas
+        if len(after.isr) >= minimum or (altered and after.isr):
+            self._eligible = dict.fromkeys(after.isr)
+        else:
+            self._eligible.update(dict.fromkeys((*before.isr, *after.isr)))
+
+    def _elected_uncleanly(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        """All that were trusted are gone; what is lost may be lost only if they all lost it."""
         last = self.committed[-1] if self.committed else None
         chosen = self._shadows[after.leader]
         if last is None or chosen.holds(last):
             return
         self._world.count("lossy election with loss")
-        eligible = (*before.isr, *before.elr, *before.last_known)
-        for node_id in eligible:
+        for node_id in self._eligible:
             shadow = self._shadows[node_id]
             if not shadow.suspect and shadow.holds(last):
                 raise Violation(
@@ -326,7 +349,8 @@ def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
         data, position = log.pread(slice_), 0
         while position < len(data):
             header = decode_header(data, position)
-            entries.append(_entry(header))
+            body = data[position + HEADER_BYTES : position + header.length]
+            entries.append(_entry(header, body))
             position += header.length
         offset = slice_.next_offset
     return entries

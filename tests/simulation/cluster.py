@@ -37,6 +37,12 @@ class Profile:
     flush: str
     segment_bytes: int
     duration_us: int
+    lazy_node: int
+    """Applies metadata late, at times by seconds; -1: none."""
+    late_sends: float
+    """How often the bytes of an answer are read long after they were chosen (zero-copy)."""
+    slow_flushes: float
+    """How often a flush takes up to a second and a half."""
 
     @classmethod
     def draw(cls, world: World) -> Profile:
@@ -50,6 +56,9 @@ class Profile:
             flush=world.random.choice(("none", "interval", "group")),
             segment_bytes=world.random.choice((500, 1_200, 4_000, 20_000)),
             duration_us=world.between(4_000_000, 9_000_000),
+            lazy_node=world.between(0, nodes - 1) if world.chance(0.3) else -1,
+            late_sends=world.random.choice((0.0, 0.1, 0.1, 0.5)),
+            slow_flushes=world.random.choice((0.03, 0.03, 0.03, 0.3)),
         )
 
 
@@ -66,6 +75,7 @@ class Cluster:
         self.checker = Checker(world, profile.nodes)
         self.network = Network(world, self._deliver)
         self.metadata = MetadataGroup(world, self.members, self.network.connects, self._applied)
+        self.metadata.lazy_node = profile.lazy_node
         self.machines = [Machine(self, node_id) for node_id in range(profile.nodes)]
         self.publishers = Publishers(self)
         self.faults = Faults(self)
@@ -93,6 +103,8 @@ class Cluster:
             }
         )
         metadata.stream_id = StreamId(result["stream_id"])
+        stream = metadata.registry.streams[metadata.stream_id]
+        self.checker.stream_changed(stream, stream)
         metadata.apply({"op": "barrier"})
         return metadata.stream_id
 
@@ -129,9 +141,9 @@ class Cluster:
             self.world.count("election")
             if now.leader in was.elr and not was.isr:
                 self.world.count("election from the ELR")
+        self.checker.stream_changed(was, now)
         if now.lossy_elections != was.lossy_elections:
             self.world.count("lossy election")
-            self.checker.elected_uncleanly(was, now)
         if now.last_known and not was.last_known:
             self.world.count("unclean wait")
 

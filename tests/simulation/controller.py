@@ -98,6 +98,7 @@ class ControllerRole:
         command = choose_unclean(stream, process.view.nodes, self._reports)
         if command is not None:
             self._electing = True
+            process.cluster.faults.election_proposed(command["leader"])
             process.propose({**command, "controller_epoch": epoch}, self._elected)
 
     def _elected(self, code: str, result: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jetstream_protocol.types import NO_NODE
+from jetstream_server.replication.isr import IsrChange
+from jetstream_server.replication.replica import Replica
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -28,6 +30,8 @@ class Faults:
         self._kinds: list[Fault] = []
         self._weights: list[float] = []
         self._pause_us = 0
+        self._joiner_appetite = 0.0
+        self._election_appetite = 0.0
 
     def begin(self) -> None:
         """Draw the seed's appetite, and start."""
@@ -42,6 +46,8 @@ class Faults:
             (self._isolate, 3.0),
             (self._cut_one_way, 2.0),
             (self._cut_from_followers, 1.5),
+            (self._cut_from_controller, 1.0),
+            (self._see_saw, 2.0),
             (self._heal_network, 4.0),
             (self._leave_nats, 0.5),
             (self._depose_controller, 1.5),
@@ -61,7 +67,10 @@ class Faults:
             self._weights.append(weight * appetite + 1e-9)
         network.drop = world.random.choice((0.0, 0.0, 0.01, 0.05, 0.2))
         network.double = world.random.choice((0.0, 0.0, 0.02, 0.2))
-        network.slow = world.random.choice((0.0, 0.02, 0.02, 0.15))
+        network.double_late_us = world.random.choice((2_000_000, 6_000_000))
+        network.slow = world.random.choice((0.0, 0.02, 0.02, 0.15, 0.4))
+        self._joiner_appetite = world.random.choice((0.0, 0.0, 0.05, 0.3))
+        self._election_appetite = world.random.choice((0.0, 0.2, 0.5))
         self._cluster.metadata.loss = world.random.choice((0.0, 0.02, 0.1, 0.3))
         self._cluster.metadata.delay_us = world.random.choice((1_000, 5_000, 200_000))
         self._pause_us = world.random.choice((150_000, 400_000, 1_000_000))
@@ -179,6 +188,47 @@ class Faults:
             if node_id != stream.leader and (controller is None or node_id != controller.node_id):
                 self._cluster.network.cut(stream.leader, node_id)
 
+    def _cut_from_controller(self) -> None:
+        """The leader's heartbeats are lost; it hears everybody."""
+        cluster, world = self._cluster, self._world
+        stream, controller = cluster.metadata.now.stream, cluster.metadata.leader
+        if stream is None or stream.leader == NO_NODE or controller is None:
+            return
+        if controller.node_id != stream.leader:
+            world.count("heartbeats lost")
+            cluster.network.cut(stream.leader, controller.node_id)
+            world.later(world.between(1_500_000, 3_500_000), None, cluster.network.heal)
+
+    def _see_saw(self) -> None:
+        """One follower falls behind, then nobody hears the leader, so that it is deposed by reports
+        and stays in the ISR; then its successor goes, and it may lead again, having heard nothing
+        of the epoch between."""
+        cluster, world = self._cluster, self._world
+        stream = cluster.metadata.now.stream
+        if stream is None or stream.leader == NO_NODE or len(stream.isr) < 3:
+            return
+        world.count("see-saw")
+        leader = stream.leader
+        followers = [member for member in stream.isr if member != leader]
+        world.random.shuffle(followers)
+        delay = 0
+        for follower in followers:
+            world.later(delay, None, self._cut, leader, follower)
+            delay += world.between(20_000, 600_000)
+        delay += world.between(1_400_000, 2_200_000)
+        world.later(delay, None, self._end_see_saw)
+
+    def _cut(self, source: int, target: int) -> None:
+        if not self.healing:
+            self._cluster.network.cut(source, target)
+
+    def _end_see_saw(self) -> None:
+        stream = self._cluster.metadata.now.stream
+        if self.healing or stream is None or stream.leader == NO_NODE:
+            return
+        self._fell(self._cluster.machines[stream.leader], self._world.chance(0.5))
+        self._cluster.network.heal()
+
     def _heal_network(self) -> None:
         self._cluster.network.heal()
 
@@ -210,6 +260,9 @@ class Faults:
         assert stream is not None
         flush = self._world.random.choice(("none", "interval", "group", "group"))
         self._alter({"flush": flush}, stream.stream_epoch)
+        if self._world.chance(0.5):
+            machine = self._machine()
+            self._world.later(self._world.between(1_000, 900_000), None, self._fell, machine, True)
 
     def _alter(self, config: dict[str, object], stream_epoch: int) -> None:
         self._world.count("stream altered")
@@ -221,6 +274,38 @@ class Faults:
                 "config": config,
             }
         )
+
+    # What is proposed, at the moment it is.
+
+    def isr_proposed(self, change: IsrChange, replica: Replica) -> None:
+        """The proposal is applied late, and whoever was to join is not then what it was: it has
+        lost power, or was away for long enough to be fenced."""
+        world = self._world
+        joining = [member for member in change.isr if member not in replica.stream.isr]
+        if self.healing or not joining or not world.chance(self._joiner_appetite):
+            return
+        machine = self._cluster.machines[joining[0]]
+        if world.chance(0.5):
+            self._note(machine, "loses power while it joins")
+            self._cluster.metadata.next_is_late_us = world.between(100_000, 1_500_000)
+            world.later(world.between(0, 20_000), None, self._fell, machine, True)
+        elif machine.process is not None:
+            self._note(machine, "away while it joins")
+            away_us = world.between(1_900_000, 2_600_000)
+            self._cluster.metadata.next_is_late_us = away_us + world.between(300_000, 1_500_000)
+            process = machine.process
+            process.paused_until = max(process.paused_until, world.now + away_us)
+            world.later(away_us, None, self._cut, machine.node_id, change.leader)
+
+    def election_proposed(self, leader: int) -> None:
+        """Before an unclean election is applied, its winner loses what it had told of."""
+        world = self._world
+        if not self.healing and world.chance(self._election_appetite):
+            machine = self._cluster.machines[leader]
+            self._note(machine, "disk replaced before it leads")
+            self._cluster.metadata.next_is_late_us = world.between(300_000, 1_500_000)
+            machine.erase()
+            world.later(20_000, None, machine.start)
 
     # Disks.
 
@@ -280,6 +365,7 @@ class Faults:
         network.heal()
         network.drop = network.double = network.slow = 0.0
         cluster.metadata.loss = 0.0
+        cluster.metadata.lazy_node = -1
         cluster.metadata.delay_us = 2_000
         world.note("everything is healed")
         for machine in cluster.machines:

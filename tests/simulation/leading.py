@@ -229,9 +229,10 @@ class Leading:
 
     def _send(self, follower: int, answer: Answer) -> None:
         slice_ = answer.slice if isinstance(answer, Records) else None
-        if slice_ is not None and self._world.chance(0.1):
+        late = self._process.cluster.profile.late_sends
+        if slice_ is not None and self._world.chance(late):
             # Zero-copy: the bytes are read when the socket has room, not when they were chosen.
-            delay = self._world.between(500, 400_000)
+            delay = self._world.between(500, 700_000)
             self._world.later(delay, self._process, self._send_bytes, follower, answer, slice_)
         else:
             self._send_bytes(follower, answer, slice_)
@@ -243,9 +244,17 @@ class Leading:
             if not disk.exists(slice_.path):
                 return
             data = disk.pread(slice_.path, slice_.position, slice_.length)
-            if self._world.chance(0.005):
-                data = data[: self._world.between(0, len(data))]
+            if self._world.chance(0.01):
+                data = self._damaged(data)
         process.cluster.network.send(process.node_id, follower, "on_answer", answer, data)
+
+    def _damaged(self, data: bytes) -> bytes:
+        at = self._world.between(0, len(data) - 1) if data else 0
+        if self._world.chance(0.5):
+            return data[:at]
+        damaged = bytearray(data)
+        damaged[at : at + 1] = bytes([damaged[at] ^ 0x10]) if data else b""
+        return bytes(damaged)
 
 
 def _replica(process: Process) -> Replica:

@@ -67,9 +67,13 @@ class MetadataGroup:
         self.views = [View(0, None, {}, self.registry.controller)]
         self.leader: Member | None = None
         self._leaderless_since = 0
+        self._lazy_until = 0
         self._election_us = 0
         self.loss = 0.0
         self.delay_us = 2_000
+        self.lazy_node = -1
+        self.next_is_late_us = 0
+        """The next proposal is applied only after so long, when its proposer has given up."""
 
     @property
     def now(self) -> View:
@@ -100,7 +104,13 @@ class MetadataGroup:
         if self.reaches(member):
             world = self._world
             delay = world.between(200, self.delay_us)
-            if world.chance(0.05):
+            if member.node_id == self.lazy_node:
+                if world.now < self._lazy_until:
+                    return
+                if world.chance(0.3):
+                    self._lazy_until = world.now + world.between(100_000, 2_500_000)
+                    return
+            elif world.chance(0.05):
                 delay += world.between(0, 800_000)
             world.later(delay, member, member.learn, self.now.revision)
 
@@ -114,6 +124,11 @@ class MetadataGroup:
 
     def propose(self, member: Member, command: dict[str, Any], on_result: OnResult) -> None:
         world = self._world
+        late_us, self.next_is_late_us = self.next_is_late_us, 0
+        if late_us:
+            world.later(GIVE_UP_US, member, on_result, "lost", {})
+            world.later(late_us, None, self._commit, member, command, None)
+            return
         if self.leader is None or not self.reaches(member):
             world.later(world.between(1_000, GIVE_UP_US), member, on_result, "lost", {})
             return

@@ -22,6 +22,7 @@ class Network:
         self._cut: dict[tuple[int, int], None] = {}
         self.drop = 0.0
         self.double = 0.0
+        self.double_late_us = 2_000_000
         self.slow = 0.0
 
     def cut(self, source: int, target: int) -> None:
@@ -47,7 +48,7 @@ class Network:
             delay += int(random() ** 3 * 1_500_000)
         world.later(delay, None, self._arrive, source, target, method, arguments)
         if random() < self.double:
-            delay += int(random() ** 2 * 2_000_000)
+            delay += int(random() ** 2 * self.double_late_us)
             world.later(delay, None, self._arrive, source, target, method, arguments)
 
     def _arrive(self, source: int, target: int, method: str, arguments: tuple[Any, ...]) -> None:

@@ -297,8 +297,12 @@ class Process:
             self._follow(replica, view.stream)
 
     def _follow(self, replica: Replica, stream: StreamMetadata) -> None:
-        for change in replica.update(stream, self.view.nodes, self.world.now):
+        changes = replica.update(stream, self.view.nodes, self.world.now)
+        self.cluster.checker.truncated(self.node_id, replica.log)
+        for change in changes:
             self._follow_role(change)
+        if replica.leadership is not None and replica.log.offline_reason:
+            self.fail(StorageError(replica.log.offline_reason))
         self.leading.metadata_changed()
         self.fetcher.pump()
         self.request_flush()
@@ -379,6 +383,8 @@ class Process:
             self.world.count("ISR change retried")
         if self.world.trace is not None:
             self.note(f"proposes ISR {change.isr} at stream epoch {change.stream_epoch}")
+        if sequence < 0:
+            self.cluster.faults.isr_proposed(change, replica)
 
         def settle(code: str, result: dict[str, Any]) -> None:
             outcome = OUTCOMES.get(code, Outcome.UNKNOWN)
@@ -430,7 +436,7 @@ class Process:
         self._flushing = True
         world = self.world
         delay = world.between(100, 2_000)
-        if world.chance(0.03):
+        if world.chance(self.cluster.profile.slow_flushes):
             delay += world.between(0, 1_500_000)
         world.later(delay, self, self._flush)
 

@@ -52,6 +52,11 @@ class Failure:
     seed: int
     reason: str
 
+    @property
+    def is_violation(self) -> bool:
+        """Whether an invariant was violated; otherwise something broke."""
+        return not self.reason.startswith("Traceback")
+
 
 def run_seed(seed: int, *, tracing: bool = False) -> tuple[Cluster, str]:
     """The cluster afterwards, and what was violated ("" when nothing was)."""

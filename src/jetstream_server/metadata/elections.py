@@ -44,16 +44,21 @@ def next_elr(
 def with_isr(stream: StreamMetadata, isr: Sequence[NodeId]) -> StreamMetadata:
     """The stream with another ISR under the same leader; one stream epoch later."""
     ordered = tuple(node_id for node_id in stream.replicas if node_id in isr)
+    elr = next_elr(stream, ordered)
     return replace(
-        stream, isr=ordered, elr=next_elr(stream, ordered), stream_epoch=stream.stream_epoch + 1
+        stream,
+        isr=ordered,
+        elr=elr,
+        last_known=_last_known(stream, ordered, elr),
+        stream_epoch=stream.stream_epoch + 1,
     )
 
 
 def without_elr(stream: StreamMetadata) -> StreamMetadata:
     """The stream with nobody eligible beside its ISR; not yet a stream epoch later."""
     if stream.leader != NO_NODE:
-        return replace(stream, elr=())
-    return replace(stream, elr=(), last_known=_last_known(stream, stream.isr, ()))
+        return replace(stream, elr=(), last_known=())
+    return replace(stream, elr=(), last_known=_known(stream, stream.isr, ()))
 
 
 def without_node(
@@ -66,12 +71,13 @@ def without_node(
     """
     isr = tuple(member for member in stream.isr if member != node_id)
     elr = next_elr(stream, isr, () if trusted else (node_id,))
+    last_known = _last_known(stream, isr, elr)
     if stream.leader not in (node_id, NO_NODE):
-        return _successor(stream, _standing(stream)._replace(isr=isr, elr=elr))
+        standing = _standing(stream)._replace(isr=isr, elr=elr, last_known=last_known)
+        return _successor(stream, standing)
     led = stream.leader == node_id
     if led:
         election.remove(node_id)
-    last_known = _last_known(stream, isr, elr)
     leaderless = _Standing(isr, elr, NO_NODE, last_known, stream.lossy_elections)
     return _successor(stream, _elected(stream, leaderless, election), leadership_ended=led)
 
@@ -94,7 +100,7 @@ def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE
         return stream
     if stream.leader != NO_NODE:
         election.remove(stream.leader)
-    return _successor(stream, _standing(stream)._replace(leader=leader, last_known=()))
+    return _successor(stream, _standing(stream)._replace(leader=leader))
 
 
 def elected_uncleanly(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
@@ -116,7 +122,8 @@ def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) 
         isr = isr or (leader,)
         enough = len(isr) >= stream.config.min_insync_replicas
         rest = () if enough else tuple(member for member in elr if member not in isr)
-        return leaderless._replace(isr=isr, elr=rest, leader=leader, last_known=())
+        known = () if enough else leaderless.last_known
+        return leaderless._replace(isr=isr, elr=rest, leader=leader, last_known=known)
     if isr or elr or len(stream.replicas) > 1:
         return leaderless
     # The only replica there is: waiting for another one would wait for ever.
@@ -131,7 +138,19 @@ def _unclean(stream: StreamMetadata, leader: NodeId) -> _Standing:
 def _last_known(
     stream: StreamMetadata, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...]
 ) -> tuple[NodeId, ...]:
+    """Who may hold everything committed although it is not believed: nobody once the ISR has
+    reached its minimum, because then more can be committed without them."""
+    if len(isr) >= stream.config.min_insync_replicas:
+        return ()
+    return _known(stream, isr, elr)
+
+
+def _known(
+    stream: StreamMetadata, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...]
+) -> tuple[NodeId, ...]:
     """Who was eligible and is no more: an election without any must wait for them all."""
+    if not (stream.last_known or stream.elr) and stream.isr == isr:
+        return ()
     known = (*stream.isr, *stream.elr, *stream.last_known)
     return tuple(
         node_id

@@ -61,8 +61,9 @@ class StreamSettings:
 class StreamMetadata:
     """One stream. `id` is the metadata revision of its creation, never reused.
 
-    last_known: while there is no leader, the replicas that left `isr` and `elr` because their logs
-    cannot be trusted; when both are empty, an election needs all of them (docs/replication.md).
+    last_known: while `isr` is below its minimum, the replicas that left it and `elr` because their
+    logs are not believed. They may hold everything committed all the same: when `isr` and `elr` are
+    both empty, an election needs all of them (docs/replication.md).
     unflushed: replicas that have not reported a full flush since `flush` became "group".
     lossy_elections: leaders chosen although committed records may have been lost.
     """

@@ -242,8 +242,11 @@ class LeaderState:
             return True
         progress = self._followers[replica]
         if replica in self._in_sync.committed:
-            return not progress.lags(self._log.log_end_offset, now_us, self._lag_max_us)
-        return self._may_join(replica, progress)
+            return not self._lags(progress, now_us)
+        return self._may_join(replica, progress) and not self._lags(progress, now_us)
+
+    def _lags(self, progress: FollowerProgress, now_us: int) -> bool:
+        return progress.lags(self._log.log_end_offset, now_us, self._lag_max_us)
 
     def _may_join(self, replica: NodeId, progress: FollowerProgress) -> bool:
         node = self._nodes.get(replica)

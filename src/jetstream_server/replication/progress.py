@@ -15,7 +15,7 @@ class FollowerProgress:
     """Times are µs of the leader's monotonic clock."""
 
     __slots__ = (
-        "_fetched_at_us", "_log_end_when_fetched", "caught_up_at_us", "incarnation", "position",
+        "_mark_at_us", "_mark_offset", "caught_up_at_us", "incarnation", "position",
     )  # fmt: skip
 
     def __init__(self, incarnation: int, now_us: int) -> None:
@@ -26,18 +26,18 @@ class FollowerProgress:
         self.incarnation = incarnation
         self.position = NO_POSITION
         self.caught_up_at_us = now_us
-        self._fetched_at_us = now_us
-        self._log_end_when_fetched = 0
+        self._mark_at_us = now_us
+        self._mark_offset = 0
 
     def fetched(self, position: int, log_end_offset: int, now_us: int) -> None:
         """It asked from `position` on, while the leader's log ended at `log_end_offset`."""
+        if position >= self._mark_offset:
+            # It has everything that was there at the mark: then, it was caught up.
+            self.caught_up_at_us = max(self.caught_up_at_us, self._mark_at_us)
+            self._mark_at_us = now_us
+            self._mark_offset = log_end_offset
         if position >= log_end_offset:
             self.caught_up_at_us = now_us
-        elif position >= self._log_end_when_fetched:
-            # It has everything that was there when it asked before: then, it was caught up.
-            self.caught_up_at_us = max(self.caught_up_at_us, self._fetched_at_us)
-        self._fetched_at_us = now_us
-        self._log_end_when_fetched = log_end_offset
         # A request that was overtaken on the way tells of an earlier position.
         self.position = max(self.position, position)
 

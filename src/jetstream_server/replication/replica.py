@@ -203,7 +203,10 @@ class Replica:
         if not alone:
             self._rebuild = False  # There was nobody better to elect.
             if log.offline_reason:
-                log.discard_damage()
+                try:
+                    log.discard_damage()
+                except StorageError:
+                    pass  # It stays offline, and says why: nothing is appended, the driver sees it.
         if not log.offline_reason:
             log.start_epoch(self.stream.leader_epoch)
         self.leadership = LeaderState(

@@ -342,7 +342,16 @@ class TestDistrust:
             self.distrust(cluster, stream.id, node_id)
         now = cluster.now(stream)
         assert (now.leader, now.isr, now.elr) == (NO_NODE, (), ())
-        assert now.last_known == (0,)
+        assert now.last_known == (0, 1, 2)
+
+    def test_who_is_distrusted_below_the_minimum_is_remembered_until_it_is_reached(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0, 1))
+        self.distrust(cluster, stream.id, 1)
+        assert cluster.now(stream).last_known == (1,)
+        cluster.change_isr(stream, (0, 2))
+        assert cluster.now(stream).last_known == ()
 
     def test_an_earlier_incarnation_has_nothing_to_say(self) -> None:
         cluster = Cluster(3)
