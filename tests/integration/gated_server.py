@@ -1,0 +1,43 @@
+"""jetstream-server with a disk that a test can watch, hold and break.
+
+    python gated_server.py GATE ARGUMENTS…
+
+GATE is a folder. Every fsync of a segment is a line in its file `fsyncs`; while its file `hold`
+exists no such fsync ends; while `fail` exists each fails as a broken disk does. Everything else is
+the real server, its real disk included.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+
+from jetstream_server import cli
+from jetstream_server.log.disk import OsDisk
+
+POLL_SECONDS = 0.002
+
+
+def gate(folder: Path) -> None:
+    """Put the gate before every fsync of a segment of this process."""
+    fsync = OsDisk.fsync
+
+    def gated(disk: OsDisk, path: str) -> None:
+        if path.endswith(".log"):
+            with (folder / "fsyncs").open("a") as counted:
+                counted.write(f"{path}\n")
+            while (folder / "hold").exists():
+                time.sleep(POLL_SECONDS)
+            if (folder / "fail").exists():
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        fsync(disk, path)
+
+    OsDisk.fsync = gated  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    gate(Path(sys.argv.pop(1)))
+    cli.main()
