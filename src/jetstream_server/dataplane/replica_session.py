@@ -27,6 +27,9 @@ KEEP_ALIVE_TICKS = 2
 FRAME_BYTES = 4 * 1024 * 1024
 """About how much one frame carries, so that a stream that catches up does not hold others up."""
 PARTS_MAX = 256
+REFUSED_MAX = 4 * PARTS_MAX
+"""Refusals that wait to be sent; with more, nothing is read: a follower that only talks must not
+fill our memory."""
 
 
 class ReplicaSession:
@@ -54,22 +57,30 @@ class ReplicaSession:
         self._ready: dict[int, None] = {}
         self._wake = asyncio.Event()
         self._silent_ticks = 0
+        self._written = asyncio.Event()
 
     async def run(self) -> None:
         self._replicas.sessions.add(self)
         keeping_alive = asyncio.get_running_loop().create_task(self._keep_alive())
         writing = asyncio.get_running_loop().create_task(self._write())
         # Neither end goes on without the other.
-        writing.add_done_callback(lambda _: self._socket.shut_down())
+        writing.add_done_callback(self._writer_ended)
         try:
             while True:
                 _, positions = await self._socket.read_frame(Kind.POSITIONS, pb.Positions)
                 self._take(positions)
+                while len(self._refused) > REFUSED_MAX and not writing.done():
+                    self._written.clear()
+                    await self._written.wait()
         finally:
             self._replicas.sessions.discard(self)
             keeping_alive.cancel()
             writing.cancel()
             await asyncio.gather(writing, keeping_alive, return_exceptions=True)
+
+    def _writer_ended(self, _: asyncio.Task[None]) -> None:
+        self._socket.shut_down()
+        self._written.set()
 
     def progressed(self, replica: Replica) -> None:
         """There is more to say about a stream, perhaps."""
@@ -117,6 +128,7 @@ class ReplicaSession:
                 if records.parts:
                     self._silent_ticks = 0
                     await self._socket.send_slices(Kind.RECORDS, 0, records, slices)
+                self._written.set()
 
     async def _keep_alive(self) -> None:
         """Have a sign of life sent where nothing else is; cheaper than a timer for each frame."""
