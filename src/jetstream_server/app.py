@@ -23,6 +23,7 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import NodeId
+from jetstream_server.api.callers import Callers
 from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.hang_up import hang_up
 from jetstream_server.api.http import HttpServer
@@ -321,6 +322,7 @@ class Server:
         self._stack.push_async_callback(self._data_plane.close)
         peers = Peers(self._metadata.registry)
         self._stack.push_async_callback(peers.close)
+        hang_up_on = partial(hang_up, port=split_address(node.grpc.listen)[1])
         api = ApiServer(
             StreamsService(
                 self._metadata,
@@ -335,7 +337,7 @@ class Server:
                 self._replicas,
                 self._fetches,
                 authorize,
-                Outstanding(partial(hang_up, port=split_address(node.grpc.listen)[1])),
+                Outstanding(hang_up_on),
             ),
             ClusterService(
                 self._metadata,
@@ -345,6 +347,7 @@ class Server:
                 nats_urls=self._nats_urls,
                 replicas=self._replicas,
             ),
+            Callers(hang_up_on),
         )
         await api.start(node.grpc.listen)
         self._stack.push_async_callback(api.stop)

@@ -361,3 +361,39 @@ def test_what_is_longer_than_nats_takes_never_reaches_us_and_what_is_not_is_stor
         client.publish("payload", bytes(1024 * 1024 + 1))
         assert b"Maximum Payload" in client.file.readline()
     assert api.values("payload") == [bytes(1024 * 1024)]
+
+
+@pytest.mark.parametrize("kind", ["half sent", "long polls"])
+def test_callers_that_take_every_call_there_is_keep_nobody_out(
+    server: ServerProcess, api: Api, kind: str
+) -> None:
+    """40 connections with 200 calls each; a server serves 4,096 at a time."""
+    api.create("taken", "taken")
+    request = pb.FetchRequest(stream=common_pb2.StreamRef(name="taken"), wait_ms_max=300_000)
+    message = request.SerializeToString()
+    calls = b""
+    for index in range(200):
+        stream = 2 * index + 1
+        if kind == "long polls":
+            calls += http2.call(stream, b"/jetstream.v1.Reads/Fetch", message)
+        else:
+            headers = http2.call_headers(b"/jetstream.v1.Reads/Fetch")
+            calls += http2.frame(http2.FrameType.HEADERS, http2.END_HEADERS, stream, headers)
+            half = b"\0" + (60_000).to_bytes(4, "big") + bytes(100)
+            calls += http2.frame(http2.FrameType.DATA, 0, stream, half)
+    with ExitStack() as stack:
+        for _ in range(40):
+            sock = stack.enter_context(connection(server, 0))
+            sock.sendall(http2.PREFACE + http2.settings() + calls)
+        time.sleep(1.0)
+        deadline = time.monotonic() + 30
+        served = 0
+        while served < 20:
+            assert time.monotonic() < deadline, "nobody else is served"
+            try:
+                api.describe("taken")
+                served += 1
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                time.sleep(0.2)
+    assert "caller_hung_up_on" in server.log_text

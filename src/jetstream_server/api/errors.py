@@ -23,6 +23,7 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
 )
+from jetstream_server.api.callers import Callers
 from jetstream_server.refusals import bounded
 
 ERROR_KEY = "jetstream-error-bin"
@@ -44,10 +45,11 @@ class _Refused:
     reason: str
 
 
-def _checked(deserialize: _Deserialize, method: str) -> _Deserialize:
+def _checked(deserialize: _Deserialize, method: str, callers: Callers) -> _Deserialize:
     bytes_max = LIMITS.get(method, REQUEST_BYTES_MAX)
 
     def read(data: bytes) -> Any:
+        callers.received()
         if len(data) > bytes_max:
             return _Refused(f"a request of {len(data)} bytes; at most {bytes_max} are allowed")
         try:
@@ -78,7 +80,8 @@ def _unexpected(error: Exception, method: str) -> InternalError:
 class ErrorInterceptor(aio.ServerInterceptor):
     """Wraps every handler, health and reflection included; see the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
@@ -86,19 +89,20 @@ class ErrorInterceptor(aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
+        self._callers.began()
         method = handler_call_details.method
         known = self._guarded.get(method)
         if known is not None:
             return known
         handler = await continuation(handler_call_details)
         if handler is not None:  # Else unknown: answered as unimplemented, and not remembered.
-            handler = self._guarded[method] = _guarded(handler, method)
+            handler = self._guarded[method] = _guarded(handler, method, self._callers)
         return handler
 
 
-def _guarded(handler: Any, method: str) -> Any:
+def _guarded(handler: Any, method: str, callers: Callers) -> Any:
     coders = {
-        "request_deserializer": _checked(handler.request_deserializer, method),
+        "request_deserializer": _checked(handler.request_deserializer, method, callers),
         "response_serializer": handler.response_serializer,
     }
     if handler.unary_unary is not None:

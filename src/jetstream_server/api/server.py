@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from jetstream_protocol.generated import api_pb2, api_pb2_grpc
+from jetstream_server.api.callers import CALLS_MAX, Callers
 from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.errors import LIMITS, ErrorInterceptor
 from jetstream_server.api.reads import ReadsService
@@ -23,8 +24,6 @@ from jetstream_server.api.streams import StreamsService
 from jetstream_server.background import run_in_background
 
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
-CALLS_MAX = 4096
-"""Calls served at once; further ones are told RESOURCE_EXHAUSTED. A long poll is a call."""
 METADATA_BYTES_MAX = 16 * 1024
 HANDSHAKE_MS_MAX = 10_000
 """A client that has not greeted by then holds a descriptor for nothing."""
@@ -41,6 +40,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
     ("grpc.max_concurrent_streams", 1024),
+    ("grpc.enable_channelz", 1),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
     # A second server on the same port must fail to start, not share it.
     ("grpc.so_reuseport", 0),
@@ -56,11 +56,17 @@ class ApiServer:
     """`start` listens, `stop` ends every call."""
 
     def __init__(
-        self, streams: StreamsService, reads: ReadsService, cluster: ClusterService
+        self,
+        streams: StreamsService,
+        reads: ReadsService,
+        cluster: ClusterService,
+        callers: Callers,
     ) -> None:
         self._services = (streams, reads, cluster)
         self._health = health.aio.HealthServicer()
-        self._guard = ErrorInterceptor()
+        self._callers = callers
+        self._guard = ErrorInterceptor(callers)
+        self._watching: asyncio.Task[None] | None = None
         self._server: aio.Server | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -69,6 +75,7 @@ class ApiServer:
         self._server = await self._listen(address)
         for name in ("", *_service_names()):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._watching = run_in_background(self._callers.watch(), "gRPC callers")
         self._supervisor = run_in_background(self._supervise(address), "gRPC supervisor")
 
     async def _listen(self, address: str) -> aio.Server:
@@ -111,10 +118,11 @@ class ApiServer:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
-        if self._supervisor is None or self._server is None:
+        if self._supervisor is None or self._watching is None or self._server is None:
             return
-        self._supervisor.cancel()
-        await asyncio.gather(self._supervisor, return_exceptions=True)
+        for task in (self._supervisor, self._watching):
+            task.cancel()
+        await asyncio.gather(self._supervisor, self._watching, return_exceptions=True)
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 # It waits for every watcher to take the news; one that reads nothing never does.
