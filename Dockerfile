@@ -1,0 +1,30 @@
+# jetstream-server, with the `jetstream` command line and a nats-server for --dev. It takes its
+# configuration from /etc/jetstream/cluster.yaml and keeps its data in /data:
+#
+#     docker build -t jetstream-log .
+#     docker compose up          (docker-compose.yml: three nodes and NATS)
+
+FROM python:3.11-slim AS build
+RUN python -m venv /opt/jetstream
+WORKDIR /build
+COPY pyproject.toml README.md ./
+COPY src src
+RUN /opt/jetstream/bin/pip install --no-cache-dir '.[server]'
+
+FROM python:3.11-slim
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin jetstream \
+    && install -d -o jetstream -g jetstream -m 0750 /data
+COPY --from=build /opt/jetstream /opt/jetstream
+ENV PATH=/opt/jetstream/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    JETSTREAM_DATA=/data \
+    HEALTH_URL=http://127.0.0.1:9295/healthz
+USER jetstream
+VOLUME /data
+EXPOSE 9292 9293 9294 9295
+HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['HEALTH_URL'], timeout=2)"]
+# SIGTERM drains: leaderships are handed over, logs are flushed.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["jetstream-server"]
+CMD ["--config", "/etc/jetstream/cluster.yaml"]
