@@ -7,6 +7,8 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
+from tests.simulation.killing import SEEDS_MAX, kill, record
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import Failure, Totals, run_seed, run_seeds, story
 
 CHUNK = 100
@@ -19,10 +21,35 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so long")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--trace", type=int, help="run this seed and tell its story")
+    parser.add_argument("what", nargs="?", choices=["mutants"], help="kill and record mutants")
     arguments = parser.parse_args()
+    if arguments.what == "mutants":
+        sys.exit(_kill_mutants(arguments.jobs))
     if arguments.trace is not None:
         sys.exit(_trace(arguments.trace))
     sys.exit(_run(arguments.start, arguments.seeds, arguments.minutes, arguments.jobs))
+
+
+def _kill(name: str) -> tuple[str, Failure | None]:
+    return name, kill(name)
+
+
+def _kill_mutants(jobs: int) -> int:
+    """Kill every mutant, quickest recorded seed first to be replaced; 1 when one survives."""
+    seeds, surviving = {}, []
+    with ProcessPoolExecutor(jobs) as pool:
+        for name, failure in pool.map(_kill, MUTANTS):
+            if failure is None:
+                surviving.append(name)
+                print(f"{name:45} SURVIVES {SEEDS_MAX} seeds", flush=True)
+            else:
+                seeds[name] = failure.seed
+                print(
+                    f"{name:45} seed {failure.seed:5}  {failure.reason.splitlines()[-1]}",
+                    flush=True,
+                )
+    record(seeds)
+    return 1 if surviving else 0
 
 
 def _trace(seed: int) -> int:

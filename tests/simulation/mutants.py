@@ -6,7 +6,7 @@ run; the product knows nothing of it. `docs/replication.md` names each rule's mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from unittest.mock import patch
 from jetstream_protocol.errors import NotEnoughReplicasError, StorageError, UnknownOutcomeError
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.ingest.stream import StreamIngest
-from jetstream_server.log import commit_log, recovery
+from jetstream_server.log import incoming, recovery
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata import (
     elections,
@@ -223,7 +223,7 @@ def appends_batches_of_any_epoch(patches: Patches) -> None:
 @mutant
 def appends_without_checksums(patches: Patches) -> None:
     """A follower does not check the bytes of a batch."""
-    patches.set(commit_log, "check_body", lambda *arguments: None)
+    patches.set(incoming, "check_body", lambda *arguments: None)
 
 
 @mutant
@@ -448,8 +448,13 @@ def changes_isr_without_comparing(patches: Patches) -> None:
 
 @mutant
 def forgets_who_left_below_the_minimum(patches: Patches) -> None:
-    """There is no ELR: the last replica standing is all that counts."""
+    """There is no ELR, and nobody is remembered: the last replica standing is all that counts."""
+
+    def last(stream: StreamMetadata, isr: Sequence[NodeId], elr: Sequence[NodeId]) -> Any:
+        return () if isr else stream.isr or stream.last_known
+
     patches.set(elections, "next_elr", lambda stream, isr, distrusted=(): ())
+    patches.set(elections, "_last_known", last)
 
 
 @mutant
