@@ -437,9 +437,13 @@ class Replica:
             for waiter in waiters:
                 waiter()
 
-    def close(self, *, clean: bool) -> None:
-        """Stop: no append, no leadership; waiters wake to find it closed."""
+    def retire(self) -> None:
+        """Stop: no append, no leadership; waiters wake to find it closed. Its log is still open."""
         self.closed = True
         self.leadership = self.following = None
-        self.log.close(clean=clean)
         self._wake()
+
+    def close(self, *, clean: bool) -> None:
+        """Retire, and close the log."""
+        self.retire()
+        self.log.close(clean=clean)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import structlog
@@ -53,6 +54,8 @@ from jetstream_server.replication.run_book import RunBook
 NOT_REGISTERED = -1
 # `name@subject`, in one field or in two.
 _NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
+
+CLOSING_AT_A_TIME = 32
 
 logger = structlog.get_logger("jetstream.replicas")
 
@@ -420,13 +423,21 @@ class Replicas:
         """Close every log; returns whether all of them were left clean."""
         if self._flush_rounds is not None:
             self._flush_rounds.cancel()
-        clean = True
-        for replica in self._replicas.values():
-            self._forget(replica)
-            try:
-                replica.close(clean=True)
-            except JetstreamError as error:
-                clean = False
-                logger.error("log_not_closed", stream=replica.stream.full_name, reason=str(error))
+        replicas = list(self._replicas.values())
         self._replicas.clear()
-        return clean
+        for replica in replicas:
+            self._forget(replica)
+            replica.retire()
+        # In parallel: each waits for the disk, which serves many about as fast as one.
+        with ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
+            return all(list(threads.map(_close_cleanly, replicas)))
+
+
+def _close_cleanly(replica: Replica) -> bool:
+    """Runs in a thread: nobody else uses the log any more."""
+    try:
+        replica.log.close(clean=True)
+    except JetstreamError as error:
+        logger.error("log_not_closed", stream=replica.stream.full_name, reason=str(error))
+        return False
+    return True

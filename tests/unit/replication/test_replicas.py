@@ -239,3 +239,22 @@ async def test_a_stream_held_elsewhere_names_who_holds_it(tmp_path: Path) -> Non
     assert raised.value.redirect is not None
     assert raised.value.redirect.node_id == 1
     assert replicas.get(stream.id) is None
+
+
+@on_loop
+async def test_a_log_that_cannot_be_closed_cleanly_is_said_so_and_the_others_are(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    replicas = node.start()
+    streams = [node.create(f"s{index}", f"s{index}").stream for index in range(40)]
+    for stream in streams:
+        node.append(node.replica(stream), b"a")
+    disk.fail("write_atomic", f"/{streams[7].id}/checkpoint", errno.EIO)
+    assert replicas.close() is False
+    checkpoints = [tmp_path / "streams" / str(s.id) / "checkpoint" for s in streams]
+    assert [path.exists() for path in checkpoints] == [index != 7 for index in range(40)]
+    disk.heal()
+    node.cluster.register(0)
+    assert node.start(clean=False).close() is True

@@ -1,0 +1,108 @@
+"""Ten thousand idle streams on one node: they cost little to start, to hold and to leave alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import grpc.aio
+import pytest
+
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc
+from tests.fuzz.vitals import vitals
+from tests.support.api import Api, raw_nats
+from tests.support.server import ServerProcess
+
+STREAMS = 10_000
+WITH_FILES = range(0, STREAMS, 5)
+START_SECONDS_MAX = 15.0
+RSS_MIB_MAX = 400
+IDLE_CPU_MAX = 0.05
+IDLE_SECONDS = 3.0
+CREATING_AT_A_TIME = 256
+
+
+async def create_all(address: str) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        streams = api_pb2_grpc.StreamsStub(channel)
+        slots = asyncio.Semaphore(CREATING_AT_A_TIME)
+
+        async def create(index: int) -> None:
+            async with slots:
+                await streams.CreateStream(
+                    pb.CreateStreamRequest(name=f"s{index}", subject=f"many.{index}")
+                )
+
+        await asyncio.gather(*map(create, range(STREAMS)))
+
+
+def publish(server: ServerProcess) -> None:
+    """One record into every fifth, so that those have files."""
+    with raw_nats(server.nats) as nats:
+        nats.subscribe("_INBOX.many")
+        for index in WITH_FILES:
+            nats.publish(f"many.{index}", b"%d" % index, "_INBOX.many")
+        for _ in WITH_FILES:
+            assert json.loads(nats.message(60)[1])["seq"] == 1
+
+
+def settled_cpu(server: ServerProcess) -> float:
+    """Cores used while nothing happens, once what the start left to do is done."""
+    time.sleep(2.0)
+    before = vitals(server.pid).cpu_seconds
+    time.sleep(IDLE_SECONDS)
+    return (vitals(server.pid).cpu_seconds - before) / IDLE_SECONDS
+
+
+@pytest.mark.timeout(300)
+def test_ten_thousand_idle_streams_start_fast_hold_little_and_take_no_cpu(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    begun = time.monotonic()
+    asyncio.run(create_all(own_server.grpc))
+    created = time.monotonic()
+    publish(own_server)
+    published = time.monotonic()
+    assert own_server.stop() == 0
+    stopped = time.monotonic()
+    own_server.start(START_SECONDS_MAX)
+    clean_start = time.monotonic() - stopped
+    cpu = settled_cpu(own_server)
+    rss = vitals(own_server.pid).rss_mib
+    own_server.kill()
+    killed = time.monotonic()
+    own_server.start(START_SECONDS_MAX)
+    start_after_kill = time.monotonic() - killed
+    print(
+        f"{STREAMS} streams: created in {created - begun:.1f} s, {len(WITH_FILES)} records in "
+        f"{published - created:.1f} s, stop {stopped - published:.1f} s, clean start "
+        f"{clean_start:.1f} s, {rss:.0f} MiB, idle {cpu:.1%} of a core, start after kill -9 "
+        f"{start_after_kill:.1f} s"
+    )
+    assert rss < RSS_MIB_MAX
+    assert cpu < IDLE_CPU_MAX
+    assert vitals(own_server.pid).rss_mib < RSS_MIB_MAX
+    api = Api(own_server.grpc)
+    for index in (WITH_FILES[0], WITH_FILES[-1]):
+        assert api.values(f"s{index}") == [b"%d" % index]
+    assert api.values(f"s{STREAMS - 1}") == []
+    api.close()
+
+
+def test_a_stream_nobody_published_to_has_no_files_and_survives(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    api = Api(own_server.grpc)
+    for index in range(20):
+        api.create(f"s{index}", f"many.{index}")
+    api.close()
+    assert list((own_server.data / "streams").iterdir()) == []
+    own_server.kill()
+    own_server.start()
+    api = Api(own_server.grpc)
+    assert api.describe("s7").log_end_offset == 0
+    api.close()
