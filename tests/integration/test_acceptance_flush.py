@@ -36,8 +36,11 @@ class GatedServer(ServerProcess):
     def command(self) -> list[str]:
         return [sys.executable, gated_server.__file__, str(self.gate), *super().command()[3:]]
 
-    def hold(self) -> None:
-        (self.gate / "hold").touch()
+    def hold(self, *, after: int = 0) -> None:
+        """Let no fsync end but the first so many of the process."""
+        temporary = self.gate / "hold.tmp"
+        temporary.write_text(str(after))
+        temporary.rename(self.gate / "hold")
 
     def release(self) -> None:
         (self.gate / "hold").unlink()
@@ -126,6 +129,26 @@ def test_under_group_no_ack_and_no_reader_comes_before_the_fsync(
     gated.release()
     assert answer(publisher) == {"stream": "careful", "seq": 1}
     eventually(api, "careful", high_watermark=1, flushed_offset=1)
+
+
+def test_an_fsync_covers_only_what_was_appended_before_it_began(
+    gated: GatedServer, api: Api, publisher: RawNats
+) -> None:
+    api.create("later", "later", flush=pb.FLUSH_GROUP)
+    gated.hold()
+    publisher.publish("later", b"before", "_INBOX.mine")
+    while gated.fsyncs == 0:
+        time.sleep(0.01)
+    publisher.publish("later", b"during", "_INBOX.mine")
+    eventually(api, "later", log_end_offset=2)
+    gated.hold(after=1)
+    assert answer(publisher) == {"stream": "later", "seq": 1}
+    expect_silence(publisher)
+    description = api.describe("later")
+    assert (description.high_watermark, description.flushed_offset) == (1, 1)
+    assert api.values("later") == [b"before"]
+    gated.release()
+    assert answer(publisher) == {"stream": "later", "seq": 2}
 
 
 def test_one_fsync_serves_all_that_queued_up_behind_it(
