@@ -1,0 +1,92 @@
+"""The follower's core: what it does with an answer."""
+
+from __future__ import annotations
+
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.epochs import LeaderEpochCache
+from jetstream_server.replication.follower import Append, FollowerState, Ignore, Reset, Truncate
+from jetstream_server.replication.messages import Diverging, OutOfRange, Records, Standing
+from tests.unit.replication.cores import Log, stream
+
+STANDING = Standing(high_watermark=7, log_start_offset=2, stream_epoch=7)
+
+
+def following(log: Log, *, rebuild: bool = False, unflushed: tuple[int, ...] = ()) -> FollowerState:
+    flush = "group" if unflushed else "none"
+    return FollowerState(
+        stream=stream(flush=flush, unflushed=unflushed),
+        node_id=1,
+        incarnation=10,
+        log=log,
+        high_watermark=0,
+        now_us=0,
+        rebuild=rebuild,
+    )
+
+
+def log_of(end: int, *epochs: tuple[int, int]) -> Log:
+    return Log(log_end_offset=end, epochs=LeaderEpochCache(epochs or [(3, 0)]))
+
+
+def test_records_are_appended_and_the_high_watermark_stays_within_the_log() -> None:
+    log = log_of(5)
+    state = following(log)
+    answer = Records(state.position(), STANDING, LogSlice("f", 0, 8, 5, 6))
+    step = state.decide(answer)
+    assert step == Append(3, True)
+    log.log_end_offset = 6
+    assert state.settle(answer, step, 1)
+    assert state.high_watermark == 6
+
+
+def test_an_answer_to_an_earlier_position_is_ignored() -> None:
+    log = log_of(5)
+    state = following(log)
+    answer = Records(state.position(), STANDING, None)
+    log.log_end_offset = 6
+    assert state.decide(answer) == Ignore()
+
+
+def test_a_diverging_log_is_cut_to_the_common_point() -> None:
+    state = following(log_of(9, (1, 0), (2, 6)))
+    same_epoch = Diverging(state.position(), STANDING, 2, 7)
+    assert state.decide(same_epoch) == Truncate(7)
+    older_epoch = Diverging(state.position(), STANDING, 1, 8)
+    assert state.decide(older_epoch) == Truncate(6)
+
+
+def test_a_diverging_round_leaves_the_high_watermark_alone() -> None:
+    log = log_of(9, (1, 0), (2, 6))
+    state = following(log)
+    answer = Diverging(state.position(), STANDING, 1, 8)
+    step = state.decide(answer)
+    log.log_end_offset = 6
+    assert not state.settle(answer, step, 1)
+    assert state.high_watermark == 0
+
+
+def test_out_of_range_begins_anew_at_the_leaders_start() -> None:
+    state = following(log_of(1))
+    assert state.decide(OutOfRange(state.position(), STANDING)) == Reset(2)
+
+
+def test_a_log_to_be_rebuilt_acknowledges_nothing() -> None:
+    position = following(log_of(9), rebuild=True).position()
+    assert (position.fetch_offset, position.flushed_offset) == (-1, -1)
+
+
+def test_a_flush_is_confirmed_only_once_the_leader_counts_it() -> None:
+    log = log_of(5)
+    state = following(log, unflushed=(1,))
+    old = Standing(high_watermark=5, log_start_offset=0, stream_epoch=6)
+    for standing, may in ((old, False), (STANDING, True)):
+        answer = Records(state.position(), standing, None)
+        state.settle(answer, state.decide(answer), 1)
+        assert state.may_confirm_flush is may
+
+
+def test_a_silent_leader_is_reported_once_per_silence() -> None:
+    state = following(log_of(5))
+    assert not state.report_due(1_500_000)
+    assert state.report_due(1_500_001)
+    assert not state.report_due(1_600_000)

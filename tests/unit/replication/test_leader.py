@@ -1,0 +1,143 @@
+"""The leader's core: positions, the high watermark, the ISR and its changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_protocol.errors import FencedEpochError, NotEnoughReplicasError, UnknownEpochError
+from jetstream_server.log.epochs import LeaderEpochCache
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.isr import RETRY_US, Outcome
+from jetstream_server.replication.leader import REPLICA_LAG_MAX_US, LeaderState
+from jetstream_server.replication.messages import Diverging, OutOfRange
+from tests.unit.replication.cores import LEADER, Log, nodes, request, stream
+
+LAG_US = REPLICA_LAG_MAX_US + 1
+
+
+def leading(of: StreamMetadata, log: Log) -> LeaderState:
+    return LeaderState(
+        stream=of, node_id=LEADER, nodes=nodes(), log=log, high_watermark=0, now_us=0
+    )
+
+
+def log_of(end: int, *epochs: tuple[int, int]) -> Log:
+    return Log(log_end_offset=end, flushed_offset=end, epochs=LeaderEpochCache(epochs or [(3, 0)]))
+
+
+class TestHighWatermark:
+    def test_it_is_the_least_position_in_sync(self) -> None:
+        state = leading(stream(), log_of(10))
+        state.fetch(request(1, 8), 1)
+        assert state.high_watermark == 0
+        state.fetch(request(2, 5), 1)
+        assert state.high_watermark == 5
+
+    def test_it_stands_while_the_isr_is_below_its_minimum(self) -> None:
+        state = leading(stream((0,)), log_of(10))
+        assert not state.moved()
+        with pytest.raises(NotEnoughReplicasError):
+            state.check_can_append()
+
+    def test_under_group_only_what_is_flushed_counts(self) -> None:
+        log = log_of(10)
+        log.flushed_offset = 6
+        state = leading(stream((0, 1), flush="group"), log)
+        state.fetch(request(1, 9, flushed_offset=4), 1)
+        assert state.high_watermark == 4
+        state.fetch(request(1, 9, flushed_offset=9), 1)
+        assert state.high_watermark == 6
+
+
+class TestFetch:
+    def test_older_and_newer_leaderships_are_refused(self) -> None:
+        state = leading(stream(), log_of(10))
+        with pytest.raises(FencedEpochError):
+            state.fetch(request(1, 5, leader_epoch=2), 1)
+        with pytest.raises(UnknownEpochError):
+            state.fetch(request(1, 5, leader_epoch=4), 1)
+
+    def test_an_older_incarnation_is_refused(self) -> None:
+        state = leading(stream(), log_of(10))
+        state.fetch(request(1, 5, incarnation=20), 1)
+        with pytest.raises(FencedEpochError):
+            state.fetch(request(1, 10), 1)
+        assert state.position_of(request(1, 0).follower) == 5
+
+    def test_logs_part_at_the_end_of_the_epoch(self) -> None:
+        state = leading(stream(), log_of(10, (1, 0), (3, 6)))
+        answer = state.fetch(request(1, 8, last_epoch=2), 1)
+        assert isinstance(answer, Diverging)
+        assert (answer.epoch, answer.end_offset) == (1, 6)
+        assert state.position_of(request(1, 0).follower) == -1
+
+    def test_a_position_before_the_log_start_is_out_of_range(self) -> None:
+        log = log_of(10)
+        log.log_start_offset = 4
+        assert isinstance(leading(stream(), log).fetch(request(1, 2), 1), OutOfRange)
+
+
+class TestIsr:
+    def test_a_joiner_counts_at_once_and_a_leaver_until_the_commit(self) -> None:
+        log = log_of(10)
+        state = leading(stream((0, 1), minimum=1), log)
+        state.fetch(request(1, 10), 1)
+        state.fetch(request(2, 10), 1)
+        change = state.propose(2)
+        assert change is not None
+        assert change.isr == (0, 1, 2)
+        log.log_end_offset = 12
+        state.fetch(request(1, 12), 3)
+        assert state.high_watermark == 10
+        state.settle(change, Outcome.INELIGIBLE, 4)
+        assert state.high_watermark == 12
+
+    def test_an_unknown_outcome_is_retried_as_the_same_change(self) -> None:
+        state = leading(stream((0, 1)), log_of(10))
+        state.fetch(request(1, 10), 1)
+        state.fetch(request(2, 10), 1)
+        change = state.propose(1)
+        assert change is not None
+        state.settle(change, Outcome.UNKNOWN, 1)
+        assert state.propose(2) is None
+        assert state.propose(2 + RETRY_US) is change
+
+    def test_newer_metadata_settles_what_is_pending(self) -> None:
+        state = leading(stream((0, 1)), log_of(10))
+        state.fetch(request(2, 10), 1)
+        assert state.propose(1) is not None
+        state.update(stream((0, 1, 2), stream_epoch=8), nodes())
+        assert state.isr == (0, 1, 2)
+        assert state.propose(1) is None
+
+    def test_a_follower_below_the_epochs_start_does_not_join(self) -> None:
+        state = leading(stream((0,), minimum=1), log_of(10))
+        state.high_watermark = 4
+        state.fetch(request(1, 9), 1)
+        assert state.propose(1) is None
+
+    def test_who_lags_leaves(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        for now_us in (1, LAG_US):
+            state.fetch(request(1, log.log_end_offset), now_us)
+            log.log_end_offset += 5
+        change = state.propose(LAG_US + 1)
+        assert change is not None
+        assert change.isr == (0, 1)
+
+    def test_a_steady_delay_is_no_lag(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        for second in range(60):
+            now_us = second * 1_000_000
+            log.log_end_offset += 10
+            for follower in (1, 2):
+                state.fetch(request(follower, log.log_end_offset - 15), now_us)
+            assert state.propose(now_us) is None
+
+    def test_a_leader_that_slept_blames_nobody(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        state.tick(LAG_US)
+        assert state.propose(LAG_US) is None
