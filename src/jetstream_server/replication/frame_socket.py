@@ -13,9 +13,12 @@ be sent instead.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import select
 import socket
+import sys
+import termios
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -190,18 +193,40 @@ class FrameSocket:
             await make_resident(fd, position, min(TURN_BYTES, end - position))
 
     async def _writable(self) -> None:
+        """Wait until the socket takes more. Raises TimeoutError when the peer takes nothing."""
+        unsent = self._unsent()
+        while True:
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await self._woken_to_write()
+                return
+            except TimeoutError:
+                # A socket takes more only once a third of its buffer is free, which is megabytes.
+                before, unsent = unsent, self._unsent()
+                if unsent >= before:
+                    raise
+
+    async def _woken_to_write(self) -> None:
         writable: asyncio.Future[None] = self._loop.create_future()
+        fd = self._sock.fileno()
 
         def wake() -> None:
+            # At once: after a reset uvloop has closed its handle for the descriptor, and whoever
+            # reads next would be given that one.
+            self._loop.remove_writer(fd)
             if not writable.done():
                 writable.set_result(None)
 
-        self._loop.add_writer(self._sock.fileno(), wake)
+        self._loop.add_writer(fd, wake)
         try:
-            async with asyncio.timeout(STALL_SECONDS):
-                await writable
+            await writable
         finally:
-            self._loop.remove_writer(self._sock.fileno())
+            self._loop.remove_writer(fd)
+
+    def _unsent(self) -> int:
+        """Bytes in the socket's buffer that the peer has not acknowledged."""
+        answer = fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
 
 
 async def _open(slice_: LogSlice) -> int:
