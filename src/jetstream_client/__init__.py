@@ -24,6 +24,7 @@ from jetstream_client._types import (
     Node,
     OffsetAt,
     Position,
+    ReplicaProgress,
     Stream,
     StreamDescription,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "Position",
     "PreconditionFailedError",
     "PublishResult",
+    "ReplicaProgress",
     "StorageError",
     "StorageFullError",
     "Stream",

@@ -143,6 +143,23 @@ class AsyncClient:
         self._check_open()
         return await self._streams.cluster()
 
+    async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
+        """Hand a stream's leadership to another node, which must be in its ISR and not draining.
+
+        Returns the stream as it is led then. Raises PreconditionFailedError where the node cannot
+        lead it now.
+        """
+        self._check_open()
+        return await self._streams.transfer_leader(stream, node)
+
+    async def drain_node(self, node: int, *, undo: bool = False) -> None:
+        """Mark a node as draining: its leaderships move away and nothing new comes to it.
+
+        Returns before they have moved: `describe_stream` shows when. undo: take the mark back.
+        """
+        self._check_open()
+        await self._streams.drain_node(node, not undo)
+
     # Publishing.
 
     def publish(

@@ -95,6 +95,27 @@ class Streams:
             done_already=StreamNotFoundError,
         )
 
+    async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
+        """Repeated, it finds the leadership where it was to go."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.TransferLeader,
+            pb.TransferLeaderRequest(stream=_wire.to_ref(stream), node_id=node),
+            pb.TransferLeaderResponse,
+            what=f"handing the leadership to node {node}",
+            changes=True,
+        )
+        return _wire.stream_of(answer.stream)
+
+    async def drain_node(self, node: int, draining: bool) -> None:
+        """Repeated, it finds the mark as it was to be."""
+        await self._control.call(
+            lambda stubs: stubs.cluster.DrainNode,
+            pb.DrainNodeRequest(node_id=node, draining=draining),
+            pb.DrainNodeResponse,
+            what=f"draining node {node}",
+            changes=True,
+        )
+
     async def _registered(self, stream: StreamLike) -> Stream:
         """As the registry has it. Unlike `describe` this needs no leader that is alive."""
         ref = _wire.to_ref(stream)

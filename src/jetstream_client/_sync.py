@@ -165,6 +165,14 @@ class Client:
         """See AsyncClient.describe_cluster."""
         return self._thread.run(self._client.describe_cluster())
 
+    def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
+        """See AsyncClient.transfer_leader."""
+        return self._thread.run(self._client.transfer_leader(stream, node))
+
+    def drain_node(self, node: int, *, undo: bool = False) -> None:
+        """See AsyncClient.drain_node."""
+        self._thread.run(self._client.drain_node(node, undo=undo))
+
     def publish(
         self,
         subject: str,

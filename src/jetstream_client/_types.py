@@ -62,11 +62,24 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaProgress:
+    """How far a follower has come, as the leader knows.
+
+    offset: its log end, under flush "group" what it has flushed of it; -1: not heard of in this
+    leadership. lag: the records between there and the leader's log end, None where unknown.
+    """
+
+    node: int
+    offset: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamDescription(Stream):
     """A stream with what its leader knows.
 
     Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
-    not. The counters run since the leader's process started.
+    not. The counters run since the leader's process started. `progress` names every follower.
     """
 
     log_start_offset: int
@@ -81,6 +94,7 @@ class StreamDescription(Stream):
     nacks_sent: int
     acks_suppressed: int
     suspected_gaps: int
+    progress: tuple[ReplicaProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)

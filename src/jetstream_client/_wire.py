@@ -11,6 +11,7 @@ from jetstream_client._types import (
     ClusterInfo,
     Node,
     Position,
+    ReplicaProgress,
     Stream,
     StreamDescription,
     StreamLike,
@@ -110,6 +111,16 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
         nacks_sent=description.nacks_sent,
         acks_suppressed=description.acks_suppressed,
         suspected_gaps=description.suspected_gaps,
+        progress=tuple(
+            ReplicaProgress(
+                node=follower.node_id,
+                offset=follower.offset,
+                lag=None
+                if follower.offset < 0
+                else max(0, description.log_end_offset - follower.offset),
+            )
+            for follower in description.progress
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from jetstream_client.cli import log, options, streams
+from jetstream_client.cli import cluster, log, options, streams
 from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout
 from jetstream_client.cli.fetch import fetch
 from jetstream_client.cli.publish import publish
@@ -28,6 +28,8 @@ app = typer.Typer(
 app.add_typer(streams.app, name="stream")
 app.command()(publish)
 app.command()(fetch)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(cluster.node_app, name="node")
 app.add_typer(log.app, name="log")
 
 
@@ -57,8 +59,8 @@ def root(
 
       jetstream fetch orders
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such stream, 4 no server answered in time,
-    5 outcome unknown, 6 damaged log files.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such stream or node, 4 no server answered in
+    time, 5 outcome unknown, 6 damaged log files.
     """
     context.obj = options.Common(server, json)
 

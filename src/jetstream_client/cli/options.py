@@ -35,6 +35,7 @@ Timeout = Annotated[
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", help="A stream's name, or name@subject.")
 ]
+NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's number.")]
 DEFAULT_TIMEOUT = 10.0
 
 

@@ -1,4 +1,4 @@
-"""`jetstream stream …`: create, list, describe, delete."""
+"""`jetstream stream …`: create, list, describe, hand over, delete."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from jetstream_client._sync import Client
+from jetstream_client._types import ReplicaProgress
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_fields, print_table, stream_row
 
@@ -125,11 +126,39 @@ def describe(
     Example:  jetstream stream describe orders --json | jq .high_watermark
     """
     with Client.from_config(options.config(context, server, timeout)) as client:
-        row = stream_row(client.describe_stream(stream))
+        description = client.describe_stream(stream)
+    row = stream_row(description)
     if options.wants_json(context, json):
         emit_json(row)
     else:
-        print_fields(row)
+        print_fields({**row, "progress": tuple(map(_progress_text, description.progress))})
+
+
+def _progress_text(follower: ReplicaProgress) -> str:
+    if follower.lag is None:
+        return f"node {follower.node} not heard of"
+    return f"node {follower.node} at {follower.offset} (lag {follower.lag})"
+
+
+@app.command("transfer-leader")
+def transfer_leader(
+    context: typer.Context,
+    stream: options.StreamName,
+    node: options.NodeId,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Hand a stream's leadership to another node of its ISR.
+
+    Example:  jetstream stream transfer-leader orders 2
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        after = client.transfer_leader(stream, node)
+    if options.wants_json(context, json):
+        emit_json(stream_row(after))
+    else:
+        print(f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}")
 
 
 @app.command()

@@ -1,0 +1,98 @@
+"""`jetstream cluster …` and `jetstream node …`: who the nodes are, and emptying one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import ClusterInfo, Node
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json, print_fields, print_table
+
+app = typer.Typer(help="Look at the cluster.", no_args_is_help=True)
+node_app = typer.Typer(help="Prepare a node for maintenance.", no_args_is_help=True)
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Show the nodes, the controller and the NATS servers to publish to.
+
+    Example:  jetstream cluster status --json | jq .controller
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        cluster = client.describe_cluster()
+    if options.wants_json(context, json):
+        emit_json(cluster_row(cluster))
+        return
+    print_fields(
+        {
+            "cluster": cluster.cluster_id,
+            "controller": "-" if cluster.controller < 0 else cluster.controller,
+            "nats": cluster.nats,
+            "version": cluster.server_version,
+        }
+    )
+    print()
+    columns = ("NODE", "STATE", "RACK", "INCARNATION", "GRPC", "DATA", "HTTP")
+    print_table(columns, [_node_cells(node) for node in cluster.nodes])
+
+
+@node_app.command()
+def drain(
+    context: typer.Context,
+    node: options.NodeId,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take leaderships again.")] = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Move a node's leaderships to others and give it nothing new, until --undo.
+
+    `cluster status` shows the mark, `stream list` who leads.
+
+    Example:  jetstream node drain 2
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        client.drain_node(node, undo=undo)
+    if options.wants_json(context, json):
+        emit_json({"node": node, "draining": not undo})
+    elif undo:
+        print(f"node {node} takes leaderships again")
+    else:
+        print(f"node {node} is draining")
+
+
+def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
+    """`controller` is -1 where there is none."""
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller,
+        "nodes": [_node_row(node) for node in cluster.nodes],
+        "nats": cluster.nats,
+        "server_version": cluster.server_version,
+    }
+
+
+def _node_row(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "addresses": {"grpc": node.grpc, "data": node.data, "http": node.http},
+        "rack": node.rack,
+        "incarnation": node.incarnation,
+        "fenced": node.fenced,
+        "draining": node.draining,
+    }
+
+
+def _node_cells(node: Node) -> tuple[object, ...]:
+    said = {"fenced": node.fenced, "draining": node.draining}
+    marks = [word for word, holds in said.items() if holds]
+    state = ", ".join(marks) or "serving"
+    return node.id, state, node.rack or "-", node.incarnation, node.grpc, node.data, node.http

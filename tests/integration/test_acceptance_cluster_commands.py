@@ -1,0 +1,135 @@
+"""What an operator asks of three nodes and tells them: status, hand-over, drain, lag."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jetstream_client import Client, PreconditionFailedError
+from tests.support.cluster import TestCluster, running_cluster
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: TestCluster) -> Iterator[Client]:
+    with Client(cluster.servers) as client:
+        yield client
+
+
+@pytest.fixture
+def jetstream(cluster: TestCluster) -> Run:
+    """Run the command; returns what it printed where it should."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "jetstream_client", "--server", cluster.servers, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == code, done
+        if code:
+            assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
+        return done.stderr if code else done.stdout
+
+    return run
+
+
+def test_status_names_the_nodes_the_controller_and_nats(
+    cluster: TestCluster, jetstream: Run
+) -> None:
+    status: dict[str, Any] = json.loads(jetstream("cluster", "status", "--json"))
+    assert status["nats"] == [cluster.nats]
+    assert status["controller"] in cluster.nodes
+    assert [node["id"] for node in status["nodes"]] == cluster.nodes
+    for node in status["nodes"]:
+        assert set(node) == {"id", "addresses", "rack", "incarnation", "fenced", "draining"}
+        assert node["addresses"]["grpc"] == cluster.cluster.grpc_addresses[node["id"]]
+        assert (node["fenced"], node["draining"]) == (False, False)
+        assert node["incarnation"] > 0
+    shown = jetstream("cluster", "status")
+    assert re.search(r"^controller +\d$", shown, re.MULTILINE)
+    assert shown.count("serving") == 3
+
+
+def test_describe_shows_how_far_each_follower_has_come(
+    cluster: TestCluster, client: Client, jetstream: Run
+) -> None:
+    stream = client.create_stream("lagging", "lagging")
+    followers = [node for node in cluster.nodes if node != stream.leader]
+    for _ in range(10):
+        client.publish("lagging", b"x")
+    cluster.wait_for(
+        "both followers have everything",
+        lambda: all(each.lag == 0 for each in client.describe_stream("lagging").progress),
+    )
+    row = json.loads(jetstream("stream", "describe", "lagging", "--json"))
+    assert row["progress"] == [{"node": node, "offset": 10, "lag": 0} for node in followers]
+    assert f"node {followers[0]} at 10 (lag 0)" in jetstream("stream", "describe", "lagging")
+
+    late = followers[0]
+    cluster.freeze(late)
+    try:
+        for _ in range(5):
+            client.publish("lagging", b"x")
+        lags = {each.node: each.lag for each in client.describe_stream("lagging").progress}
+        assert (lags[late], lags[followers[1]]) == (5, 0)
+    finally:
+        cluster.thaw(late)
+    cluster.wait_for_isr("lagging", cluster.nodes)
+
+
+def test_a_leadership_is_handed_over_and_only_to_who_can_lead(
+    client: Client, cluster: TestCluster, jetstream: Run
+) -> None:
+    before = client.create_stream("handed", "handed")
+    target = next(node for node in cluster.nodes if node != before.leader)
+    said = jetstream("stream", "transfer-leader", "handed", str(target))
+    assert said.startswith(f"node {target} leads handed")
+    after = client.describe_stream("handed")
+    assert (after.leader, after.leader_epoch > before.leader_epoch) == (target, True)
+    assert client.publish("handed", b"x").offset == 0
+    again = json.loads(jetstream("stream", "transfer-leader", "handed", str(target), "--json"))
+    assert again["leader_epoch"] == after.leader_epoch, "it leads already: nothing happens"
+    assert "cannot lead" in jetstream("stream", "transfer-leader", "handed", "99", code=1)
+    with pytest.raises(PreconditionFailedError):
+        client.transfer_leader("handed", 99)
+    assert "no stream" in jetstream("stream", "transfer-leader", "nobody", "0", code=3)
+
+
+def test_a_drained_node_leads_nothing_until_that_is_undone(
+    client: Client, cluster: TestCluster, jetstream: Run
+) -> None:
+    names = [f"drained-{number}" for number in range(6)]
+    for name in names:
+        client.create_stream(name, name)
+    node = client.describe_stream(names[0]).leader
+    assert jetstream("node", "drain", str(node)) == f"node {node} is draining\n"
+    cluster.wait_for(
+        f"node {node} leads nothing",
+        lambda: all(stream.leader not in (node, -1) for stream in client.list_streams()),
+    )
+    status = json.loads(jetstream("cluster", "status", "--json"))
+    assert [each["draining"] for each in status["nodes"]] == [n == node for n in cluster.nodes]
+    assert "draining" in jetstream("cluster", "status")
+    for name in names:
+        client.publish(name, b"x")
+    undone = json.loads(jetstream("node", "drain", str(node), "--undo", "--json"))
+    assert undone == {"node": node, "draining": False}
+    found = client.describe_cluster().node(node)
+    assert found is not None
+    assert not found.draining
+    jetstream("node", "drain", "99", code=3)
