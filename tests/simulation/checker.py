@@ -295,9 +295,7 @@ class Checker:
         """In truth. While the ISR is below its minimum nothing is committed, so whoever leaves it
         then stays eligible; a new minimum begins anew."""
         if after.lossy_elections != before.lossy_elections:
-            self._elected_uncleanly(before, after)
-            self._eligible = dict.fromkeys(after.isr)
-            return
+            self._elected_uncleanly(after)
         minimum = after.config.min_insync_replicas
         altered = minimum != before.config.min_insync_replicas
         if len(after.isr) >= minimum or (altered and after.isr):
@@ -305,12 +303,12 @@ class Checker:
         else:
             self._eligible.update(dict.fromkeys((*before.isr, *after.isr)))
 
-    def _elected_uncleanly(self, before: StreamMetadata, after: StreamMetadata) -> None:
+    def _elected_uncleanly(self, after: StreamMetadata) -> None:
         """All that were trusted are gone; what is lost may be lost only if they all lost it."""
         last = self.committed[-1] if self.committed else None
         chosen = self._shadows[after.leader]
-        if last is None or chosen.holds(last):
-            return
+        if last is None or chosen.holds(last) or chosen.suspect:
+            return  # One that has lost its log since has to register first: it never leads.
         self._world.count("lossy election with loss")
         for node_id in self._eligible:
             shadow = self._shadows[node_id]

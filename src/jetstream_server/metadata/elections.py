@@ -132,7 +132,10 @@ def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) 
 
 
 def _unclean(stream: StreamMetadata, leader: NodeId) -> _Standing:
-    return _Standing((leader,), (), leader, (), stream.lossy_elections + 1)
+    """The others stay remembered while nothing can be committed without them: the chosen one may
+    be gone before it leads."""
+    isr = (leader,)
+    return _Standing(isr, (), leader, _last_known(stream, isr, ()), stream.lossy_elections + 1)
 
 
 def _last_known(
