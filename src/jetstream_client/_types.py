@@ -37,7 +37,10 @@ def to_timestamp_us(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream of the registry. `leader` is -1 where there is none."""
+    """A stream of the registry. `leader` is -1 where there is none.
+
+    lossy_elections: leaders elected although committed records may have been lost.
+    """
 
     id: int
     name: str
@@ -54,6 +57,7 @@ class Stream:
     isr: tuple[int, ...]
     elr: tuple[int, ...]
     created_at: datetime
+    lossy_elections: int
 
     @property
     def full_name(self) -> str:

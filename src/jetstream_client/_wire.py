@@ -89,6 +89,7 @@ def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
         "isr": tuple(stream.isr),
         "elr": tuple(stream.elr),
         "created_at": to_datetime(stream.created_at_us),
+        "lossy_elections": stream.lossy_elections,
     }
 
 

@@ -45,7 +45,7 @@ class StreamConfig(_message.Message):
     def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us")
+    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Stream(_message.Message):
     ISR_FIELD_NUMBER: _ClassVar[int]
     ELR_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    LOSSY_ELECTIONS_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     subject: str
@@ -68,7 +69,8 @@ class Stream(_message.Message):
     isr: _containers.RepeatedScalarFieldContainer[int]
     elr: _containers.RepeatedScalarFieldContainer[int]
     created_at_us: int
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ...) -> None: ...
+    lossy_elections: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
     __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress")

@@ -32,6 +32,7 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
         isr=stream.isr,
         elr=stream.elr,
         created_at_us=stream.created_at_us,
+        lossy_elections=stream.lossy_elections,
     )
 
 

@@ -29,6 +29,7 @@ def stream(name: str, group: str = "", acks: str = "reply") -> Stream:
         isr=(0,),
         elr=(),
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        lossy_elections=0,
     )
 
 
