@@ -8,11 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.errors import CODES, StorageFullError
+from tests.support.api import Api, raw_nats
 from tests.support.server import ServerProcess, free_port_base
 
 STOP_SECONDS = 20
@@ -136,3 +140,42 @@ def test_a_signal_to_the_process_group_leaves_nats_up_until_the_server_has_drain
     assert process.returncode == 0
     assert "nats_server_died" not in said
     assert "nats_disconnected" not in said
+
+
+def test_below_the_disk_reserve_appends_are_nacked_and_readyz_says_so(tmp_path: Path) -> None:
+    more_than_any_disk = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": "4EiB"}
+    server = ServerProcess(tmp_path / "data").start()
+    api = Api(server.grpc)
+    try:
+        api.create("full", "full")
+        assert get(server, "/readyz")[0] == 200
+        with raw_nats(server.nats) as client:
+            client.subscribe("_INBOX.full")
+            client.publish("full", b"stored", "_INBOX.full")
+            assert json.loads(client.message()[1]) == {"stream": "full", "seq": 1}
+        server.stop()
+        server.environment.update(more_than_any_disk)
+        server.start()
+        status, reasons = get(server, "/readyz")
+        assert status == 503
+        assert "disk" in reasons
+        assert get(server, "/healthz")[0] == 200
+        with raw_nats(server.nats) as client:
+            client.subscribe("_INBOX.full")
+            client.publish("full", b"refused", "_INBOX.full")
+            error = json.loads(client.message()[1])["error"]
+        assert error["err_code"] == CODES[StorageFullError].nats_err_code
+        assert api.values("full") == [b"stored"]
+    finally:
+        api.close()
+        server.kill()
+
+
+def get(server: ServerProcess, path: str) -> tuple[int, str]:
+    """Status and text."""
+    try:
+        with urllib.request.urlopen(server.http + path, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
