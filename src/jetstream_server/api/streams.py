@@ -8,7 +8,7 @@ from typing import Any
 from grpc import aio
 
 from jetstream_protocol import subjects
-from jetstream_protocol.errors import NotLeaderError, UnavailableError
+from jetstream_protocol.errors import NotLeaderError, StorageFullError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import NO_NODE
@@ -56,6 +56,9 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         subjects.check_pattern(request.subject)
         if request.config.group:
             subjects.check_name(request.config.group)
+        if self._replicas.full_reason:
+            # It could not be appended to, and the metadata needs the room that is left.
+            raise StorageFullError(self._replicas.full_reason)
         stream, created = await self._create_stream(
             request.name, request.subject, config_from_proto(request.config)
         )

@@ -1,0 +1,384 @@
+"""A disk that is full, damaged, read-only or gone: one stream suffers, or none, and no record."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
+from tests.support.api import Api, RawNats, raw_nats
+from tests.support.server import ServerProcess
+
+STORAGE_FULL = 10047
+STORAGE_ERROR = 10077
+NO_RESERVE = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": "0"}
+
+
+class SmallDisk:
+    """A file system of its own, in memory, with some of it taken by a file of ballast."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self) -> None:
+        """Leave not one free page."""
+        with self._ballast.open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def leave(self, free_bytes: int) -> None:
+        self.fill()
+        os.truncate(self._ballast, max(self._ballast.stat().st_size - free_bytes, 0))
+
+    def empty(self) -> None:
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", path], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+@contextlib.contextmanager
+def started(
+    data: Path, log: Path, environment: dict[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    server = ServerProcess(data, environment=environment)
+    server.log_path = log  # Not on the small disk.
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextlib.contextmanager
+def opened(server: ServerProcess) -> Iterator[tuple[Api, RawNats]]:
+    api = Api(server.grpc)
+    with raw_nats(server.nats) as nats:
+        nats.subscribe("_INBOX.disk")
+        yield api, nats
+    api.close()
+
+
+def ask(nats: RawNats, subject: str, value: bytes) -> dict[str, object]:
+    nats.publish(subject, value, "_INBOX.disk")
+    answer = json.loads(nats.message(10)[1])
+    assert isinstance(answer, dict)
+    return answer
+
+
+def err_code(answer: dict[str, object]) -> object:
+    error = answer["error"]
+    assert isinstance(error, dict)
+    return error["err_code"]
+
+
+def ready(server: ServerProcess) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"{server.http}/readyz", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def eventually_ready(server: ServerProcess, status: int) -> str:
+    deadline = time.monotonic() + 10
+    while (found := ready(server))[0] != status:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found[1]
+
+
+# Full.
+
+
+@pytest.mark.parametrize("flush", [1, 2, 3], ids=["none", "interval", "group"])
+def test_a_full_disk_refuses_records_keeps_those_it_acknowledged_and_recovers(
+    disk: SmallDisk, tmp_path: Path, flush: int
+) -> None:
+    log = tmp_path / "server.log"
+    with started(disk.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
+        api.create("full", "full", flush=flush)
+        api.create("other", "other", flush=flush)
+        disk.leave(2 << 20)
+        stored: list[bytes] = []
+        refused = 0
+        while refused < 5:
+            value = b"%d " % len(stored) + bytes(100_000)
+            answer = ask(nats, "full", value)
+            if "error" in answer:
+                assert err_code(answer) == STORAGE_FULL, answer
+                refused += 1
+            else:
+                assert answer["seq"] == len(stored) + 1
+                stored.append(value)
+        assert api.values("full") == stored
+        assert api.describe("full").state == "online"
+        disk.empty()
+        for stream in ("full", "other"):
+            assert "seq" in ask(nats, stream, b"after")
+        stored.append(b"after")
+        assert api.values("full") == stored
+        server.kill()
+        server.start()
+        again = Api(server.grpc)
+        assert again.values("full") == stored
+        assert again.values("other") == [b"after"]
+        again.close()
+
+
+def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
+    reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
+    log = tmp_path / "server.log"
+    with started(disk.path / "data", log, reserve) as server, opened(server) as (api, nats):
+        api.create("kept", "kept")
+        assert ask(nats, "kept", b"before")["seq"] == 1
+        disk.leave(4 << 20)
+        assert "below the reserve" in eventually_ready(server, 503)
+        answer = ask(nats, "kept", b"refused")
+        assert err_code(answer) == STORAGE_FULL
+        with pytest.raises(StorageFullError):
+            api.create("another", "another")
+        assert api.values("kept") == [b"before"]
+        disk.empty()
+        eventually_ready(server, 200)
+        assert ask(nats, "kept", b"after")["seq"] == 2
+        api.create("another", "another")
+        events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+        assert [e for e in events if e.startswith("disk_")] == ["disk_full", "disk_has_room"]
+
+
+def test_deleting_streams_makes_room_below_the_reserve(disk: SmallDisk, tmp_path: Path) -> None:
+    reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
+    log = tmp_path / "server.log"
+    with started(disk.path / "data", log, reserve) as server, opened(server) as (api, nats):
+        api.create("large", "large")
+        for _ in range(12):
+            assert "seq" in ask(nats, "large", bytes(1_000_000))
+        disk.leave(4 << 20)
+        eventually_ready(server, 503)
+        api.delete("large")
+        eventually_ready(server, 200)
+
+
+def test_a_disk_too_full_for_metadata_stops_the_node_and_loses_nothing(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
+    log = tmp_path / "server.log"
+    with started(disk.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
+        api.create("kept", "kept")
+        for index in range(10):
+            assert "seq" in ask(nats, "kept", b"%d" % index)
+        disk.fill()
+        created: list[str] = []
+        with contextlib.suppress(grpc.RpcError, JetstreamError):
+            for index in range(200):
+                api.create(f"more-{index}", f"more.{index}")
+                created.append(f"more-{index}")
+        disk.empty()
+        assert server.process is not None
+        if server.process.poll() is None and "metadata_failed_stopping" in log.read_text():
+            assert server.process.wait(15) == 1
+        server.kill()
+        server.start()
+        again = Api(server.grpc)
+        assert again.values("kept") == [b"%d" % index for index in range(10)]
+        for name in created:
+            assert again.describe(name).state == "online"
+        again.close()
+
+
+def test_a_start_on_a_full_disk_says_so_in_one_line_or_serves(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
+    log = tmp_path / "server.log"
+    with started(disk.path / "data", log, NO_RESERVE) as server, opened(server) as (api, nats):
+        api.create("kept", "kept")
+        assert ask(nats, "kept", b"x")["seq"] == 1
+        server.kill()
+        disk.fill()
+        found = subprocess.run(
+            server.command(), capture_output=True, text=True, timeout=30, env=server.environment
+        )
+        assert found.returncode == 1
+        errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1
+        assert "No space left on device" in errors[0]
+        assert "Traceback" not in found.stderr
+        disk.empty()
+        server.start()
+        again = Api(server.grpc)
+        assert again.values("kept") == [b"x"]
+        again.close()
+
+
+# Damaged, read-only or gone: at a start.
+
+
+def restart_with(server: ServerProcess, harm: object) -> None:
+    server.kill()
+    assert callable(harm)
+    harm()
+    server.start()
+
+
+@pytest.fixture
+def two_streams(own_server: ServerProcess) -> Iterator[tuple[ServerProcess, Path]]:
+    """A server with streams `good` and `bad` of ten batches each; the folder of `bad`."""
+    own_server.start()
+    with opened(own_server) as (api, nats):
+        for name in ("good", "bad"):
+            api.create(name, name)
+            for index in range(10):
+                assert "seq" in ask(nats, name, b"%d " % index + bytes(10_000))
+        folder = own_server.data / "streams" / str(api.describe("bad").stream.id)
+    yield own_server, folder
+    own_server.kill()
+
+
+def check_isolated(server: ServerProcess, *, readable: int | None) -> str:
+    """`bad` is offline and says why, `good` is well. readable: records of `bad` that are left."""
+    with opened(server) as (api, nats):
+        assert api.describe("good").state == "online"
+        assert ask(nats, "good", b"more")["seq"] == 11
+        assert len(api.values("good")) == 11
+        description = api.describe("bad")
+        assert description.state.startswith("offline: ")
+        assert err_code(ask(nats, "bad", b"refused")) == STORAGE_ERROR
+        if readable is None:
+            with pytest.raises(StorageError):
+                api.fetch("bad")
+        else:
+            assert len(api.values("bad")) == readable
+        assert ready(server)[0] == 200
+        api.delete("bad")
+        api.create("bad", "bad")
+        assert ask(nats, "bad", b"anew")["seq"] == 1
+        return description.state
+
+
+def test_a_damaged_log_takes_its_own_stream_offline_and_is_readable_up_to_the_damage(
+    two_streams: tuple[ServerProcess, Path],
+) -> None:
+    server, folder = two_streams
+
+    def flip() -> None:
+        (segment,) = folder.glob("*.log")
+        with segment.open("r+b") as file:
+            file.seek(5 * segment.stat().st_size // 10 + 300)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+
+    restart_with(server, flip)
+    state = check_isolated(server, readable=5)
+    assert ".log at byte" in state
+
+
+def test_a_log_that_cannot_be_opened_takes_its_own_stream_offline(
+    two_streams: tuple[ServerProcess, Path], tmp_path: Path
+) -> None:
+    server, folder = two_streams
+
+    def replace() -> None:
+        folder.rename(tmp_path / "elsewhere")
+        folder.mkdir()
+        (folder / f"{0:020d}.log").mkdir()  # A folder where a segment should be.
+
+    restart_with(server, replace)
+    state = check_isolated(server, readable=None)
+    assert str(folder) in state
+
+
+def test_a_missing_log_takes_its_own_stream_offline_rather_than_being_taken_for_empty(
+    two_streams: tuple[ServerProcess, Path],
+) -> None:
+    """Its checkpoint says how far it was flushed."""
+    server, folder = two_streams
+    assert server.stop() == 0
+
+    def remove() -> None:
+        for segment in folder.glob("*.log"):
+            segment.unlink()
+
+    restart_with(server, remove)
+    with opened(server) as (api, nats):
+        assert "missing" in api.describe("bad").state
+        assert err_code(ask(nats, "bad", b"refused")) == STORAGE_ERROR
+        assert "seq" in ask(nats, "good", b"more")
+
+
+def test_a_read_only_folder_takes_its_own_stream_offline(
+    two_streams: tuple[ServerProcess, Path],
+) -> None:
+    server, folder = two_streams
+    if os.geteuid() != 0:
+        pytest.skip("a read-only mount takes root")
+    server.kill()
+    mounted = subprocess.run(["mount", "--bind", folder, folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+        server.start()
+        with opened(server) as (api, nats):
+            assert "read-only" in api.describe("bad").state
+            assert err_code(ask(nats, "bad", b"refused")) == STORAGE_ERROR
+            assert "seq" in ask(nats, "good", b"more")
+        server.kill()
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+    server.start()
+    with opened(server) as (api, nats):
+        assert len(api.values("bad")) == 10
+        assert ask(nats, "bad", b"writable again")["seq"] == 11
+
+
+def test_folders_of_unknown_streams_are_set_aside_and_keep_nobody_from_starting(
+    two_streams: tuple[ServerProcess, Path],
+) -> None:
+    server, _ = two_streams
+
+    def strangers() -> None:
+        (server.data / "streams" / "999999").mkdir()
+        (server.data / "streams" / "999999" / "keep").write_bytes(b"me")
+        (server.data / "streams" / "no number").mkdir()
+
+    restart_with(server, strangers)
+    (aside,) = (server.data / "quarantine").iterdir()
+    assert aside.name.startswith("999999.")
+    assert (aside / "keep").read_bytes() == b"me"
+    with opened(server) as (api, _):
+        assert len(api.values("bad")) == 10
