@@ -233,6 +233,24 @@ def test_a_failed_fsync_is_an_unknown_outcome_and_the_log_takes_no_more(
     assert "log_failed" in gated.log_text
 
 
+def test_a_group_member_whose_log_failed_leaves_the_messages_to_the_others(
+    gated: GatedServer, api: Api, publisher: RawNats
+) -> None:
+    names = ["left", "right"]
+    for name in names:
+        api.create(name, "shared", group="both", flush=pb.FLUSH_GROUP)
+    gated.fail()
+    publisher.publish("shared", b"lost to one of them", "_INBOX.mine")
+    failed = str(answer(publisher)["stream"])
+    (gated.gate / "fail").unlink()
+    (other,) = set(names) - {failed}
+    for index in range(50):
+        publisher.publish("shared", b"%d" % index, "_INBOX.mine")
+    assert [answer(publisher) for _ in range(50)] == [
+        {"stream": other, "seq": sequence} for sequence in range(1, 51)
+    ]
+
+
 def test_beyond_the_bound_of_pending_acks_askers_are_nacked_and_others_stored(
     narrow: GatedServer, api: Api, publisher: RawNats
 ) -> None:
