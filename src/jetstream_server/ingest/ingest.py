@@ -54,6 +54,7 @@ class Ingest:
         self._bounds = bounds
         self._streams: dict[int, StreamIngest] = {}
         self._by_sid: dict[int, StreamIngest] = {}
+        self._members: dict[int, StreamIngest] = {}  # those of `_streams` that are in a group
 
     def leading(self, replica: Replica) -> None:
         """Subscribe; what arrives from now on is appended under this leadership."""
@@ -61,6 +62,8 @@ class Ingest:
             replica, self._replicas, self._policy, self._bounds, self._connection.write
         )
         self._streams[replica.stream.id] = ingest
+        if replica.stream.group:
+            self._members[replica.stream.id] = ingest
         if not self._speaks():
             self._silenced = True  # `check_lease` subscribes once it does.
         elif self._wants(ingest) and not self._silenced:
@@ -68,7 +71,24 @@ class Ingest:
 
     def _wants(self, ingest: StreamIngest) -> bool:
         """A member of a queue group that cannot store leaves the messages to the others."""
-        return not (ingest.replica.log.offline_reason and ingest.replica.stream.group)
+        replica = ingest.replica
+        if not replica.stream.group:
+            return True
+        leadership = replica.leadership
+        can_commit = leadership is not None and leadership.can_commit
+        return can_commit and not replica.log.offline_reason and not self._replicas.full_reason
+
+    def _keep_membership(self, ingest: StreamIngest) -> None:
+        """Leave the queue group, or come back to it."""
+        wanted = not self._silenced and self._wants(ingest)
+        if wanted == (self._by_sid.get(ingest.sid) is ingest):
+            return
+        if wanted:
+            self._subscribe(ingest)
+        else:
+            self._unsubscribe(ingest)
+        event = "group_joined_again" if wanted else "group_left"
+        logger.info(event, stream=ingest.replica.stream.full_name)
 
     def _subscribe(self, ingest: StreamIngest) -> None:
         stream = ingest.replica.stream
@@ -93,6 +113,7 @@ class Ingest:
             )
 
     def stopped_leading(self, replica: Replica) -> None:
+        self._members.pop(replica.stream.id, None)
         ingest = self._streams.pop(replica.stream.id, None)
         if ingest is not None:
             self._unsubscribe(ingest)
@@ -121,7 +142,10 @@ class Ingest:
         return False
 
     def check_lease(self) -> None:
-        """Called several times a second, for when nothing arrives."""
+        """Called several times a second, for when nothing arrives.
+
+        Members of groups that can store again, or no longer, come and go at the same pace.
+        """
         if not self._speaks():
             for ingest in self._streams.values():
                 self._unsubscribe(ingest)
@@ -134,6 +158,9 @@ class Ingest:
                 if resubscribe and self._wants(ingest):
                     self._subscribe(ingest)
                 ingest.committed()
+        else:
+            for ingest in self._members.values():
+                self._keep_membership(ingest)
 
     def _silence(self) -> None:
         if not self._silenced:
@@ -151,14 +178,14 @@ class Ingest:
                     "it is unknown whether it will be"
                 )
             )
+            self._keep_membership(ingest)
 
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
             unknown = f"stored, but not known to be durable: {error.message}"
             ingest.fail(UnknownOutcomeError(unknown))
-            if replica.stream.group:
-                self._unsubscribe(ingest)
+            self._keep_membership(ingest)
 
     def disconnected(self, reason: str) -> None:
         """The NATS connection was lost: what was published meanwhile without ack is missing."""
@@ -206,6 +233,7 @@ class Ingest:
         except UnavailableError as error:
             logger.warning("subscriptions_not_drained", reason=str(error))
         self._by_sid.clear()
+        self._members.clear()
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while any(ingest.pending_count for ingest in self._streams.values()):
             if asyncio.get_running_loop().time() > deadline:
