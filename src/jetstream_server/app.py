@@ -68,6 +68,8 @@ NATS_CONNECT_SECONDS = 10.0
 logger = structlog.get_logger("jetstream.server")
 new_event_loop = uvloop.new_event_loop
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 class StartError(Exception):
     """The node cannot start; the message is one line that says why."""
@@ -77,7 +79,7 @@ async def serve(config: Config, node: NodeConfig, *, accept_voters: bool = False
     """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     server = Server(config, node, accept_voters=accept_voters)
     try:
@@ -91,6 +93,10 @@ async def serve(config: Config, node: NodeConfig, *, accept_voters: bool = False
         logger.info("stopping")
     finally:
         await server.stop()
+        for number in STOP_SIGNALS:
+            # The loop goes, the process is about to: a second signal must not make it look killed.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
     if server.failed.is_set():
         raise StartError("this node cannot go on; its log says why")
 

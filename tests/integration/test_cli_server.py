@@ -1,0 +1,341 @@
+"""The `jetstream-server` command: how it starts, why it does not, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import StreamNotFoundError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import common_pb2, dataplane_pb2
+from tests.fuzz import http2
+from tests.support.api import Api, DataPlane, raw_nats
+from tests.support.server import ServerProcess, free_port_base
+
+READY_LINE = re.compile(
+    r"jetstream-server ready: node=(?P<node>\d+) grpc=(?P<grpc>\S+) data=(?P<data>\S+) "
+    r"http=(?P<http>http://\S+) nats=(?P<nats>\S+) folder=(?P<folder>.+)\n"
+)
+
+
+def refused_start(server: ServerProcess, *arguments: str, seconds: float = 30) -> tuple[int, str]:
+    """Exit code and the error line of a start that fails; nothing else may look like an error."""
+    found = subprocess.run(
+        [*server.command(), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=server.environment,
+    )
+    assert found.stdout == "", "it must not say that it is ready"
+    assert "Traceback" not in found.stderr, found.stderr
+    errors = [line for line in found.stderr.splitlines() if not line.startswith("{")]
+    assert len(errors) == 1, found.stderr
+    assert errors[0].startswith("error: ")
+    return found.returncode, errors[0]
+
+
+def configured(path: Path, data: Path, node_id: int, port_base: int) -> list[str]:
+    """The arguments for a node with a configuration file of its own."""
+    ports = ("grpc", "data", "raft", "http")
+    lines = [f"{{id: {node_id}, "]
+    lines += [f"{port}: '127.0.0.1:{port_base + i}', " for i, port in enumerate(ports)]
+    path.write_text(
+        f"data: {data}\nnodes: [{''.join(lines)}}}]\n"
+        f"nats: {{embedded: true, embedded_listen: '127.0.0.1:{port_base + 4}'}}\n"
+    )
+    return [sys.executable, "-m", "jetstream_server", "--config", str(path)]
+
+
+# Starting.
+
+
+def test_the_ready_line_says_where_everything_is(own_server: ServerProcess) -> None:
+    own_server.start()
+    match = READY_LINE.fullmatch(own_server.ready_line)
+    assert match is not None, own_server.ready_line
+    assert match["folder"] == str(own_server.data)
+    api = Api(match["grpc"])
+    api.create("a", "a")
+    api.close()
+    host, port = match["data"].split(":")
+    DataPlane((host, int(port))).close()
+    with urllib.request.urlopen(f"{match['http']}/readyz") as answer:
+        assert answer.read() == b"ready\n"
+    with raw_nats(match["nats"]):
+        pass
+
+
+def test_the_log_is_json_lines(own_server: ServerProcess) -> None:
+    own_server.start()
+    assert own_server.stop() == 0
+    events = [json.loads(line) for line in own_server.log_text.splitlines()]
+    assert events
+    for event in events:
+        assert {"event", "level", "logger", "timestamp"} <= event.keys()
+
+
+@pytest.mark.parametrize("port", [0, 1, 3, 4], ids=["grpc", "data", "http", "nats"])
+def test_a_port_in_use_is_named(own_server: ServerProcess, port: int) -> None:
+    with socket.create_server(("127.0.0.1", own_server.port_base + port)):
+        code, error = refused_start(own_server)
+    assert code == 1
+    assert str(own_server.port_base + port) in error
+    own_server.start()  # And what had started by then has let go of everything.
+
+
+def test_a_second_server_on_the_same_folder_is_refused(own_server: ServerProcess) -> None:
+    own_server.start()
+    second = ServerProcess(own_server.data)
+    code, error = refused_start(second)
+    assert code == 1
+    assert "in use by another running server" in error
+    api = Api(own_server.grpc)
+    api.create("unharmed", "unharmed")
+    api.close()
+
+
+def test_a_folder_of_another_node_is_refused(own_server: ServerProcess, tmp_path: Path) -> None:
+    own_server.start()
+    assert own_server.stop() == 0
+    base = free_port_base()
+    other = configured(tmp_path / "cluster.yaml", own_server.data, 7, base)
+    own_server.command = lambda: other  # type: ignore[method-assign]
+    code, error = refused_start(own_server)
+    assert code == 1
+    assert "belongs to node 0, and this is node 7" in error
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda meta: {**meta, "format_version": 99}, "format 99"),
+        (lambda meta: {**meta, "format_version": "x"}, "damaged"),
+        (lambda meta: [], "damaged"),
+    ],
+)
+def test_a_folder_of_another_format_or_a_damaged_one_is_refused(
+    own_server: ServerProcess, change: object, says: str
+) -> None:
+    assert callable(change)
+    own_server.start()
+    assert own_server.stop() == 0
+    path = own_server.data / "meta.json"
+    before = path.read_bytes()
+    path.write_text(json.dumps(change(json.loads(before))))
+    code, error = refused_start(own_server)
+    assert code == 1
+    assert says in error
+    path.write_bytes(before)
+    own_server.start()
+
+
+def test_streams_without_the_folder_s_identity_are_refused(own_server: ServerProcess) -> None:
+    own_server.start()
+    api = Api(own_server.grpc)
+    api.create("a", "a")
+    with raw_nats(own_server.nats) as nats:
+        nats.subscribe("_INBOX.a")
+        nats.publish("a", b"x", "_INBOX.a")
+        nats.message()
+    api.close()
+    own_server.stop()
+    (own_server.data / "meta.json").unlink()
+    code, error = refused_start(own_server)
+    assert code == 1
+    assert "meta.json" in error
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    code, error = refused_start(ServerProcess(file / "data"))
+    assert code == 1
+    assert str(file) in error
+
+
+def test_damaged_metadata_stops_the_start(own_server: ServerProcess) -> None:
+    own_server.start()
+    api = Api(own_server.grpc)
+    for index in range(20):
+        api.create(f"s{index}", f"s{index}")
+    api.close()
+    own_server.stop()
+    journal = own_server.data / "metadata" / "journal"
+    data = bytearray(journal.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    journal.write_bytes(data)
+    code, error = refused_start(own_server)
+    assert code == 1
+    assert "journal" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--port-base", "x"], ""),
+        (["--log-level", "loud"], "--log-level"),
+        (["--nats", "http://127.0.0.1:4222"], "nats"),
+        (["--config", "/nowhere/cluster.yaml"], "/nowhere/cluster.yaml"),
+        (["--node-id", "3"], "no node with id 3"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    own_server: ServerProcess, arguments: list[str], says: str
+) -> None:
+    found = subprocess.run(
+        [*own_server.command(), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=own_server.environment,
+    )
+    assert found.returncode == 2, found.stderr
+    assert "Traceback" not in found.stderr
+    assert says in found.stderr
+    assert found.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("JETSTREAM_NOTHING", "1"),
+        ("JETSTREAM_LOG__SEGMENT_BYTES", "1"),
+        ("JETSTREAM_LOG__SEGMENT_BYTES", "1TiB"),
+        ("JETSTREAM_LOG__FLUSH_INTERVAL_MS", "0"),
+        ("JETSTREAM_INGEST__PENDING_ACKS_MAX", "0"),
+        ("JETSTREAM_INGEST__ACK_SUBJECTS", '["a b"]'),
+        ("JETSTREAM_NODES", "[]"),
+        ("JETSTREAM_CLUSTER", ""),
+    ],
+)
+def test_a_configuration_out_of_range_is_exit_code_2_and_names_the_key(
+    own_server: ServerProcess, name: str, value: str
+) -> None:
+    own_server.environment[name] = value
+    code, error = refused_start(own_server)
+    assert code == 2
+    assert name.removeprefix("JETSTREAM_").split("__")[-1].lower() in error.lower()
+
+
+def test_without_nats_the_server_serves_reads_and_says_so(tmp_path: Path) -> None:
+    base = free_port_base()
+    server = ServerProcess(
+        tmp_path / "data", "--nats", f"nats://127.0.0.1:{base + 4}", port_base=base
+    )
+    begun = time.monotonic()
+    server.start(30)
+    try:
+        assert time.monotonic() - begun < 20
+        api = Api(server.grpc)
+        with pytest.raises(StreamNotFoundError):
+            api.fetch("none")
+        api.close()
+        assert "nats_unreachable" in server.log_text
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+# Stopping.
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_under_load_keeps_every_acknowledged_record(
+    own_server: ServerProcess, number: signal.Signals
+) -> None:
+    own_server.start()
+    api = Api(own_server.grpc)
+    for name in ("group", "interval"):
+        api.create(name, name, flush=3 if name == "group" else 2)
+    api.close()
+    acknowledged: dict[str, dict[int, bytes]] = {"group": {}, "interval": {}}
+    loads = [
+        threading.Thread(target=_publish_until_refused, args=(own_server.nats, name, found))
+        for name, found in acknowledged.items()
+    ]
+    for load in loads:
+        load.start()
+    time.sleep(1.0)
+    assert own_server.process is not None
+    process = own_server.process
+    process.send_signal(number)
+    time.sleep(0.05)
+    if process.poll() is None:
+        process.send_signal(number)  # The impatient do.
+    assert own_server.stop() == 0
+    for load in loads:
+        load.join(20)
+    own_server.start()
+    api = Api(own_server.grpc)
+    for name, found in acknowledged.items():
+        values = api.values(name)
+        assert len(found) > 100, f"{name}: there was no load"
+        assert {offset: values[offset] for offset in found} == found
+    api.close()
+    assert "Traceback" not in own_server.log_text
+
+
+def _publish_until_refused(url: str, name: str, acknowledged: dict[int, bytes]) -> None:
+    count = 0
+    try:
+        with raw_nats(url) as nats:
+            nats.subscribe(f"_INBOX.{name}")
+            while True:
+                values = [b"%d" % (count + index) for index in range(20)]
+                for value in values:
+                    nats.publish(name, value, f"_INBOX.{name}")
+                for value in values:
+                    answer = json.loads(nats.message(3)[1])
+                    if "seq" not in answer or "error" in answer:
+                        return
+                    acknowledged[answer["seq"] - 1] = value
+                count += len(values)
+    except (OSError, IndexError, ValueError):
+        return  # The NATS server is the stopping server's child.
+
+
+def test_nobody_who_waits_keeps_the_server_from_stopping(own_server: ServerProcess) -> None:
+    """Long polls and slow readers on both ports, and a health watcher that reads nothing."""
+    own_server.start()
+    api = Api(own_server.grpc)
+    api.create("a", "a")
+    with raw_nats(own_server.nats) as nats:
+        nats.subscribe("_INBOX.a")
+        for _ in range(20):
+            nats.publish("a", bytes(500_000), "_INBOX.a")
+            nats.message()
+    ref = common_pb2.StreamRef(name="a")
+    poll = dataplane_pb2.DataFetchRequest(stream=ref, offset=20, wait_ms_max=300_000)
+    large = dataplane_pb2.DataFetchRequest(stream=ref, bytes_max=64 << 20)
+    with ExitStack() as stack:
+        for request in (poll, large):
+            plane = DataPlane(own_server.data_address)
+            stack.callback(plane.close)
+            plane.sock.sendall(frames.encode(Kind.FETCH, 1, request.SerializeToString()) * 10)
+        for path in (b"/grpc.health.v1.Health/Watch", b"/jetstream.v1.Reads/Consume"):
+            sock = stack.enter_context(
+                socket.create_connection(("127.0.0.1", own_server.port_base), timeout=10)
+            )
+            message = b"" if path.endswith(b"Watch") else b"\x0a\x03\x12\x01a"
+            call = http2.call(1, path, message)
+            sock.sendall(http2.PREFACE + http2.settings(id_4=0) + call)
+        idle = socket.create_connection(("127.0.0.1", own_server.port_base + 3), timeout=10)
+        stack.enter_context(idle)
+        time.sleep(0.5)
+        begun = time.monotonic()
+        assert own_server.stop() == 0
+        assert time.monotonic() - begun < 10
+    api.close()
