@@ -94,7 +94,9 @@ def publisher(request: pytest.FixtureRequest) -> Iterator[RawNats]:
 
 
 def answer(client: RawNats) -> dict[str, object]:
-    return dict(json.loads(client.message()[1]))
+    text = client.message()[1]
+    assert b"/data" not in text, "publishers are told nothing of our files"
+    return dict(json.loads(text))
 
 
 def expect_silence(client: RawNats) -> None:

@@ -183,8 +183,8 @@ class Ingest:
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
-            unknown = f"stored, but not known to be durable: {error.message}"
-            ingest.fail(UnknownOutcomeError(unknown))
+            # `error` names our files: it is for the log and `describe`, not for publishers.
+            ingest.fail(UnknownOutcomeError("stored, but not known to be durable: a disk failed"))
             self._keep_membership(ingest)
 
     def disconnected(self, reason: str) -> None:

@@ -21,6 +21,8 @@ from jetstream_protocol.errors import (
     JetstreamError,
     MessageTooLargeError,
     PermissionDeniedError,
+    StorageError,
+    StorageFullError,
     UnavailableError,
     UnknownOutcomeError,
 )
@@ -204,7 +206,7 @@ class StreamIngest:
         allowed, _, refused = self._policy.select(replies)
         self._count_suppressed(refused)
         if allowed:
-            self._write(self._format.nacks(allowed, error))
+            self._write(self._format.nacks(allowed, _for_publishers(error)))
             self.replica.counters.nacks_sent += len(allowed)
 
     def _count_suppressed(self, count: int) -> None:
@@ -226,6 +228,15 @@ class StreamIngest:
         """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""
         while self._pending:
             self._forget(self._pending.popleft())
+
+
+def _for_publishers(error: JetstreamError) -> JetstreamError:
+    """Without the names of our files, which are nobody's business beyond NATS."""
+    if isinstance(error, StorageFullError):
+        return StorageFullError("the disk is full")
+    if isinstance(error, StorageError):
+        return StorageError("the stream's log takes no appends; its description says why")
+    return error
 
 
 def _extend(left: Admitted, part: Admitted) -> None:
