@@ -128,7 +128,7 @@ class Campaign:
             f"{ends - time.monotonic():5.0f} s to go: {self.steps.total()} steps, "
             f"{len(publisher.acknowledged)} acks (worst {publisher.worst_seconds:.2f} s), "
             f"{oracle.reads} reads (worst {oracle.worst_read_seconds:.2f} s), "
-            f"peak {oracle.peak_mib:.0f} MiB"
+            f"{oracle.rss_mib:.0f} MiB (most {oracle.peak_mib:.0f})"
         )
 
     def _say_all(self, oracle: Oracle) -> None:

@@ -115,7 +115,7 @@ class Oracle:
         self.violation = ""
         self.reads = 0
         self.worst_read_seconds = 0.0
-        self.peak_mib = 0.0
+        self.rss_mib = self.peak_mib = 0.0
         self._rss_mib_max = rss_mib_max
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -191,6 +191,7 @@ class Oracle:
     def _look(self) -> None:
         """Process, memory, log, and the subject nobody may publish on."""
         now = self.now()
+        self.rss_mib = now.rss_mib
         self.peak_mib = max(self.peak_mib, now.rss_mib)
         if now.rss_mib > self._rss_mib_max:
             raise Violation(f"{now.rss_mib:.0f} MiB of memory in use")

@@ -344,6 +344,10 @@ async def test_a_delivery_of_too_many_records_becomes_several(tmp_path: Path) ->
         stream.deliver(*[(b"%d" % index, INBOX) for index in range(30)])
         stream.node.flushes.run()
         assert [sequence for _, sequence in stream.acked()] == list(range(1, 31))
+        log = stream.replica.log
+        found = log.read(0, 1 << 30, log.log_end_offset)
+        assert found is not None
+        assert all(len(each) <= 8 for each in iterate(log.pread(found)))
 
 
 @on_loop
