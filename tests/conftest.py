@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,19 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_its_test() -> Iterator[None]:
+    """A thread that was left running slows every later test and keeps the process from ending."""
+    before = set(threading.enumerate())
+    yield
+    left = [
+        thread for thread in threading.enumerate() if not thread.daemon and thread not in before
+    ]
+    for thread in left:
+        thread.join(timeout=5)
+    assert [thread.name for thread in left if thread.is_alive()] == []
 
 
 @pytest.fixture(scope="session")

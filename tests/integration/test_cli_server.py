@@ -263,7 +263,9 @@ def test_a_stop_under_load_keeps_every_acknowledged_record(
     api.close()
     acknowledged: dict[str, dict[int, bytes]] = {"group": {}, "interval": {}}
     loads = [
-        threading.Thread(target=_publish_until_refused, args=(own_server.nats, name, found))
+        threading.Thread(
+            target=_publish_until_refused, args=(own_server.nats, name, found), daemon=True
+        )
         for name, found in acknowledged.items()
     ]
     for load in loads:

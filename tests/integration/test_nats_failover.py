@@ -122,7 +122,7 @@ async def test_a_loop_that_blocked_until_nats_dropped_us_as_slow_is_a_counted_ga
             connection.subscribe("a", "", got.deliver)
             await connection.flush()
             values = [b"%d:" % number + bytes(500_000) for number in range(100)]
-            flooding = threading.Thread(target=flood, args=(server.port, values))
+            flooding = threading.Thread(target=flood, args=(server.port, values), daemon=True)
             flooding.start()
             time.sleep(1.0)  # noqa: ASYNC251  the blocked loop is what this is about
             await eventually(lambda: got.reconnects == 1)

@@ -213,7 +213,7 @@ def test_a_cold_log_is_read_whole_and_others_are_answered_meanwhile(
             urllib.request.urlopen(f"{server.http}/healthz", timeout=10).close()
             worst[0] = max(worst[0], time.monotonic() - begun)
 
-    prober = threading.Thread(target=probe)
+    prober = threading.Thread(target=probe, daemon=True)
     prober.start()
     found: list[bytes | None] = []
     plane = DataPlane(server.data_address)
@@ -320,7 +320,7 @@ def test_a_stream_deleted_while_read_ends_every_kind_of_read(
         except grpc.RpcError as error:
             errors["Consume"] = error_of(error)
 
-    threads = [threading.Thread(target=each) for each in (poll, consume)]
+    threads = [threading.Thread(target=each, daemon=True) for each in (poll, consume)]
     plane = DataPlane(server.data_address)
     plane.sock.sendall(fetch_frame("doomed", 1, wait_ms_max=20_000))
     for thread in threads:

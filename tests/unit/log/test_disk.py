@@ -173,7 +173,7 @@ def test_many_threads_read_the_right_files_through_few_descriptors(tmp_path: Pat
             if disk.pread(path, 0, 4096) != path.encode():
                 wrong.append(path)
 
-    threads = [threading.Thread(target=read, args=(start,)) for start in range(6)]
+    threads = [threading.Thread(target=read, args=(start,), daemon=True) for start in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

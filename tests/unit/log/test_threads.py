@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import OffsetOutOfRangeError
@@ -18,11 +21,20 @@ from tests.support.log_disk import FaultyDisk
 LENGTH = batch(b"0000").length
 
 
+@pytest.fixture(autouse=True)
+def threads_take_turns_often() -> Iterator[None]:
+    """More interleavings; and nobody waits 5 ms for each turn of a thread that never blocks."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(50e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 class Reader(threading.Thread):
     """Runs a function; `finish` waits for it and raises what it raised."""
 
     def __init__(self, function: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self._function = function
         self._error: BaseException | None = None
         self.start()
@@ -44,7 +56,7 @@ def test_readers_see_every_record_whole_and_in_order_while_the_log_grows(tmp_pat
     disk = OsDisk(descriptors_max=2)
     config = LogConfig(segment_bytes=20 * LENGTH, index_interval_bytes=3 * LENGTH)
     log = CommitLog.open(disk, str(tmp_path / "17"), config, clean=False)
-    total = 3000
+    total = 1500
 
     def read(bytes_max: int) -> None:
         offset = 0
@@ -79,11 +91,13 @@ def test_reader_overtaken_by_retention_is_out_of_range_and_nothing_worse(tmp_pat
                     assert found.values() == [b"%04d" % found.header.base_offset]
 
     readers = [Reader(read) for _ in range(2)]
-    for number in range(3000):
-        log.append(batch(b"%04d" % number), leader_epoch=1, timestamp_us=number)
-        if number % 25 == 0:
-            log.delete_segments_before(number - 15)
-    done.set()
+    try:
+        for number in range(1500):
+            log.append(batch(b"%04d" % number), leader_epoch=1, timestamp_us=number)
+            if number % 25 == 0:
+                log.delete_segments_before(number - 15)
+    finally:
+        done.set()
     for reader in readers:
         reader.finish()
     disk.close()
@@ -110,10 +124,10 @@ def test_truncation_waits_for_a_running_flush_and_takes_back_what_it_flushed(
     log = CommitLog.open(disk, str(tmp_path / "17"), clean=False)
     for number in range(10):
         log.append(batch(b"%04d" % number), leader_epoch=1, timestamp_us=0)
-    flusher = threading.Thread(target=log.flush)
+    flusher = threading.Thread(target=log.flush, daemon=True)
     flusher.start()
     assert disk.begun.wait(timeout=10)
-    truncation = threading.Thread(target=log.truncate, args=(4,))
+    truncation = threading.Thread(target=log.truncate, args=(4,), daemon=True)
     truncation.start()
     truncation.join(timeout=0.05)
     assert truncation.is_alive()
