@@ -17,12 +17,11 @@ from jetstream_client._headers import HeadersLike
 from jetstream_client._messages import Messages
 from jetstream_client._publish import Publisher
 from jetstream_client._reader import FETCH_BYTES, Reader
+from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._streams import Streams
 from jetstream_client._types import (
     AckLevel,
-    AcksOption,
     ClusterInfo,
-    Flush,
     OffsetAt,
     Position,
     Stream,
@@ -32,7 +31,7 @@ from jetstream_client._types import (
 from jetstream_protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
 
 class AsyncClient:
@@ -96,31 +95,33 @@ class AsyncClient:
         self,
         name: str,
         subject: str,
-        *,
-        replicas: int | None = None,
-        min_insync_replicas: int | None = None,
-        flush: Flush | None = None,
-        acks: AcksOption | None = None,
-        group: str | None = None,
+        **settings: Unpack[StreamSettings],
     ) -> Stream:
         """Create a stream, or find it: creating the same again returns the one there is.
 
-        When this returns, the stream listens: what is published from now on is stored. Options
-        left out take the server's defaults. Raises StreamExistsError where it exists with
-        another configuration.
+        When this returns, the stream listens: what is published from now on is stored. Settings
+        (see StreamSettings and AlterableSettings) left out take the server's defaults. Raises
+        StreamExistsError where it exists with another configuration.
         """
         self._check_open()
-        stream = await self._streams.create(
-            name,
-            subject,
-            replicas=replicas,
-            min_insync_replicas=min_insync_replicas,
-            flush=flush,
-            acks=acks,
-            group=group,
-        )
+        stream = await self._streams.create(name, subject, settings)
         self._feeds.forget_all()
         return stream
+
+    async def alter_stream(
+        self,
+        stream: StreamLike,
+        *,
+        stream_epoch: int | None = None,
+        **settings: Unpack[AlterableSettings],
+    ) -> Stream:
+        """Change settings (see AlterableSettings) of a running stream; returns it as it is then.
+
+        stream_epoch: only if the stream has not changed since it had that epoch; else
+        PreconditionFailedError.
+        """
+        self._check_open()
+        return await self._streams.alter(stream, settings, stream_epoch)
 
     async def describe_stream(self, stream: StreamLike) -> StreamDescription:
         """With what its leader knows. Raises StreamNotFoundError, AmbiguousStreamError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jetstream_client import _wire
 from jetstream_client._control import ControlPlane
+from jetstream_client._settings import AlterableSettings, StreamSettings, to_config
 from jetstream_client._types import ClusterInfo, Stream, StreamDescription, StreamLike
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -25,25 +26,31 @@ class Streams:
         self,
         name: str,
         subject: str,
-        *,
-        replicas: int | None,
-        min_insync_replicas: int | None,
-        flush: str | None,
-        acks: str | None,
-        group: str | None,
+        settings: StreamSettings,
     ) -> Stream:
-        config = pb.StreamConfig(
-            replicas=replicas,
-            min_insync_replicas=min_insync_replicas,
-            flush=_wire.to_enum(pb.Flush, "flush", flush),
-            acks=_wire.to_enum(pb.Acks, "acks", acks),
-            group=group or "",
-        )
+        config = to_config(settings)
         answer = await self._control.call(
             lambda stubs: stubs.streams.CreateStream,
             pb.CreateStreamRequest(name=name, subject=subject, config=config),
             pb.CreateStreamResponse,
             what=f"creating stream {name!r}",
+            changes=True,
+        )
+        return _wire.stream_of(answer.stream)
+
+    async def alter(
+        self, stream: StreamLike, settings: AlterableSettings, stream_epoch: int | None
+    ) -> Stream:
+        """By id: repeated, it must not alter a stream made meanwhile under the same name."""
+        config = to_config(settings)
+        found = stream if isinstance(stream, Stream) else await self._registered(stream)
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.AlterStream,
+            pb.AlterStreamRequest(
+                stream=_wire.to_ref(found), config=config, stream_epoch=stream_epoch
+            ),
+            pb.AlterStreamResponse,
+            what=f"altering stream {found.full_name!r}",
             changes=True,
         )
         return _wire.stream_of(answer.stream)

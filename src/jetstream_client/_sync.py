@@ -18,11 +18,10 @@ from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._messages import Message, Messages
 from jetstream_client._reader import FETCH_BYTES
+from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._types import (
     AckLevel,
-    AcksOption,
     ClusterInfo,
-    Flush,
     OffsetAt,
     Position,
     Stream,
@@ -31,7 +30,7 @@ from jetstream_client._types import (
 )
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, Unpack
 
 
 class Consumer:
@@ -129,24 +128,21 @@ class Client:
         self,
         name: str,
         subject: str,
-        *,
-        replicas: int | None = None,
-        min_insync_replicas: int | None = None,
-        flush: Flush | None = None,
-        acks: AcksOption | None = None,
-        group: str | None = None,
+        **settings: Unpack[StreamSettings],
     ) -> Stream:
         """See AsyncClient.create_stream."""
+        return self._thread.run(self._client.create_stream(name, subject, **settings))
+
+    def alter_stream(
+        self,
+        stream: StreamLike,
+        *,
+        stream_epoch: int | None = None,
+        **settings: Unpack[AlterableSettings],
+    ) -> Stream:
+        """See AsyncClient.alter_stream."""
         return self._thread.run(
-            self._client.create_stream(
-                name,
-                subject,
-                replicas=replicas,
-                min_insync_replicas=min_insync_replicas,
-                flush=flush,
-                acks=acks,
-                group=group,
-            )
+            self._client.alter_stream(stream, stream_epoch=stream_epoch, **settings)
         )
 
     def describe_stream(self, stream: StreamLike) -> StreamDescription:

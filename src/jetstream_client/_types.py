@@ -39,6 +39,8 @@ def to_timestamp_us(moment: datetime) -> int:
 class Stream:
     """A stream of the registry. `leader` is -1 where there is none.
 
+    Settings in seconds and bytes. max_age, max_bytes, max_messages: 0 is unlimited.
+    duplicate_window: 0 is off. segment_bytes, segment_age: 0 leaves it to the server.
     lossy_elections: leaders elected although committed records may have been lost.
     """
 
@@ -50,6 +52,14 @@ class Stream:
     min_insync_replicas: int
     flush: str
     acks: str
+    max_age: float
+    max_bytes: int
+    max_messages: int
+    compact: bool
+    tombstone_grace: float
+    duplicate_window: float
+    segment_bytes: int
+    segment_age: float
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int

@@ -48,6 +48,7 @@ from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.log.folder import DataFolder
+from jetstream_server.metadata.alteration import StreamAlteration
 from jetstream_server.metadata.creation import StreamCreation
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
@@ -335,6 +336,7 @@ class Server:
                 self._replicas,
                 authorize,
                 StreamCreation(self._metadata, _clock_us).create,
+                StreamAlteration(self._metadata),
                 self._ingest.confirm,
                 peers,
                 node.id,

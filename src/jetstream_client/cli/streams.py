@@ -1,4 +1,4 @@
-"""`jetstream stream …`: create, list, describe, hand over, delete."""
+"""`jetstream stream …`: create, list, describe, alter, hand over, delete."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from jetstream_client._sync import Client
 from jetstream_client._types import ReplicaProgress
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_fields, print_table, stream_row
+from jetstream_client.cli.units import parse_duration, parse_size
 
-app = typer.Typer(help="Create, look at and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, look at, alter and delete streams.", no_args_is_help=True)
 
 
 class FlushChoice(StrEnum):
@@ -28,6 +29,69 @@ class AcksChoice(StrEnum):
     off = "off"
 
 
+MinInsyncReplicas = Annotated[
+    int | None, typer.Option(min=1, help="Copies in sync without which nothing is acknowledged.")
+]
+FlushOption = Annotated[
+    FlushChoice | None,
+    typer.Option(help="When to fsync. Default: group at one replica, interval at more."),
+]
+AcksOption = Annotated[AcksChoice | None, typer.Option(help="How to acknowledge. Default: reply.")]
+MaxAge = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_duration,
+        metavar="DURATION",
+        help="Remove records older than this (90s, 1h30m, 7d). 0: never.",
+    ),
+]
+MaxBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_size,
+        metavar="SIZE",
+        help="Remove the oldest records beyond this size (10GB). 0: unlimited.",
+    ),
+]
+MaxMessages = Annotated[
+    int | None,
+    typer.Option(min=0, help="Remove the oldest records beyond this number. 0: unlimited."),
+]
+Compact = Annotated[
+    bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of each key.")
+]
+TombstoneGrace = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_duration,
+        metavar="DURATION",
+        help="How long tombstones stay once compacted. Default: 24h.",
+    ),
+]
+DuplicateWindow = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_duration,
+        metavar="DURATION",
+        help="How long message ids are remembered. 0: not. Default: 2m.",
+    ),
+]
+SegmentBytes = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_size, metavar="SIZE", help="Size at which a segment rolls. 0: the server's."
+    ),
+]
+SegmentAge = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_duration,
+        metavar="DURATION",
+        help="Age at which a segment rolls. 0: as the other settings need.",
+    ),
+]
+
+
 @app.command()
 def create(
     context: typer.Context,
@@ -38,20 +102,20 @@ def create(
     replicas: Annotated[
         int | None, typer.Option(min=1, help="Copies. Default: 3, or as many as there are nodes.")
     ] = None,
-    min_insync_replicas: Annotated[
-        int | None,
-        typer.Option(min=1, help="Copies in sync without which nothing is acknowledged."),
-    ] = None,
+    min_insync_replicas: MinInsyncReplicas = None,
     group: Annotated[
         str, typer.Option(help="Share the subject with the streams of this group.")
     ] = "",
-    flush: Annotated[
-        FlushChoice | None,
-        typer.Option(help="When to fsync. Default: group at one replica, interval at more."),
-    ] = None,
-    acks: Annotated[
-        AcksChoice | None, typer.Option(help="How to acknowledge. Default: reply.")
-    ] = None,
+    flush: FlushOption = None,
+    acks: AcksOption = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_messages: MaxMessages = None,
+    compact: Compact = None,
+    tombstone_grace: TombstoneGrace = None,
+    duplicate_window: DuplicateWindow = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -69,11 +133,68 @@ def create(
             flush=None if flush is None else flush.value,
             acks=None if acks is None else acks.value,
             group=group,
+            max_age=max_age,
+            max_bytes=max_bytes,
+            max_messages=max_messages,
+            compact=compact,
+            tombstone_grace=tombstone_grace,
+            duplicate_window=duplicate_window,
+            segment_bytes=segment_bytes,
+            segment_age=segment_age,
         )
     if options.wants_json(context, json):
         emit_json(stream_row(stream))
     else:
         print(f"stream {stream.name} keeps {stream.subject}")
+
+
+@app.command()
+def alter(
+    context: typer.Context,
+    stream: options.StreamName,
+    min_insync_replicas: MinInsyncReplicas = None,
+    flush: FlushOption = None,
+    acks: AcksOption = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_messages: MaxMessages = None,
+    compact: Compact = None,
+    tombstone_grace: TombstoneGrace = None,
+    duplicate_window: DuplicateWindow = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
+    stream_epoch: Annotated[
+        int | None,
+        typer.Option(min=0, help="Only if the stream has not changed since: its epoch then."),
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Change settings of a running stream; what is not named stays as it is.
+
+    Example:  jetstream stream alter orders --max-age 1h --max-bytes 10GB
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        after = client.alter_stream(
+            stream,
+            stream_epoch=stream_epoch,
+            min_insync_replicas=min_insync_replicas,
+            flush=None if flush is None else flush.value,
+            acks=None if acks is None else acks.value,
+            max_age=max_age,
+            max_bytes=max_bytes,
+            max_messages=max_messages,
+            compact=compact,
+            tombstone_grace=tombstone_grace,
+            duplicate_window=duplicate_window,
+            segment_bytes=segment_bytes,
+            segment_age=segment_age,
+        )
+    if options.wants_json(context, json):
+        emit_json(stream_row(after))
+    else:
+        print(f"altered {after.name}, stream epoch {after.stream_epoch}")
 
 
 @app.command("list")

@@ -31,18 +31,34 @@ ACKS_ENVELOPE: Acks
 ACKS_OFF: Acks
 
 class StreamConfig(_message.Message):
-    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group")
+    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_US_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_GRACE_US_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_WINDOW_US_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_AGE_US_FIELD_NUMBER: _ClassVar[int]
     replicas: int
     min_insync_replicas: int
     flush: Flush
     acks: Acks
     group: str
-    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ...) -> None: ...
+    max_age_us: int
+    max_bytes: int
+    max_messages: int
+    compact: bool
+    tombstone_grace_us: int
+    duplicate_window_us: int
+    segment_bytes: int
+    segment_age_us: int
+    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections")
@@ -165,6 +181,22 @@ class DeleteStreamRequest(_message.Message):
 class DeleteStreamResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AlterStreamRequest(_message.Message):
+    __slots__ = ("stream", "config", "stream_epoch")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    config: StreamConfig
+    stream_epoch: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., stream_epoch: _Optional[int] = ...) -> None: ...
+
+class AlterStreamResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")

@@ -54,6 +54,11 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DeleteStreamRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DeleteStreamResponse.FromString,
                 _registered_method=True)
+        self.AlterStream = channel.unary_unary(
+                '/jetstream.v1.Streams/AlterStream',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.AlterStreamRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.AlterStreamResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -86,6 +91,13 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterStream(self, request, context):
+        """Changes settings of a stream while it runs; what is not set stays as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +120,11 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.DeleteStream,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DeleteStreamRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DeleteStreamResponse.SerializeToString,
+            ),
+            'AlterStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterStream,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.AlterStreamRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.AlterStreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +235,33 @@ class Streams:
             '/jetstream.v1.Streams/DeleteStream',
             jetstream_dot_v1_dot_api__pb2.DeleteStreamRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DeleteStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/AlterStream',
+            jetstream_dot_v1_dot_api__pb2.AlterStreamRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.AlterStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,12 @@ from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
 _FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
 _ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
 
+# Settings that are spelled alike in StreamSettings and StreamConfig, and simply copied.
+_PLAIN: tuple[Any, ...] = (
+    "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us",
+    "duplicate_window_us", "segment_bytes", "segment_age_us",
+)  # fmt: skip
+
 
 def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
     return pb.Stream(
@@ -24,6 +30,7 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
             flush=_FLUSH[stream.config.flush],
             acks=_ACKS[stream.config.acks],
             group=stream.group,
+            **{name: getattr(stream.config, name) for name in _PLAIN},
         ),
         replicas=stream.replicas,
         leader=stream.leader,
@@ -46,6 +53,7 @@ def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
         "flush": _named("flush", config.flush, _FLUSH),
         "acks": _named("acks", config.acks, _ACKS),
         "group": config.group,
+        **{name: getattr(config, name) if config.HasField(name) else None for name in _PLAIN},
     }
 
 

@@ -1,4 +1,4 @@
-"""The `Streams` service: create, describe, list, delete."""
+"""The `Streams` service: create, describe, list, alter, delete."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jetstream_protocol.types import NO_NODE
 from jetstream_server.api.convert import config_from_proto, stream_to_proto
 from jetstream_server.api.peers import Peers, was_forwarded
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
+from jetstream_server.metadata.alteration import StreamAlteration
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
@@ -36,6 +37,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         replicas: Replicas,
         authorize: Authorize,
         create_stream: CreateStream,
+        alteration: StreamAlteration,
         confirm: Confirm,
         peers: Peers,
         node_id: int,
@@ -44,6 +46,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._replicas = replicas
         self._authorize = authorize
         self._create_stream = create_stream
+        self._alteration = alteration
         self._confirm = confirm
         self._peers = peers
         self._node_id = node_id
@@ -124,6 +127,15 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._authorize(ANONYMOUS, Operation.DELETE, stream.full_name)
         await self._metadata.propose({"op": "delete_stream", "stream_id": stream.id})
         return pb.DeleteStreamResponse()
+
+    async def AlterStream(
+        self, request: pb.AlterStreamRequest, context: _Context
+    ) -> pb.AlterStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        self._authorize(ANONYMOUS, Operation.ALTER, stream.full_name)
+        epoch = request.stream_epoch if request.HasField("stream_epoch") else None
+        altered = await self._alteration.alter(stream, config_from_proto(request.config), epoch)
+        return pb.AlterStreamResponse(stream=stream_to_proto(altered))
 
 
 def _progress(replica: Replica) -> list[pb.ReplicaProgress]:

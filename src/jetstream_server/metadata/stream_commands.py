@@ -32,9 +32,12 @@ from jetstream_server.metadata.stream_access import (
     stream_at_epoch,
     stream_of,
 )
+from jetstream_server.metadata.stream_settings import (
+    checked,
+    effective_settings,
+    wished_settings,
+)
 from jetstream_server.metadata.streams import (
-    ACK_POLICIES,
-    FLUSH_POLICIES,
     StreamMetadata,
     StreamSettings,
 )
@@ -48,7 +51,7 @@ def create_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
     (then nothing is created), and the others take their defaults in a new one.
     """
     name, subject, group = fields.text("name"), fields.text("subject"), fields.text("group", "")
-    wished = _wished_settings(fields.object("config", {}))
+    wished = wished_settings(fields.object("config", {}))
     placement = fields.nodes("replicas")
     created_at_us = fields.integer("created_at_us")
     fields.finish()
@@ -60,7 +63,7 @@ def create_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
     if existing is not None:
         _check_same(existing, group, wished)
         return Decision({"stream_id": existing.id, "created": False})
-    config = _effective_settings(wished, len(placement))
+    config = effective_settings(wished, len(placement))
     _check_acks(subject, config, tables.settings.ack_subjects)
     isr = _initial_isr(tables, placement, config)
     stream = StreamMetadata(
@@ -76,6 +79,7 @@ def create_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
         isr=isr,
         elr=(),
         created_at_us=created_at_us,
+        was_compacted=config.compact,
     )
     return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
 
@@ -90,21 +94,26 @@ def delete_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 
 def alter_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """stream_id, stream_epoch, config: any of min_insync_replicas, flush, acks.
+    """stream_id, stream_epoch, config: any settings but the number of replicas.
 
     A new minimum clears the ELR: its members were eligible under the old one only. Flush turned
     to "group" earns restart trust once every replica confirmed a full flush (`confirm_flush`).
     """
     stream = stream_at_epoch(tables, fields)
-    wished = _wished_settings(fields.object("config"))
+    wished = wished_settings(fields.object("config"))
     fields.finish()
     if wished.get("replicas", stream.config.replicas) != stream.config.replicas:
         raise InvalidRequestError("the number of replicas of a stream cannot be altered")
-    config = _checked(replace(stream.config, **wished))
+    config = checked(replace(stream.config, **wished))
     _check_acks(stream.subject, config, tables.settings.ack_subjects)
     if config == stream.config:
         return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
-    after = replace(stream, config=config, stream_epoch=stream.stream_epoch + 1)
+    after = replace(
+        stream,
+        config=config,
+        stream_epoch=stream.stream_epoch + 1,
+        was_compacted=stream.was_compacted or config.compact,
+    )
     if config.min_insync_replicas != stream.config.min_insync_replicas:
         after = without_elr(after)
     if config.flush != stream.config.flush:
@@ -123,37 +132,6 @@ def confirm_flush(tables: Tables, fields: Fields, revision: int) -> Decision:
     unflushed = tuple(member for member in stream.unflushed if member != node_id)
     after = replace(stream, unflushed=unflushed, stream_epoch=stream.stream_epoch + 1)
     return changed(tables, stream, after)
-
-
-def _wished_settings(fields: Fields) -> dict[str, Any]:
-    """The settings the user gave, by name."""
-    wished: dict[str, Any] = {}
-    for name in ("replicas", "min_insync_replicas"):
-        if fields.has(name):
-            wished[name] = fields.integer(name, minimum=1)
-    if fields.has("flush"):
-        wished["flush"] = fields.choice("flush", FLUSH_POLICIES)
-    if fields.has("acks"):
-        wished["acks"] = fields.choice("acks", ACK_POLICIES)
-    fields.finish()
-    return wished
-
-
-def _effective_settings(wished: dict[str, Any], replicas: int) -> StreamSettings:
-    if wished.get("replicas", replicas) != replicas or replicas == 0:
-        raise InvalidRequestError(
-            f"the stream was placed on {replicas} nodes, not {wished.get('replicas', 'at least 1')}"
-        )
-    return _checked(StreamSettings.with_defaults(**{**wished, "replicas": replicas}))
-
-
-def _checked(config: StreamSettings) -> StreamSettings:
-    if config.min_insync_replicas > config.replicas:
-        raise InvalidRequestError(
-            f"min_insync_replicas {config.min_insync_replicas} is more than the stream's "
-            f"{config.replicas} replicas"
-        )
-    return config
 
 
 def _check_same(existing: StreamMetadata, group: str, wished: dict[str, Any]) -> None:

@@ -26,12 +26,30 @@ ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What a user may set on a stream, every field effective (defaults filled in)."""
+    """What a user may set on a stream, every field effective (defaults filled in).
+
+    Times in microseconds, sizes in bytes. max_age_us, max_bytes, max_messages: retention; 0 is
+    unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own.
+    segment_age_us: 0 follows from the other settings (docs/operations.md).
+    """
 
     replicas: int
     min_insync_replicas: int
     flush: FlushPolicy
     acks: AckPolicy
+    max_age_us: int = 0
+    max_bytes: int = 0
+    max_messages: int = 0
+    compact: bool = False
+    tombstone_grace_us: int = 24 * 3600 * 1_000_000
+    duplicate_window_us: int = 120 * 1_000_000
+    segment_bytes: int = 0
+    segment_age_us: int = 0
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether records are ever removed because of their age or number."""
+        return bool(self.max_age_us or self.max_bytes or self.max_messages)
 
     @classmethod
     def with_defaults(
@@ -41,20 +59,28 @@ class StreamSettings:
         min_insync_replicas: int | None = None,
         flush: FlushPolicy | None = None,
         acks: AckPolicy | None = None,
+        **others: Any,
     ) -> StreamSettings:
-        """Unset fields take the defaults of docs/guarantees.md, which depend on `replicas`."""
+        """Unset fields take the defaults of docs/guarantees.md, some of which depend on
+        `replicas`."""
         if min_insync_replicas is None:
             min_insync_replicas = 2 if replicas >= 3 else 1
         default_flush: FlushPolicy = "group" if replicas == 1 else "interval"
-        return cls.shared(replicas, min_insync_replicas, flush or default_flush, acks or "reply")
+        settings = cls(
+            replicas, min_insync_replicas, flush or default_flush, acks or "reply", **others
+        )
+        return cls.shared(settings.to_row())
+
+    def to_row(self) -> tuple[Any, ...]:
+        """The fields in their order."""
+        return tuple(getattr(self, name) for name in _SETTINGS_FIELDS)
 
     @staticmethod
     @cache
-    def shared(
-        replicas: int, min_insync_replicas: int, flush: FlushPolicy, acks: AckPolicy
-    ) -> StreamSettings:
-        """The one object for these settings: thousands of streams have the same."""
-        return StreamSettings(replicas, min_insync_replicas, flush, acks)
+    def shared(row: tuple[Any, ...]) -> StreamSettings:
+        """The one object for these settings: thousands of streams have the same. A row written
+        before a setting existed is short: the default is what it was created with."""
+        return StreamSettings(*row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +92,7 @@ class StreamMetadata:
     both empty, an election needs all of them (docs/replication.md).
     unflushed: replicas that have not reported a full flush since `flush` became "group".
     lossy_elections: leaders chosen although committed records may have been lost.
+    was_compacted: `compact` is set or once was, so that there may be gaps between offsets.
     """
 
     id: StreamId
@@ -83,6 +110,7 @@ class StreamMetadata:
     last_known: tuple[NodeId, ...] = ()
     unflushed: tuple[NodeId, ...] = ()
     lossy_elections: int = 0
+    was_compacted: bool = False
 
     @property
     def full_name(self) -> str:
@@ -97,14 +125,14 @@ class StreamMetadata:
     def to_row(self) -> list[Any]:
         """The fields in their order, as JSON can hold them: compact where there are many."""
         row = [getattr(self, name) for name in _STREAM_FIELDS]
-        row[_CONFIG_AT] = [getattr(self.config, name) for name in _SETTINGS_FIELDS]
+        row[_CONFIG_AT] = list(self.config.to_row())
         return row
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StreamMetadata:
         """The reverse. Raises TypeError or ValueError for what is no such row."""
         values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in row]
-        values[_CONFIG_AT] = StreamSettings.shared(*values[_CONFIG_AT])
+        values[_CONFIG_AT] = StreamSettings.shared(values[_CONFIG_AT])
         return cls(*values)
 
 

@@ -256,7 +256,9 @@ class Fetcher:
         except StorageError as error:
             self._failed(replica, error)
             return
-        if isinstance(step, Ignore) or (isinstance(step, Append) and not step.has_records):
+        if isinstance(step, Ignore):
+            return
+        if isinstance(step, Append) and not step.has_records and not replica.owes_flush:
             return
         self._accepted(replica)
         self.touch(part.stream_id)

@@ -142,6 +142,11 @@ class Replica:
             and not log.offline_reason
         )
 
+    @property
+    def owes_flush(self) -> bool:
+        """Whether the metadata group waits for its `flush_confirmation`."""
+        return self.node_id in self.stream.unflushed
+
     # Its role.
 
     def update(

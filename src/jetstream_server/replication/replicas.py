@@ -86,7 +86,7 @@ class RoleListener(Protocol):
         """It leads, follows (another leader, another epoch), or does neither, closed included."""
 
     def flushed(self, replica: Replica) -> None:
-        """More of a follower's log is flushed."""
+        """A flush of its log has ended."""
 
     def failed(self, replica: Replica) -> None:
         """Its log can not be relied on any more."""
@@ -303,9 +303,12 @@ class Replicas:
 
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:
         """Take up the role that `stream` gives the replica."""
+        before = replica.stream.config
         changes = replica.update(stream, self._registry.nodes, self._now_us())
         for change in changes:
             self._role_changed(replica, change)
+        if replica.stream.config != before:
+            self._altered(replica)
         if changes:
             for role_listener in self.roles:
                 role_listener.role_changed(replica)
@@ -322,6 +325,11 @@ class Replicas:
             self.listener.leading(replica)
         elif change is RoleChange.FELL_BELOW_MINIMUM:
             self.listener.fell_below_minimum(replica)
+
+    def _altered(self, replica: Replica) -> None:
+        """Its settings changed. Under `group` what it holds counts once it is flushed."""
+        if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
+            self._flusher.request(replica.log, self._flushed)
 
     def _delete(self, stream: StreamMetadata) -> None:
         replica = self._replicas.pop(stream.id, None)
@@ -406,9 +414,8 @@ class Replicas:
             return  # Deleted or closed meanwhile.
         if isinstance(result, StorageError):
             self.failed(replica, result)
-        elif replica.leadership is not None:
-            replica.moved()
         else:
+            replica.moved()
             for role_listener in self.roles:
                 role_listener.flushed(replica)
 

@@ -1,0 +1,85 @@
+"""A stream's settings as programs give them: seconds and bytes, and None for what is left alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeAlias, TypedDict
+
+from jetstream_client import _wire
+from jetstream_client._types import AcksOption, Flush
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2 as pb
+
+Seconds: TypeAlias = float | timedelta
+"""A duration: seconds, or a timedelta. What the server keeps is whole microseconds."""
+
+_US = 1_000_000
+_US_MAX = (1 << 63) - 1
+
+
+class AlterableSettings(TypedDict, total=False):
+    """What `alter_stream` can change. Left out or None: stays as it is.
+
+    max_age (seconds), max_bytes, max_messages: retention; 0 is unlimited. compact: keep only the
+    last record of each key. tombstone_grace: seconds a tombstone stays once compacted.
+    duplicate_window: seconds for which message ids are remembered; 0 is off. segment_bytes,
+    segment_age (seconds): when segments roll; 0 leaves it to the server.
+    """
+
+    min_insync_replicas: int | None
+    flush: Flush | None
+    acks: AcksOption | None
+    max_age: Seconds | None
+    max_bytes: int | None
+    max_messages: int | None
+    compact: bool | None
+    tombstone_grace: Seconds | None
+    duplicate_window: Seconds | None
+    segment_bytes: int | None
+    segment_age: Seconds | None
+
+
+class StreamSettings(AlterableSettings, total=False):
+    """What `create_stream` takes besides; fixed from then on."""
+
+    replicas: int | None
+    group: str | None
+
+
+_NAMES = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings.__annotations__)
+
+
+def to_config(settings: AlterableSettings) -> pb.StreamConfig:
+    """Raises TypeError for a setting there is none of, InvalidRequestError for a wrong value."""
+    unknown = [name for name in settings if name not in _NAMES]
+    if unknown:
+        raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(_NAMES))}")
+    values: dict[str, Any] = {}
+    for name, value in settings.items():
+        if value is None:
+            continue
+        if name == "flush":
+            values[name] = _wire.to_enum(pb.Flush, name, value)  # type: ignore[arg-type]
+        elif name == "acks":
+            values[name] = _wire.to_enum(pb.Acks, name, value)  # type: ignore[arg-type]
+        elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
+            values[f"{name}_us"] = _to_us(name, value)  # type: ignore[arg-type]
+        else:
+            values[name] = value
+    try:
+        return pb.StreamConfig(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"invalid stream setting: {error}") from error
+
+
+def _to_us(name: str, value: Seconds) -> int:
+    if isinstance(value, timedelta):
+        us = value // timedelta(microseconds=1)
+    else:
+        try:
+            us = round(value * _US)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequestError(f"{name} {value!r} is not a number of seconds") from error
+    if not 0 <= us <= _US_MAX:
+        raise InvalidRequestError(f"{name} {value!r} is negative or too long")
+    return us

@@ -1,0 +1,36 @@
+"""Durations and sizes as people write them: `90s`, `1h30m`, `7d`; `512KiB`, `10GB`."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds. A bare number is seconds. Raises typer.BadParameter."""
+    if isinstance(text, int | float):  # A default: it has been parsed.
+        return float(text)
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise typer.BadParameter(f"{text!r} is not a duration: say 90s, 1h30m or 7d.")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes. kB, MB, GB and TB are powers of 1000, KiB to TiB of 1024. Raises
+    typer.BadParameter."""
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a size: say 512KiB, 10GB or a number of bytes.")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])

@@ -1,0 +1,77 @@
+"""Reading and checking what a user sets on a stream: types, ranges, and what fits together.
+
+The registry's own check: it holds on every node alike, whoever proposed the command. Names and
+units are StreamSettings'.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.metadata.fields import Fields
+from jetstream_server.metadata.streams import ACK_POLICIES, FLUSH_POLICIES, StreamSettings
+
+SEGMENT_BYTES_MIN = 64 * 1024
+"""Smaller ones would be mostly files: an index, a descriptor and a folder entry each."""
+SEGMENT_BYTES_MAX = 2 * 1024**3
+TIME_US_MIN = 100_000
+"""Limits are looked at several times a second: a shorter time could not be kept."""
+TIME_US_MAX = 100 * 365 * 86_400 * 1_000_000
+"""A century; added to any clock it stays far within 64 bits."""
+
+_RANGES = {
+    # name: (least, most); 0 is always allowed, and means unlimited, off or the default
+    "max_age_us": (TIME_US_MIN, TIME_US_MAX),
+    "max_bytes": (1, 1 << 62),
+    "max_messages": (1, 1 << 62),
+    "tombstone_grace_us": (0, TIME_US_MAX),
+    "duplicate_window_us": (TIME_US_MIN, TIME_US_MAX),
+    "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+    "segment_age_us": (TIME_US_MIN, TIME_US_MAX),
+}
+
+
+def wished_settings(fields: Fields) -> dict[str, Any]:
+    """The settings the user gave, by name. Raises InvalidRequestError, naming the setting."""
+    wished: dict[str, Any] = {}
+    for name in ("replicas", "min_insync_replicas"):
+        if fields.has(name):
+            wished[name] = fields.integer(name, minimum=1)
+    if fields.has("flush"):
+        wished["flush"] = fields.choice("flush", FLUSH_POLICIES)
+    if fields.has("acks"):
+        wished["acks"] = fields.choice("acks", ACK_POLICIES)
+    if fields.has("compact"):
+        wished["compact"] = fields.flag("compact")
+    for name, (least, most) in _RANGES.items():
+        if fields.has(name):
+            wished[name] = _within(name, fields.integer(name), least, most)
+    fields.finish()
+    return wished
+
+
+def _within(name: str, value: int, least: int, most: int) -> int:
+    if value and not least <= value <= most:
+        raise InvalidRequestError(f"{name} is {value}; it must be 0 or from {least} to {most}")
+    return value
+
+
+def effective_settings(wished: dict[str, Any], replicas: int) -> StreamSettings:
+    """Those of a new stream placed on so many nodes. Raises InvalidRequestError."""
+    if wished.get("replicas", replicas) != replicas or replicas == 0:
+        raise InvalidRequestError(
+            f"the stream was placed on {replicas} nodes, not {wished.get('replicas', 'at least 1')}"
+        )
+    return checked(StreamSettings.with_defaults(**{**wished, "replicas": replicas}))
+
+
+def checked(config: StreamSettings) -> StreamSettings:
+    """The one object for these settings. Raises InvalidRequestError when they do not go
+    together."""
+    if config.min_insync_replicas > config.replicas:
+        raise InvalidRequestError(
+            f"min_insync_replicas {config.min_insync_replicas} is more than the stream's "
+            f"{config.replicas} replicas"
+        )
+    return StreamSettings.shared(config.to_row())

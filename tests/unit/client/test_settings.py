@@ -1,0 +1,67 @@
+"""Settings as programs and people write them, and as the wire has them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import typer
+
+from jetstream_client import InvalidRequestError
+from jetstream_client._settings import to_config
+from jetstream_client.cli.units import parse_duration, parse_size
+
+
+def test_seconds_and_timedeltas_become_microseconds() -> None:
+    assert to_config({"max_age": 1.5}).max_age_us == 1_500_000
+    assert to_config({"max_age": timedelta(hours=1)}).max_age_us == 3_600_000_000
+
+
+def test_none_is_left_to_the_server_and_zero_is_said() -> None:
+    config = to_config({"max_age": None, "max_bytes": 0})
+    assert not config.HasField("max_age_us")
+    assert config.HasField("max_bytes")
+
+
+def test_a_setting_there_is_none_of_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match="unknown setting 'max_agee'"):
+        to_config({"max_agee": 1})  # type: ignore[typeddict-unknown-key]
+
+
+@pytest.mark.parametrize("age", [-1, "1h", float("inf"), float("nan")])
+def test_what_is_no_duration_is_refused(age: object) -> None:
+    with pytest.raises(InvalidRequestError, match="max_age"):
+        to_config({"max_age": age})  # type: ignore[typeddict-item]
+
+
+def test_what_no_field_can_hold_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="invalid stream setting"):
+        to_config({"max_bytes": 1 << 80})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("1.5", 1.5), ("250ms", 0.25), ("90s", 90), ("1h30m", 5400), ("7d", 604_800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1KiB", 1024), ("9GB", 9 * 10**9), ("1.5M", 1_500_000), ("2 MiB", 2 << 20)],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "h", "1x", "1h 2", "-1s"])
+def test_what_is_no_duration_on_the_command_line_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "GB", "1EB", "-1"])
+def test_what_is_no_size_on_the_command_line_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="not a size"):
+        parse_size(text)
