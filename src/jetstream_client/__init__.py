@@ -18,12 +18,12 @@ from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._headers import Headers
 from jetstream_client._messages import Message, Messages
+from jetstream_client._positions import At, Last, Position
 from jetstream_client._sync import Client, Consumer
 from jetstream_client._types import (
     ClusterInfo,
     Node,
     OffsetAt,
-    Position,
     ReplicaProgress,
     Stream,
     StreamDescription,
@@ -62,6 +62,7 @@ __all__ = [
     "AmbiguousStreamError",
     "AsyncClient",
     "AsyncConsumer",
+    "At",
     "Client",
     "ClientConfig",
     "ClusterInfo",
@@ -73,6 +74,7 @@ __all__ = [
     "InternalError",
     "InvalidRequestError",
     "JetstreamError",
+    "Last",
     "Message",
     "MessageTooLargeError",
     "Messages",

@@ -15,6 +15,7 @@ from jetstream_client._data_plane import DataPlane
 from jetstream_client._feeds import Feeds
 from jetstream_client._headers import HeadersLike
 from jetstream_client._messages import Messages
+from jetstream_client._positions import Position
 from jetstream_client._publish import Publisher
 from jetstream_client._reader import FETCH_BYTES, Reader
 from jetstream_client._settings import AlterableSettings, StreamSettings
@@ -23,7 +24,6 @@ from jetstream_client._types import (
     AckLevel,
     ClusterInfo,
     OffsetAt,
-    Position,
     Stream,
     StreamDescription,
     StreamLike,
@@ -201,12 +201,13 @@ class AsyncClient:
         stream: StreamLike,
         offset: Position = "earliest",
         *,
+        stop: Position | None = None,
         max_messages: int | None = None,
         max_wait: float = 0.0,
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
     ) -> Messages:
-        """Committed records from `offset` on: all there are, up to `max_messages`, `max_bytes`.
+        """Committed records from `offset` on, before `stop`: up to `max_messages`, `max_bytes`.
 
         Where there is none yet, waits up to `max_wait` seconds for the first, else returns an
         empty `Messages`. The first batch is read whole even if longer than `max_bytes`.
@@ -218,6 +219,7 @@ class AsyncClient:
         return await self._reader.fetch(
             stream,
             offset,
+            stop=stop,
             max_messages=max_messages,
             max_wait=max_wait,
             max_bytes=max_bytes,
@@ -229,28 +231,29 @@ class AsyncClient:
         stream: StreamLike,
         start: Position = "earliest",
         *,
-        end: Position | None = None,
+        stop: Position | None = None,
+        last_epoch: int = -1,
     ) -> AsyncConsumer:
-        """Records from `start` on, without end, or up to but not including `end`.
+        """Records from `start` on, without end, or up to but not including `stop`.
 
-        `end="latest"` stops at what is committed when reading begins.
+        `stop="latest"` stops at what is committed when reading begins. last_epoch: as in `fetch`.
         """
         self._check_open()
-        consumer = self._reader.consume(stream, start, end)
+        consumer = self._reader.consume(stream, start, stop, last_epoch)
         self._consumers.add(consumer)
         return consumer
 
     async def list_offsets(
         self, positions: Iterable[tuple[StreamLike, Position]]
     ) -> list[OffsetAt]:
-        """Resolve positions of many streams in one call, in their order."""
+        """Resolve positions of many streams in one call, in their order. An offset is itself."""
         self._check_open()
         return await self._reader.list_offsets(list(positions))
 
     async def offset_at(self, stream: StreamLike, position: Position) -> int:
-        """The offset of a position: "earliest", "latest" (the next one), or a time."""
+        """The offset of a position; of "latest" it is the next record's."""
         self._check_open()
-        return await self._reader.resolve(stream, position)
+        return (await self._reader.resolve(stream, position, None))[0]
 
     # Living.
 

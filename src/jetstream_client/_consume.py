@@ -2,8 +2,9 @@
 
 The next fetch is under way while the records of the last are handed out. The first answer pins
 the stream's id: should the stream be deleted and another made under its name, the consumer ends
-with StreamNotFoundError rather than read on in a stranger. A position that retention has passed
-by is OffsetOutOfRangeError, never a silent jump.
+with StreamNotFoundError rather than read on in a stranger. An offset that retention has passed by
+is OffsetOutOfRangeError, never a silent jump. A start said in other words ("earliest", a time, the
+last N) means the first record still there: it follows retention until the first record has come.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from jetstream_client._messages import Message, Messages
-from jetstream_client._types import Position
 from jetstream_protocol.errors import JetstreamError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -28,12 +28,15 @@ class Fetch(Protocol):
     """How a consumer gets its records: bound to one stream by the client."""
 
     def __call__(
-        self, offset: int, last_epoch: int, end: int | None, max_wait: float
+        self, offset: int, last_epoch: int, stop: int | None, max_wait: float
     ) -> Awaitable[Messages]: ...
 
 
 class AsyncConsumer:
-    """An endless async iterator of messages, or one that stops before `end`.
+    """An endless async iterator of messages, or one that ends before its stop.
+
+    resolve: where to begin and to stop (None: never). pinned: the beginning was given as an offset.
+    last_epoch: as in AsyncClient.fetch.
 
     Entering it (`async with`) or the first record asked for settles where it begins. `position`
     is the offset of the next record it will hand out; None before that.
@@ -42,32 +45,30 @@ class AsyncConsumer:
     def __init__(
         self,
         fetch: Fetch,
-        resolve: Callable[[Position], Awaitable[int]],
-        start: Position,
-        end: Position | None,
+        resolve: Callable[[], Awaitable[tuple[int, int | None]]],
+        *,
+        pinned: bool,
+        last_epoch: int = -1,
     ) -> None:
         self._fetch = fetch
         self._resolve = resolve
-        self._start = start
-        self._wanted_end = end
-        self._end: int | None = None
+        self._pinned = pinned
+        self._stop: int | None = None
         self._began = False
         self._closed = False
         self._next_offset = 0
-        self._last_epoch = -1
+        self._last_epoch = last_epoch
         self._ahead: asyncio.Future[Messages] | None = None
         self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
         self.position: int | None = None
 
     async def begin(self) -> None:
-        """Settle where to begin and to end. Idempotent."""
+        """Settle where to begin and to stop. Idempotent."""
         if self._began:
             return
-        if self._wanted_end is not None:
-            self._end = await self._resolve(self._wanted_end)
-        self._next_offset = await self._resolve(self._start)
-        if self._end is not None and self._next_offset > self._end:
-            # Ahead of the end there is nothing to read; far ahead of it is a mistake.
+        self._next_offset, self._stop = await self._resolve()
+        if self._stop is not None and self._next_offset > self._stop:
+            # Behind the stop there is nothing to read; far behind it is a mistake.
             await self._fetch(self._next_offset, -1, None, 0.0)
         self.position = self._next_offset
         self._began = True
@@ -96,7 +97,7 @@ class AsyncConsumer:
     async def next_messages(self) -> Messages | None:
         """What was fetched ahead, possibly nothing; None at the end. Fetches ahead again."""
         await self.begin()
-        if self._closed or (self._end is not None and self._next_offset >= self._end):
+        if self._closed or self._at_stop:
             return None
         if self._ahead is None:
             self._ahead = self._fetch_ahead()
@@ -106,9 +107,9 @@ class AsyncConsumer:
             messages = await asyncio.shield(ahead)
         except OffsetOutOfRangeError as error:
             self._ahead = None
-            if self._start != "earliest" or self._last_epoch >= 0:
+            if self._pinned or self._last_epoch >= 0:
                 raise
-            # Retention was quicker than our first fetch: the earliest record is a later one now.
+            # Retention was quicker than our first fetch: the first record is a later one now.
             self._next_offset = max(error.log_start_offset, self._next_offset)
             return await self.next_messages()
         except asyncio.CancelledError:
@@ -120,12 +121,15 @@ class AsyncConsumer:
             raise
         self._next_offset = messages.next_offset
         self._last_epoch = messages.last_epoch
-        more = not self._closed and (self._end is None or self._next_offset < self._end)
-        self._ahead = self._fetch_ahead() if more else None
+        self._ahead = None if self._closed or self._at_stop else self._fetch_ahead()
         return messages
 
+    @property
+    def _at_stop(self) -> bool:
+        return self._stop is not None and self._next_offset >= self._stop
+
     def _fetch_ahead(self) -> asyncio.Future[Messages]:
-        fetched = self._fetch(self._next_offset, self._last_epoch, self._end, WAIT_SECONDS)
+        fetched = self._fetch(self._next_offset, self._last_epoch, self._stop, WAIT_SECONDS)
         task = asyncio.ensure_future(fetched)
         task.add_done_callback(_retrieve)
         return task

@@ -11,9 +11,15 @@ from jetstream_client._consume import AsyncConsumer
 from jetstream_client._control import ControlPlane, next_step
 from jetstream_client._data_plane import DataPlane
 from jetstream_client._messages import Cutter, Messages
+from jetstream_client._positions import Position, Simple, needed, offset_of
 from jetstream_client._streams import Streams
-from jetstream_client._types import OffsetAt, Position, StreamLike
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, from_proto
+from jetstream_client._types import OffsetAt, StreamLike
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    from_proto,
+)
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 
@@ -42,6 +48,7 @@ class Reader:
         stream: StreamLike,
         position: Position,
         *,
+        stop: Position | None = None,
         max_messages: int | None = None,
         max_wait: float = 0.0,
         max_bytes: int = FETCH_BYTES,
@@ -53,11 +60,19 @@ class Reader:
         if max_bytes < 1 or max_wait < 0:
             raise InvalidRequestError("max_bytes must be positive, max_wait not negative")
         name = await self._streams.name_of(stream)
-        offset = await self.resolve(stream, position)
-        cutter = Cutter(name, offset, last_epoch=last_epoch, count_max=max_messages)
+        offset, end = await self.resolve(stream, position, stop)
+        cutter = Cutter(name, offset, last_epoch=last_epoch, end=end, count_max=max_messages)
         few = max_messages is not None and max_messages <= _FEW_MESSAGES
         answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
-        await self._fill(cutter, _wire.to_ref(stream), max_wait, max_bytes, answer_bytes)
+        ref = _wire.to_ref(stream)
+        try:
+            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes)
+        except OffsetOutOfRangeError as error:
+            if isinstance(position, int) or last_epoch >= 0 or cutter.length_bytes:
+                raise
+            # Retention was quicker than this fetch: the first record is a later one now.
+            cutter.next_offset = max(error.log_start_offset, offset)
+            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes)
         return cutter.messages()
 
     async def _fill(
@@ -101,17 +116,28 @@ class Reader:
         cutter.add(fetched.batches)
         return cutter.next_offset > before
 
-    async def resolve(self, stream: StreamLike, position: Position) -> int:
-        """The offset of a position."""
-        if isinstance(position, int):
-            if position < 0:
-                raise InvalidRequestError(f"offset {position} is negative; offsets begin at 0")
-            return position
-        return (await self.list_offsets([(stream, position)]))[0].offset
+    async def resolve(
+        self, stream: StreamLike, start: Position, stop: Position | None
+    ) -> tuple[int, int | None]:
+        """Both offsets, as of one moment; a stop of None stays None."""
+        positions = [start] if stop is None else [start, stop]
+        found = await self.list_offsets([(stream, position) for position in positions])
+        return found[0].offset, None if stop is None else found[1].offset
 
     async def list_offsets(
         self, positions: Sequence[tuple[StreamLike, Position]]
     ) -> list[OffsetAt]:
+        """See AsyncClient.list_offsets."""
+        asked = [(stream, each) for stream, position in positions for each in needed(position)]
+        answers = iter(await self._ask(asked))
+        resolved = []
+        for _, position in positions:
+            found = [next(answers) for _ in needed(position)]
+            offset = offset_of(position, [each.offset for each in found])
+            resolved.append(OffsetAt(offset, found[0].leader_epoch if len(found) == 1 else -1))
+        return resolved
+
+    async def _ask(self, positions: Sequence[tuple[StreamLike, Simple]]) -> list[OffsetAt]:
         """Raises the first error there is.
 
         Streams have different leaders: who is not one says who is, and is asked for the rest.
@@ -146,19 +172,23 @@ class Reader:
                 await asyncio.sleep(step.wait)
         return [found[index] for index in range(len(queries))]
 
-    def consume(self, stream: StreamLike, start: Position, end: Position | None) -> AsyncConsumer:
+    def consume(
+        self, stream: StreamLike, start: Position, stop: Position | None, last_epoch: int = -1
+    ) -> AsyncConsumer:
         ref = _wire.to_ref(stream)
 
-        async def fetch(offset: int, last_epoch: int, end: int | None, max_wait: float) -> Messages:
+        async def fetch(
+            offset: int, last_epoch: int, stop: int | None, max_wait: float
+        ) -> Messages:
             name = await self._streams.name_of(stream)
-            cutter = Cutter(name, offset, last_epoch=last_epoch, end=end)
+            cutter = Cutter(name, offset, last_epoch=last_epoch, end=stop)
             await self._fill(cutter, ref, max_wait, FETCH_BYTES)
             return cutter.messages()
 
-        async def resolve(position: Position) -> int:
-            return await self.resolve(stream, position)
+        async def resolve() -> tuple[int, int | None]:
+            return await self.resolve(stream, start, stop)
 
-        return AsyncConsumer(fetch, resolve, start, end)
+        return AsyncConsumer(fetch, resolve, pinned=isinstance(start, int), last_epoch=last_epoch)
 
     async def close(self) -> None:
         await self._data.close()

@@ -17,13 +17,13 @@ from jetstream_client._consume import AsyncConsumer
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._messages import Message, Messages
+from jetstream_client._positions import Position
 from jetstream_client._reader import FETCH_BYTES
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._types import (
     AckLevel,
     ClusterInfo,
     OffsetAt,
-    Position,
     Stream,
     StreamDescription,
     StreamLike,
@@ -198,6 +198,7 @@ class Client:
         stream: StreamLike,
         offset: Position = "earliest",
         *,
+        stop: Position | None = None,
         max_messages: int | None = None,
         max_wait: float = 0.0,
         max_bytes: int = FETCH_BYTES,
@@ -208,6 +209,7 @@ class Client:
             self._client.fetch(
                 stream,
                 offset,
+                stop=stop,
                 max_messages=max_messages,
                 max_wait=max_wait,
                 max_bytes=max_bytes,
@@ -220,16 +222,17 @@ class Client:
         stream: StreamLike,
         start: Position = "earliest",
         *,
-        end: Position | None = None,
+        stop: Position | None = None,
+        last_epoch: int = -1,
     ) -> Consumer:
         """See AsyncClient.consume. Where it begins is settled before this returns."""
-        consumer = self._thread.run(self._begin(stream, start, end))
+        consumer = self._thread.run(self._begin(stream, start, stop, last_epoch))
         return Consumer(self._thread, consumer)
 
     async def _begin(
-        self, stream: StreamLike, start: Position, end: Position | None
+        self, stream: StreamLike, start: Position, stop: Position | None, last_epoch: int
     ) -> AsyncConsumer:
-        consumer = self._client.consume(stream, start, end=end)
+        consumer = self._client.consume(stream, start, stop=stop, last_epoch=last_epoch)
         await consumer.begin()
         return consumer
 

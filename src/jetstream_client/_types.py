@@ -8,9 +8,6 @@ from typing import Literal, TypeAlias
 
 from jetstream_protocol.errors import InvalidRequestError
 
-Position: TypeAlias = int | Literal["earliest", "latest"] | datetime
-"""An offset, either end of what can be read, or the first record at or after an aware datetime."""
-
 Flush: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
@@ -142,7 +139,10 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAt:
-    """A position resolved: the offset, and the leader epoch of the record there (-1: none)."""
+    """A position resolved: the offset, and the leader epoch of the record there.
+
+    leader_epoch: -1 where there is no record yet, and for `Last`.
+    """
 
     offset: int
     leader_epoch: int

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
+from jetstream_client._positions import Simple
 from jetstream_client._types import (
     ClusterInfo,
     Node,
-    Position,
     ReplicaProgress,
     Stream,
     StreamDescription,
     StreamLike,
     to_datetime,
-    to_timestamp_us,
 )
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2, common_pb2
@@ -36,19 +34,14 @@ def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
     return common_pb2.StreamRef(name=name, subject=subject)
 
 
-def to_query(stream: StreamLike, position: Position) -> api_pb2.ListOffsetsRequest.Query:
-    """`position` must not be an offset: that needs no asking."""
+def to_query(stream: StreamLike, position: Simple) -> api_pb2.ListOffsetsRequest.Query:
     query = api_pb2.ListOffsetsRequest.Query(stream=to_ref(stream))
-    if isinstance(position, datetime):
-        query.timestamp_us = to_timestamp_us(position)
-    elif position == "earliest":
+    if position == "earliest":
         query.earliest = True
     elif position == "latest":
         query.latest = True
     else:
-        raise InvalidRequestError(
-            f"invalid position {position!r}: say an offset, 'earliest', 'latest' or a datetime"
-        )
+        query.timestamp_us = position.timestamp_us
     return query
 
 

@@ -23,7 +23,7 @@ def main() -> None:
         print(json.dumps({"leader": before.leader}), flush=True)
         sys.stdin.readline()
         after = round_of_messages(client, MESSAGES)
-        read = [message.value for message in client.consume("orders", end="latest")]
+        read = [message.value for message in client.consume("orders", stop="latest")]
     found = {
         "nodes": [[node.grpc, node.data, node.http] for node in cluster.nodes],
         "nats": cluster.nats,

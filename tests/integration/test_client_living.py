@@ -188,7 +188,7 @@ async def test_publishers_ride_out_a_restart(own_server: ServerProcess) -> None:
         more = [asyncio.ensure_future(client.publish("ride.x", b"more", timeout=5))]
         results = await asyncio.gather(*more)
         assert results[0].stream == "ride"
-        stored = {m.offset: m.value async for m in client.consume("ride", end="latest")}
+        stored = {m.offset: m.value async for m in client.consume("ride", stop="latest")}
         for number, publish in enumerate(publishes):
             if publish.done() and publish.exception() is None:
                 assert stored[publish.result().offset] == b"%d" % number

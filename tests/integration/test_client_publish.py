@@ -187,7 +187,7 @@ async def test_thousands_in_flight_are_each_acknowledged_once(server: ServerProc
         )
         assert sorted(result.offset for result in results) == list(range(5000))
         stored = {
-            message.offset: message.value async for message in client.consume("many", end="latest")
+            message.offset: message.value async for message in client.consume("many", stop="latest")
         }
         # Handed over in order, stored in order.
         assert [stored[result.offset] for result in results] == [b"%d" % n for n in range(5000)]

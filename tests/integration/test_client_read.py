@@ -14,8 +14,10 @@ import pytest
 
 from jetstream_client import (
     AsyncClient,
+    At,
     Client,
     InvalidRequestError,
+    Last,
     OffsetAt,
     OffsetOutOfRangeError,
     StreamNotFoundError,
@@ -145,8 +147,28 @@ def test_positions_of_an_unknown_stream_are_an_error(client: Client) -> None:
 
 
 def test_consuming_to_the_end_reads_everything_once(client: Client, filled: str) -> None:
-    assert [m.offset for m in client.consume(filled, end="latest")] == list(range(COUNT))
-    assert [m.offset for m in client.consume(filled, 10, end=15)] == [10, 11, 12, 13, 14]
+    assert [m.offset for m in client.consume(filled, stop="latest")] == list(range(COUNT))
+    assert [m.offset for m in client.consume(filled, 10, stop=15)] == [10, 11, 12, 13, 14]
+
+
+def test_the_last_records_and_times_bound_what_is_read(client: Client, filled: str) -> None:
+    assert client.fetch(filled, Last(5)).offsets() == list(range(COUNT - 5, COUNT))
+    assert client.fetch(filled, Last(COUNT * 2), stop=3).offsets() == [0, 1, 2]
+    tail = client.consume(filled, Last(10), stop=Last(4))
+    assert [m.offset for m in tail] == list(range(COUNT - 10, COUNT - 4))
+    moment = client.fetch(filled, 700, max_messages=1)[0].timestamp_us
+    before = [m.timestamp_us for m in client.consume(filled, stop=At(moment))]
+    after = [m.timestamp_us for m in client.consume(filled, At(moment), stop="latest")]
+    assert max(before) < moment <= min(after)
+    assert len(before) + len(after) == COUNT
+
+
+def test_a_stop_at_latest_is_the_high_watermark_when_the_call_began(client: Client) -> None:
+    client.create_stream("bounded", "bounded.>")
+    client.publish("bounded.x", b"before")
+    consumer = client.consume("bounded", stop="latest")
+    client.publish("bounded.x", b"after")
+    assert [message.value for message in consumer] == [b"before"]
 
 
 def test_consuming_goes_on_with_what_is_published(client: Client) -> None:
@@ -168,7 +190,7 @@ def test_latest_means_from_the_call_on(client: Client) -> None:
 
 
 def test_batches_are_the_same_records(client: Client, filled: str) -> None:
-    with client.consume(filled, end="latest") as consumer:
+    with client.consume(filled, stop="latest") as consumer:
         tables = [messages.to_arrow() for messages in consumer.batches()]
     assert [n for table in tables for n in table["offset"].to_pylist()] == list(range(COUNT))
     assert [v for table in tables for v in table["value"].to_pylist()] == [

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from itertools import islice
 from typing import Annotated
 
 import typer
 
 from jetstream_client._messages import Message
+from jetstream_client._positions import Position
 from jetstream_client._sync import Client
-from jetstream_client._types import Position
-from jetstream_client.cli import options
+from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import json_line, message_line, message_row
-from jetstream_protocol.errors import InvalidRequestError
 
 
 def fetch(
@@ -24,9 +22,20 @@ def fetch(
     offset: Annotated[
         str,
         typer.Option(
-            metavar="earliest|latest|N|TIME", help="Where to begin; TIME as 2026-01-31T12:00:00Z."
+            "--offset",
+            "--from",
+            metavar=positions.METAVAR,
+            help="Where to begin; TIME as 2026-01-31T12:00:00Z or @SECONDS.",
         ),
     ] = "earliest",
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar=positions.METAVAR,
+            help="Where to stop, not included; default: latest, with --follow nowhere.",
+            show_default=False,
+        ),
+    ] = None,
     max_: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
@@ -44,30 +53,34 @@ def fetch(
 
       jetstream fetch orders --offset 1000 --max 10
 
+      jetstream fetch orders --from last:100 --to 2026-01-31T12:00:00Z
+
       jetstream fetch orders --offset latest --follow --json | jq .value
     """
     line = _json_line if options.wants_json(context, json) else message_line
-    position = parse_position(offset)
+    start = positions.parse_position(offset)
+    stop: Position | None = None if follow else "latest"
+    if to is not None:
+        stop = positions.parse_position(to)
     with Client.from_config(options.config(context, server, timeout)) as client:
-        _print(client, stream, position, max_, follow, line)
+        _print(client, stream, start, stop, max_, line)
 
 
 def _print(
     client: Client,
     stream: str,
-    position: Position,
+    start: Position,
+    stop: Position | None,
     count_max: int | None,
-    follow: bool,
     line: Callable[[Message], str],
 ) -> None:
-    end: Position | None = None if follow else "latest"
-    if count_max is not None and isinstance(position, int) and not follow:
+    if count_max is not None and isinstance(start, int) and stop == "latest":
         # No need to read ahead of what is wanted.
-        messages = client.fetch(stream, position, max_messages=count_max)
+        messages = client.fetch(stream, start, max_messages=count_max)
         sys.stdout.writelines(map(line, messages))
         return
     left = count_max
-    with client.consume(stream, position, end=end) as consumer:
+    with client.consume(stream, start, stop=stop) as consumer:
         for messages in consumer.batches():
             # Line by line: unbuffered (PYTHONUNBUFFERED), Python drops the rest of one long write
             # when the reader leaves in the middle, without a word.
@@ -81,20 +94,3 @@ def _print(
 
 def _json_line(message: Message) -> str:
     return json_line(message_row(message))
-
-
-def parse_position(text: str) -> Position:
-    """Raises InvalidRequestError."""
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"invalid offset {text!r}: say earliest, latest, a number or a time"
-        ) from error
-    return moment.astimezone() if moment.tzinfo is None else moment

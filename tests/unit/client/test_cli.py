@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 
 from jetstream_client import (
+    At,
     InvalidRequestError,
     JetstreamError,
+    Last,
     NotLeaderError,
     OffsetOutOfRangeError,
+    Position,
     StreamNotFoundError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from jetstream_client.cli.exits import Exit, complain, exit_of
-from jetstream_client.cli.fetch import parse_position
 from jetstream_client.cli.main import run
+from jetstream_client.cli.positions import parse_position
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["stream", "create", "x"], "Missing option '--subject'"),
         (["stream", "create", "x", "--subject", "a", "--flush", "sometimes"], "sometimes"),
         (["stream", "create", "x", "--subject", "a", "--replicas", "0"], "--replicas"),
-        (["fetch", "x", "--offset", "yesterday"], "invalid offset 'yesterday'"),
+        (["fetch", "x", "--offset", "yesterday"], "invalid position 'yesterday'"),
         (["fetch", "x", "--max", "0"], "--max"),
         (["fetch"], "STREAM"),
         (["publish", "a", "--header", "nocolon"], "say NAME:VALUE"),
@@ -99,9 +102,18 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "position"), [("earliest", "earliest"), ("latest", "latest"), ("42", 42)]
+    ("text", "position"),
+    [
+        ("earliest", "earliest"),
+        ("latest", "latest"),
+        ("42", 42),
+        ("last:100", Last(100)),
+        ("@1700000000", At(1_700_000_000_000_000)),
+        ("@1700000000.5", At(1_700_000_000_500_000)),
+        ("@-1.000001", At(-1_000_001)),
+    ],
 )
-def test_positions_are_words_or_numbers(text: str, position: str | int) -> None:
+def test_positions_are_words_numbers_or_seconds(text: str, position: Position) -> None:
     assert parse_position(text) == position
 
 
@@ -110,7 +122,9 @@ def test_a_position_may_be_a_time() -> None:
     assert str(moment) == "2026-01-31 12:00:00+00:00"
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "²", "first"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "²", "first", "last:", "last:-1", "@", "@1.2345678"]
+)
 def test_other_positions_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="say earliest, latest"):
         parse_position(text)

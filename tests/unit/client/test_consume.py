@@ -15,6 +15,7 @@ from jetstream_client import (
     UnavailableError,
 )
 from jetstream_client._messages import Cutter
+from jetstream_client._positions import needed, offset_of
 from tests.support.loops import on_loop
 from tests.unit.client.batches import numbered
 
@@ -30,7 +31,7 @@ class Log:
         self.on_fetch: Callable[[], None] = lambda: None
 
     async def fetch(
-        self, offset: int, last_epoch: int, end: int | None, max_wait: float
+        self, offset: int, last_epoch: int, stop: int | None, max_wait: float
     ) -> Messages:
         self.asked.append(offset)
         self.on_fetch()
@@ -40,22 +41,21 @@ class Log:
             raise OffsetOutOfRangeError("gone", self.start, self.high_watermark)
         if offset >= self.high_watermark:
             await asyncio.sleep(max_wait)
-        cutter = Cutter("orders", offset, end=end, count_max=3)
+        cutter = Cutter("orders", offset, end=stop, count_max=3)
         cutter.add(numbered(self.high_watermark - self.start, self.start))
         return cutter.messages()
 
-    async def resolve(self, position: Position) -> int:
-        if position == "earliest":
-            return self.start
-        if position == "latest":
-            return self.high_watermark
-        assert isinstance(position, int)
-        return position
+    def offset_of(self, position: Position) -> int:
+        answers = {"earliest": self.start, "latest": self.high_watermark}
+        return offset_of(position, [answers[str(name)] for name in needed(position)])
 
     def consume(
-        self, start: Position = "earliest", end: Position | None = "latest"
+        self, start: Position = "earliest", stop: Position | None = "latest"
     ) -> AsyncConsumer:
-        return AsyncConsumer(self.fetch, self.resolve, start, end)
+        async def resolve() -> tuple[int, int | None]:
+            return self.offset_of(start), None if stop is None else self.offset_of(stop)
+
+        return AsyncConsumer(self.fetch, resolve, pinned=isinstance(start, int))
 
 
 async def offsets(consumer: AsyncConsumer) -> list[int]:

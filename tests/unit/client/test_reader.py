@@ -89,7 +89,15 @@ async def test_a_leader_that_is_never_found_is_unavailable_in_time() -> None:
 @on_loop
 async def test_an_offset_needs_no_asking() -> None:
     cluster = Cluster()
-    assert await reader_of(cluster).resolve("a", 7) == 7
-    with pytest.raises(InvalidRequestError, match="negative"):
-        await reader_of(cluster).resolve("a", -1)
+    assert await reader_of(cluster).resolve("a", 7, None) == (7, None)
+    assert await reader_of(cluster).resolve("a", 7, 9) == (7, 9)
+    with pytest.raises(InvalidRequestError, match=r"Last\(1\)"):
+        await reader_of(cluster).resolve("a", -1, None)
     assert cluster.asked == []
+
+
+@on_loop
+async def test_start_and_stop_are_settled_by_one_question() -> None:
+    cluster = Cluster()
+    assert await reader_of(cluster).resolve("a", "earliest", "latest") == (ord("a"), ord("a"))
+    assert cluster.asked == [("node-1:1", ["a", "a"])]

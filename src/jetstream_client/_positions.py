@@ -1,0 +1,101 @@
+"""Where reading begins and ends, as people say it.
+
+An offset is a position already. Everything else is resolved by the stream's leader when a call
+begins: "latest" is the high watermark of that moment, not of the moment the reader arrives there.
+A stop is exclusive, whatever it was said by.
+
+    100                     offset 100
+    "earliest", "latest"    the first record kept; the next record to come
+    datetime (aware)        the first record at or after that time
+    At(1_700_000_000_000_000)   the same, in microseconds since 1970
+    Last(100)               100 offsets before "latest"
+
+A negative number is refused rather than read as "from the end": `offset - 100` must not become the
+tail of a stream because it was computed near its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from jetstream_client._types import to_timestamp_us
+from jetstream_protocol.errors import InvalidRequestError
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first record at or after `timestamp_us`, microseconds since 1970 UTC."""
+
+    timestamp_us: int
+
+    def __post_init__(self) -> None:
+        if not -_INT64_MAX <= self.timestamp_us <= _INT64_MAX:
+            raise InvalidRequestError(f"{self.timestamp_us} µs is beyond any timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """`count` offsets before "latest", at the earliest the first record kept.
+
+    Of a compacted stream these are fewer records: offsets that compaction emptied count.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise InvalidRequestError(f"the last {self.count} records: say a positive number")
+
+
+Position: TypeAlias = int | Literal["earliest", "latest"] | datetime | At | Last
+"""See the module. As a start it is inclusive, as a stop exclusive."""
+
+Simple: TypeAlias = Literal["earliest", "latest"] | At
+"""What the server resolves by itself."""
+
+
+def check_offset(offset: int) -> int:
+    """`offset`, if there can be such a one. Raises InvalidRequestError."""
+    if not 0 <= offset <= _INT64_MAX:
+        raise InvalidRequestError(
+            f"offset {offset} is impossible: offsets begin at 0; the last {abs(offset)} records "
+            f"are Last({abs(offset)})"
+        )
+    return offset
+
+
+def needed(position: Position) -> tuple[Simple, ...]:
+    """What to ask the server for. Raises InvalidRequestError for what is no position."""
+    if isinstance(position, bool) or not isinstance(position, int | str | datetime | At | Last):
+        raise _invalid(position)
+    if isinstance(position, int):
+        check_offset(position)
+        return ()
+    if isinstance(position, datetime):
+        return (At(to_timestamp_us(position)),)
+    if isinstance(position, Last):
+        return ("earliest", "latest")
+    if isinstance(position, str) and position not in ("earliest", "latest"):
+        raise _invalid(position)
+    return (position,)
+
+
+def offset_of(position: Position, answers: list[int]) -> int:
+    """The offset, given the offsets of what `needed` asked for, in that order."""
+    if isinstance(position, int):
+        return position
+    if isinstance(position, Last):
+        earliest, latest = answers
+        return max(earliest, latest - position.count)
+    return answers[0]
+
+
+def _invalid(position: object) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"invalid position {position!r}: say an offset, 'earliest', 'latest', an aware datetime, "
+        "At(microseconds) or Last(count)"
+    )
