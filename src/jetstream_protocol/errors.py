@@ -10,6 +10,7 @@
     ├── AmbiguousStreamError           a bare name fits several streams; say name@subject
     ├── StreamExistsError              it exists with another configuration
     ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
+    │   └── OutOfSequenceError         a producer's batch that is neither its next nor one of its last
     ├── PermissionDeniedError
     ├── UnauthenticatedError
     ├── OffsetOutOfRangeError          below the log start or beyond any possible end
@@ -99,6 +100,10 @@ class StreamExistsError(JetstreamError):
 
 
 class PreconditionFailedError(JetstreamError):
+    pass
+
+
+class OutOfSequenceError(PreconditionFailedError):
     pass
 
 
@@ -232,6 +237,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     AmbiguousStreamError: Spelling("ambiguous_stream", "FAILED_PRECONDITION", 400, 20003),
     StreamExistsError: Spelling("stream_exists", "ALREADY_EXISTS", 400, 10058),
     PreconditionFailedError: Spelling("precondition_failed", "FAILED_PRECONDITION", 400, 10071),
+    OutOfSequenceError: Spelling("out_of_sequence", "FAILED_PRECONDITION", 400, 20017),
     PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),
     UnauthenticatedError: Spelling("unauthenticated", "UNAUTHENTICATED", 401, 20005),
     OffsetOutOfRangeError: Spelling("offset_out_of_range", "OUT_OF_RANGE", 400, 20006),

@@ -1,0 +1,214 @@
+"""The envelope: what a NATS payload may be wrapped in to say more than its bytes.
+
+An envelope holds one record (with a key, a header block, a null value) or one whole batch, and
+may ask for an ack at an inbox of its own. docs/protocol.md is the normative text.
+
+    0   8s  cookie 89 "JSENV" 0d 0a      24  u32 key_length
+    8   u32 crc, CRC32C of all behind    28  u32 header_block_length
+    12  u8  version                      32  u16 ack_inbox_length
+    13  u8  kind: 1 record, 2 batch      34  u16 correlation_length
+    14  u16 flags                        36  ack inbox, correlation, key, header block,
+    16  i64 expected_offset, -1 none         then up to the end the value, or the batch
+
+Invariants. Nothing that is not exactly an envelope is one: a payload that merely begins with the
+cookie is a plain message, so `parse` returns None instead of raising. Whatever it returns can be
+answered safely: **safety** the ack inbox cannot carry a second protocol line, nor one too long for
+NATS, and the correlation id is text. What a batch holds is not looked at: see producer_batch.py.
+
+The cookie begins with a byte that begins no UTF-8 text, so no text and no JSON is ever looked at
+twice.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from enum import IntFlag
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from jetstream_protocol.batch import EncodedBatch, crc32c
+from jetstream_protocol.errors import InvalidRequestError
+
+COOKIE: Final = b"\x89JSENV\r\n"
+VERSION: Final = 1
+NO_EXPECTATION: Final = -1
+TEXT_BYTES_MAX: Final = 255
+"""Of an ack inbox and of a correlation id: NATS ends a connection whose control line grows beyond
+its limit (4 KiB by default), and the connection it would end is the server's."""
+
+_HEADER: Final = struct.Struct("<8sIBBHqIIHH")
+HEADER_BYTES: Final = _HEADER.size
+_CRC_AT: Final = 8
+_CHECKED_FROM: Final = 12
+_RECORD: Final = 1
+_BATCH: Final = 2
+
+# A literal subject: tokens without white space, control characters and wildcards.
+_INBOX: Final = re.compile(rb"[^\x00-\x20\x7f*>.]+(?:\.[^\x00-\x20\x7f*>.]+)*")
+
+
+class Flags(IntFlag):
+    """What the fields alone do not say."""
+
+    KEY = 1
+    """The record has a key, perhaps an empty one."""
+    TOMBSTONE = 2
+    """The value is null; nothing stands where it would."""
+    ACK_LEADER = 4
+    """The ack is to come once the leader has appended, not once it is committed."""
+
+
+_KNOWN_FLAGS: Final = 7
+
+
+class RecordEnvelope(NamedTuple):
+    """One record. value: None is a tombstone. key: None for none. header_block: b"" for none.
+
+    ack_inbox: the subject to acknowledge at, b"" for none. correlation: repeated in the ack, b""
+    for none. expected_offset: store it only as the record of this offset, -1 for no matter which.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    header_block: bytes = b""
+    ack_inbox: bytes = b""
+    correlation: bytes = b""
+    expected_offset: int = NO_EXPECTATION
+    ack_leader: bool = False
+
+
+class BatchEnvelope(NamedTuple):
+    """One batch, as its producer sent it: nothing of `batch` has been checked.
+
+    expected_offset: store it only if its first record gets this offset.
+    """
+
+    batch: bytes
+    ack_inbox: bytes = b""
+    correlation: bytes = b""
+    expected_offset: int = NO_EXPECTATION
+    ack_leader: bool = False
+
+
+Envelope = RecordEnvelope | BatchEnvelope
+
+
+def encode_record(
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    header_block: bytes = b"",
+    ack_inbox: bytes = b"",
+    correlation: bytes = b"",
+    expected_offset: int = NO_EXPECTATION,
+    ack_leader: bool = False,
+) -> bytes:
+    """The payload to publish; see RecordEnvelope. Raises InvalidRequestError for an ack inbox,
+    correlation id or expected offset that no server would accept."""
+    flags = 0 if key is None else Flags.KEY
+    flags |= Flags.TOMBSTONE if value is None else 0
+    flags |= Flags.ACK_LEADER if ack_leader else 0
+    key, value = key or b"", value or b""
+    _check(ack_inbox, correlation, expected_offset)
+    return _sealed(
+        _HEADER.pack(
+            COOKIE, 0, VERSION, _RECORD, flags, expected_offset,
+            len(key), len(header_block), len(ack_inbox), len(correlation),
+        ),
+        ack_inbox, correlation, key, header_block, value,
+    )  # fmt: skip
+
+
+def encode_batch(
+    batch: EncodedBatch,
+    *,
+    ack_inbox: bytes = b"",
+    correlation: bytes = b"",
+    expected_offset: int = NO_EXPECTATION,
+    ack_leader: bool = False,
+) -> bytes:
+    """The payload to publish; see BatchEnvelope. Raises as `encode_record`."""
+    _check(ack_inbox, correlation, expected_offset)
+    return _sealed(
+        _HEADER.pack(
+            COOKIE, 0, VERSION, _BATCH, Flags.ACK_LEADER if ack_leader else 0, expected_offset,
+            0, 0, len(ack_inbox), len(correlation),
+        ),
+        ack_inbox, correlation, batch.header, batch.body,
+    )  # fmt: skip
+
+
+def overhead(ack_inbox: bytes = b"", correlation: bytes = b"") -> int:
+    """Bytes an envelope adds to a batch, for keeping it within NATS's `max_payload`."""
+    return HEADER_BYTES + len(ack_inbox) + len(correlation)
+
+
+def _sealed(header: bytes, *parts: bytes | bytearray) -> bytes:
+    """The envelope, with its checksum in place."""
+    checked = b"".join((header[_CHECKED_FROM:], *parts))
+    return b"".join((COOKIE, struct.pack("<I", crc32c(checked)), checked))
+
+
+def _check(ack_inbox: bytes, correlation: bytes, expected_offset: int) -> None:
+    if not _may_be_inbox(ack_inbox):
+        raise InvalidRequestError(
+            f"an ack inbox is a subject without wildcards of at most {TEXT_BYTES_MAX} bytes"
+        )
+    if not _may_be_correlation(correlation):
+        raise InvalidRequestError(
+            f"a correlation id is UTF-8 text of at most {TEXT_BYTES_MAX} bytes"
+        )
+    if not NO_EXPECTATION <= expected_offset < 1 << 63:
+        raise InvalidRequestError("an expected offset is not negative")
+
+
+def _may_be_inbox(found: bytes) -> bool:
+    return not found or (len(found) <= TEXT_BYTES_MAX and _INBOX.fullmatch(found) is not None)
+
+
+def _may_be_correlation(found: bytes) -> bool:
+    try:
+        found.decode()
+    except UnicodeDecodeError:
+        return False
+    return len(found) <= TEXT_BYTES_MAX
+
+
+def parse(payload: bytes) -> Envelope | None:
+    """The envelope a payload is; None for a plain message. Never raises for its contents."""
+    if len(payload) < HEADER_BYTES or not payload.startswith(COOKIE):
+        return None
+    (
+        _, crc, version, kind, flags, expected_offset,
+        key_length, header_block_length, ack_inbox_length, correlation_length,
+    ) = _HEADER.unpack_from(payload)  # fmt: skip
+    if version != VERSION or flags & ~_KNOWN_FLAGS or crc32c(payload[_CHECKED_FROM:]) != crc:
+        return None
+    lengths = (ack_inbox_length, correlation_length, key_length, header_block_length)
+    at, to_correlation, to_key, to_block, to_rest = accumulate(lengths, initial=HEADER_BYTES)
+    ack_inbox, correlation = payload[at:to_correlation], payload[to_correlation:to_key]
+    if (
+        to_rest > len(payload)
+        or expected_offset < NO_EXPECTATION
+        or not _may_be_inbox(ack_inbox)
+        or not _may_be_correlation(correlation)
+    ):
+        return None
+    rest, ack_leader = payload[to_rest:], bool(flags & Flags.ACK_LEADER)
+    if kind == _BATCH:
+        if key_length or header_block_length or flags & (Flags.KEY | Flags.TOMBSTONE):
+            return None
+        return BatchEnvelope(rest, ack_inbox, correlation, expected_offset, ack_leader)
+    has_key, is_tombstone = flags & Flags.KEY, flags & Flags.TOMBSTONE
+    if kind != _RECORD or (key_length and not has_key) or (rest and is_tombstone):
+        return None
+    return RecordEnvelope(
+        None if is_tombstone else rest,
+        payload[to_key:to_block] if has_key else None,
+        payload[to_block:to_rest],
+        ack_inbox,
+        correlation,
+        expected_offset,
+        ack_leader,
+    )
