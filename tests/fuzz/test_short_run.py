@@ -5,12 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import grpc
 import pytest
-
-GRPC_ENDS_BY_ITSELF = (1, 84)
-"""From this version of grpcio on, a path that is not UTF-8 ends its server (it is replaced, but the
-log says so): the campaign against gRPC proves nothing then."""
 
 
 def fuzz(port: str, seconds: float) -> None:
@@ -26,9 +21,5 @@ def test_hostile_bytes_have_no_effect(port: str) -> None:
     fuzz(port, 4)
 
 
-@pytest.mark.skipif(
-    tuple(map(int, grpc.__version__.split(".")[:2])) >= GRPC_ENDS_BY_ITSELF,
-    reason="this grpcio's server ends by a path that is not UTF-8; 1.83 does not",
-)
 def test_hostile_calls_have_no_effect() -> None:
     fuzz("grpc", 8)

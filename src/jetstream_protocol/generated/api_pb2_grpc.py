@@ -5,7 +5,7 @@ import warnings
 
 from jetstream_protocol.generated import api_pb2 as jetstream_dot_v1_dot_api__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.83.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
