@@ -19,6 +19,7 @@ from jetstream_client._consume import AsyncConsumer
 from jetstream_client._headers import Headers
 from jetstream_client._messages import Message, Messages
 from jetstream_client._positions import At, Last, Position
+from jetstream_client._scan import AsyncScan, Scan
 from jetstream_client._sync import Client, Consumer
 from jetstream_client._types import (
     ClusterInfo,
@@ -62,6 +63,7 @@ __all__ = [
     "AmbiguousStreamError",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncScan",
     "At",
     "Client",
     "ClientConfig",
@@ -93,6 +95,7 @@ __all__ = [
     "PreconditionFailedError",
     "PublishResult",
     "ReplicaProgress",
+    "Scan",
     "StorageError",
     "StorageFullError",
     "Stream",

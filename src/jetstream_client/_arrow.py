@@ -4,6 +4,9 @@ A column that differs from row to row (values, keys, headers, subjects) wraps th
 batch, one chunk a batch; a column that does not (stream, offsets, constant subjects, timestamps)
 is computed for the whole table at once, as a handful of calls into Arrow.
 
+`to_batches` cuts that table into record batches of one contiguous chunk a column, evenly, because
+engines that take record batches work a batch at a time: many small ones are slow.
+
 The bytes came over a network: their CRCs prove that they are what somebody built, not that the
 somebody was honest, and Arrow crashes the process on a wild offset. So every array that wraps a
 buffer is validated in full (in C) before it is sliced or handed out.
@@ -12,12 +15,12 @@ buffer is validated in full (in C) before it is sliced or handed out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.batch import Column, Layout
-from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 
 try:
     import pyarrow as pa
@@ -46,24 +49,41 @@ SCHEMA = pa.schema(
 """All nullable, in this order: what Spark asks of an Arrow source."""
 
 
-def to_table(messages: Messages) -> pa.Table:
-    """The records as one table of `SCHEMA`. Raises CorruptBatchError."""
+def schema_of(columns: Iterable[str] | None) -> pa.Schema:
+    """`SCHEMA`, or these columns of it in this order. Raises InvalidRequestError."""
+    if columns is None:
+        return SCHEMA
+    fields = []
+    for name in columns:
+        if name not in SCHEMA.names:
+            raise InvalidRequestError(f"no column {name!r}: there are {', '.join(SCHEMA.names)}")
+        fields.append(SCHEMA.field(name))
+    return pa.schema(fields)
+
+
+def to_table(messages: Messages, columns: Iterable[str] | None = None) -> pa.Table:
+    """The records as one table of `schema_of(columns)`. Raises CorruptBatchError."""
+    schema = schema_of(columns)
     chunks = messages.chunks
     if not chunks:
-        return SCHEMA.empty_table()
+        return schema.empty_table()
     try:
-        columns = [
-            pa.repeat(messages.stream, len(messages)),
-            _subjects(chunks),
-            _offsets(chunks),
-            _timestamps(chunks),
-            _binary(chunks, lambda layout: layout.keys),
-            _binary(chunks, lambda layout: layout.values),
-            _headers(chunks),
-        ]
+        arrays = [_BUILDERS[name](messages.stream, chunks) for name in schema.names]
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise CorruptBatchError(f"a column of a batch is not valid: {error}") from error
-    return pa.table(columns, schema=SCHEMA)
+    return pa.table(arrays, schema=schema)
+
+
+def to_batches(
+    messages: Messages, rows: int, columns: Iterable[str] | None = None
+) -> list[pa.RecordBatch]:
+    """The records as batches of at most `rows`, of about the same length each."""
+    if not len(messages):
+        return []
+    pieces = -(-len(messages) // rows)
+    length = -(-len(messages) // pieces)
+    found: list[pa.RecordBatch] = to_table(messages, columns).combine_chunks().to_batches(length)
+    return found
 
 
 def _wrapped(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any) -> Any:
@@ -154,3 +174,14 @@ def _timestamps(chunks: Sequence[Chunk]) -> Any:
         else:
             arrays.append(_wrapped(chunk, (None, (column, 8 * len(chunk.batch))), TIMESTAMP))
     return pa.chunked_array(arrays, TIMESTAMP)
+
+
+_BUILDERS: dict[str, Callable[[str, Sequence[Chunk]], Any]] = {
+    "stream": lambda stream, chunks: pa.repeat(stream, sum(map(len, chunks))),
+    "subject": lambda _, chunks: _subjects(chunks),
+    "offset": lambda _, chunks: _offsets(chunks),
+    "timestamp": lambda _, chunks: _timestamps(chunks),
+    "key": lambda _, chunks: _binary(chunks, lambda layout: layout.keys),
+    "value": lambda _, chunks: _binary(chunks, lambda layout: layout.values),
+    "headers": lambda _, chunks: _headers(chunks),
+}

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from jetstream_client import _wire
 from jetstream_client._ack import PublishResult
 from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
@@ -14,10 +15,11 @@ from jetstream_client._control import ControlPlane
 from jetstream_client._data_plane import DataPlane
 from jetstream_client._feeds import Feeds
 from jetstream_client._headers import HeadersLike
-from jetstream_client._messages import Messages
+from jetstream_client._messages import ROWS, Messages, check_rows
 from jetstream_client._positions import Position
 from jetstream_client._publish import Publisher
 from jetstream_client._reader import FETCH_BYTES, Reader
+from jetstream_client._scan import AsyncScan
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._streams import Streams
 from jetstream_client._types import (
@@ -233,15 +235,59 @@ class AsyncClient:
         *,
         stop: Position | None = None,
         last_epoch: int = -1,
+        patience: float | None = None,
     ) -> AsyncConsumer:
         """Records from `start` on, without end, or up to but not including `stop`.
 
         `stop="latest"` stops at what is committed when reading begins. last_epoch: as in `fetch`.
+        patience: seconds to wait for a further record before UnavailableError; None: for ever.
         """
         self._check_open()
-        consumer = self._reader.consume(stream, start, stop, last_epoch)
+        return self._tracked(
+            self._reader.consume(stream, start, stop, last_epoch=last_epoch, patience=patience)
+        )
+
+    def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer:
+        """`consumer`, which ends with the client."""
         self._consumers.add(consumer)
         return consumer
+
+    def scan(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        *,
+        rows: int = ROWS,
+        columns: Iterable[str] | None = None,
+        last_epoch: int = -1,
+        patience: float | None = None,
+    ) -> AsyncScan:
+        """The records of [start, stop) as Arrow record batches: see AsyncScan.
+
+        rows: at most so many a batch. columns: only these; the others are not built. last_epoch:
+        as in `fetch`, of the record before `start`. patience: as in `consume`, but the client's
+        timeout by default: a scan ends. Needs `jetstream-log[arrow]`.
+        """
+        self._check_open()
+        ref = _wire.to_ref(stream)
+        waits = self.config.timeout if patience is None else patience
+
+        def consume(start: Position, stop: Position, pinned: bool) -> AsyncConsumer:
+            self._check_open()
+            return self._tracked(
+                self._reader.consume(
+                    stream,
+                    start,
+                    stop,
+                    last_epoch=last_epoch,
+                    patience=waits,
+                    pinned=pinned,
+                    ref=ref,
+                )
+            )
+
+        return AsyncScan(consume, start, stop, check_rows(rows), columns)
 
     async def list_offsets(
         self, positions: Iterable[tuple[StreamLike, Position]]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from jetstream_client._messages import Message, Messages
-from jetstream_protocol.errors import JetstreamError, OffsetOutOfRangeError
+from jetstream_protocol.errors import JetstreamError, OffsetOutOfRangeError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -36,7 +36,8 @@ class AsyncConsumer:
     """An endless async iterator of messages, or one that ends before its stop.
 
     resolve: where to begin and to stop (None: never). pinned: the beginning was given as an offset.
-    last_epoch: as in AsyncClient.fetch.
+    last_epoch: as in AsyncClient.fetch. patience: seconds without a record after which it raises
+    UnavailableError; None: none, it waits.
 
     Entering it (`async with`) or the first record asked for settles where it begins. `position`
     is the offset of the next record it will hand out; None before that.
@@ -49,11 +50,14 @@ class AsyncConsumer:
         *,
         pinned: bool,
         last_epoch: int = -1,
+        patience: float | None = None,
     ) -> None:
         self._fetch = fetch
         self._resolve = resolve
         self._pinned = pinned
         self._stop: int | None = None
+        self._patience = patience
+        self._waited = 0.0
         self._began = False
         self._closed = False
         self._next_offset = 0
@@ -61,6 +65,11 @@ class AsyncConsumer:
         self._ahead: asyncio.Future[Messages] | None = None
         self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
         self.position: int | None = None
+
+    @property
+    def stop(self) -> int | None:
+        """Where it stops; None: nowhere, or not settled yet."""
+        return self._stop
 
     async def begin(self) -> None:
         """Settle where to begin and to stop. Idempotent."""
@@ -119,17 +128,31 @@ class AsyncConsumer:
         except JetstreamError:
             self._ahead = None  # Asked again, the fetch is tried again.
             raise
+        self._check_patience(messages)
         self._next_offset = messages.next_offset
         self._last_epoch = messages.last_epoch
         self._ahead = None if self._closed or self._at_stop else self._fetch_ahead()
         return messages
+
+    def _check_patience(self, messages: Messages) -> None:
+        self._waited = 0.0 if len(messages) else self._waited + self._wait
+        if self._patience is not None and self._waited >= self._patience:
+            self._ahead = None
+            raise UnavailableError(
+                f"no record of {messages.stream!r} for {self._waited:.1f} s at offset "
+                f"{messages.next_offset}: committed are those below {messages.high_watermark}"
+            )
+
+    @property
+    def _wait(self) -> float:
+        return WAIT_SECONDS if self._patience is None else min(self._patience, WAIT_SECONDS)
 
     @property
     def _at_stop(self) -> bool:
         return self._stop is not None and self._next_offset >= self._stop
 
     def _fetch_ahead(self) -> asyncio.Future[Messages]:
-        fetched = self._fetch(self._next_offset, self._last_epoch, self._stop, WAIT_SECONDS)
+        fetched = self._fetch(self._next_offset, self._last_epoch, self._stop, self._wait)
         task = asyncio.ensure_future(fetched)
         task.add_done_callback(_retrieve)
         return task

@@ -47,6 +47,17 @@ class LoopThread:
             future.cancel()
             raise
 
+    def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Have it run, and do not wait; after `close`, or in a fork, not at all. Any thread may.
+
+        Its errors are nobody's: for tidying up where waiting is impossible, as in a finaliser.
+        """
+        with self._lock:
+            if self._loop is not None and self.is_running:
+                asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            else:
+                coroutine.close()
+
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         if os.getpid() != self._process:
             raise InvalidRequestError(

@@ -8,7 +8,7 @@ for and end beyond the last record wanted; both ends are trimmed by index, not b
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, chain, repeat
@@ -17,12 +17,22 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from jetstream_client._headers import Headers
 from jetstream_client._types import to_datetime
 from jetstream_protocol.batch import Batch, iterate
-from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
+
+ROWS = 10_000
+"""What engines take at a time by preference: Spark is twice as fast with it as with 1,000."""
+
+
+def check_rows(rows: int) -> int:
+    """`rows`, if there can be such batches. Raises InvalidRequestError."""
+    if rows < 1:
+        raise InvalidRequestError(f"rows must be positive, not {rows}")
+    return rows
 
 
 class Message:
@@ -188,8 +198,10 @@ class Messages(Sequence[Message]):
     def subjects(self) -> list[str]:
         return [subject for chunk in self.chunks for subject in chunk.subjects()]
 
-    def to_arrow(self) -> pyarrow.Table:
+    def to_arrow(self, columns: Iterable[str] | None = None) -> pyarrow.Table:
         """The records as a table, one chunk a batch, without work per row.
+
+        columns: only these, in this order; the others are not built.
 
         Columns: stream, subject (string), offset (int64), timestamp (timestamp[us, UTC]), key,
         value, headers (binary; headers is the raw NATS header block, null where there is none).
@@ -197,7 +209,15 @@ class Messages(Sequence[Message]):
         """
         from jetstream_client._arrow import to_table
 
-        return to_table(self)
+        return to_table(self, columns)
+
+    def to_batches(
+        self, rows: int = ROWS, columns: Iterable[str] | None = None
+    ) -> list[pyarrow.RecordBatch]:
+        """The same as record batches of at most `rows`, each column one contiguous chunk."""
+        from jetstream_client._arrow import to_batches
+
+        return to_batches(self, check_rows(rows), columns)
 
     def __repr__(self) -> str:
         return f"<Messages of {self.stream!r}: {len(self)}, next_offset={self.next_offset}>"
@@ -238,7 +258,8 @@ class Cutter:
         for batch in iterate(batches):
             if self.full:
                 return
-            self.length_bytes += batch.header.length
+            # What it takes in memory: compressed batches must not add up to more than is wanted.
+            self.length_bytes += max(batch.header.length, batch.header.uncompressed_length)
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:

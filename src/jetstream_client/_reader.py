@@ -173,9 +173,20 @@ class Reader:
         return [found[index] for index in range(len(queries))]
 
     def consume(
-        self, stream: StreamLike, start: Position, stop: Position | None, last_epoch: int = -1
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position | None,
+        *,
+        last_epoch: int = -1,
+        patience: float | None = None,
+        pinned: bool | None = None,
+        ref: common_pb2.StreamRef | None = None,
     ) -> AsyncConsumer:
-        ref = _wire.to_ref(stream)
+        """pinned: see AsyncConsumer. ref: names the stream; the first answer pins it to its id."""
+        if patience is not None and patience <= 0:
+            raise InvalidRequestError(f"patience must be positive, not {patience}")
+        ref = _wire.to_ref(stream) if ref is None else ref
 
         async def fetch(
             offset: int, last_epoch: int, stop: int | None, max_wait: float
@@ -188,7 +199,13 @@ class Reader:
         async def resolve() -> tuple[int, int | None]:
             return await self.resolve(stream, start, stop)
 
-        return AsyncConsumer(fetch, resolve, pinned=isinstance(start, int), last_epoch=last_epoch)
+        return AsyncConsumer(
+            fetch,
+            resolve,
+            pinned=isinstance(start, int) if pinned is None else pinned,
+            last_epoch=last_epoch,
+            patience=patience,
+        )
 
     async def close(self) -> None:
         await self._data.close()

@@ -16,9 +16,10 @@ from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._messages import Message, Messages
+from jetstream_client._messages import ROWS, Message, Messages
 from jetstream_client._positions import Position
 from jetstream_client._reader import FETCH_BYTES
+from jetstream_client._scan import AsyncScan, Scan
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._types import (
     AckLevel,
@@ -224,17 +225,46 @@ class Client:
         *,
         stop: Position | None = None,
         last_epoch: int = -1,
+        patience: float | None = None,
     ) -> Consumer:
         """See AsyncClient.consume. Where it begins is settled before this returns."""
-        consumer = self._thread.run(self._begin(stream, start, stop, last_epoch))
-        return Consumer(self._thread, consumer)
 
-    async def _begin(
-        self, stream: StreamLike, start: Position, stop: Position | None, last_epoch: int
-    ) -> AsyncConsumer:
-        consumer = self._client.consume(stream, start, stop=stop, last_epoch=last_epoch)
-        await consumer.begin()
-        return consumer
+        async def begin() -> AsyncConsumer:
+            consumer = self._client.consume(
+                stream, start, stop=stop, last_epoch=last_epoch, patience=patience
+            )
+            await consumer.begin()
+            return consumer
+
+        return Consumer(self._thread, self._thread.run(begin()))
+
+    def scan(
+        self,
+        stream: StreamLike,
+        start: Position = "earliest",
+        stop: Position = "latest",
+        *,
+        rows: int = ROWS,
+        columns: Iterable[str] | None = None,
+        last_epoch: int = -1,
+        patience: float | None = None,
+    ) -> Scan:
+        """See AsyncClient.scan. Where it begins and stops is settled before this returns."""
+
+        async def begin() -> AsyncScan:
+            scan = self._client.scan(
+                stream,
+                start,
+                stop,
+                rows=rows,
+                columns=columns,
+                last_epoch=last_epoch,
+                patience=patience,
+            )
+            await scan.begin()
+            return scan
+
+        return Scan(self._thread, self._thread.run(begin()))
 
     def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:
         """See AsyncClient.list_offsets."""

@@ -9,7 +9,7 @@ from datetime import UTC
 import pyarrow as pa
 import pytest
 
-from jetstream_client import CorruptBatchError, Messages
+from jetstream_client import CorruptBatchError, InvalidRequestError, Messages
 from jetstream_client._arrow import SCHEMA
 from jetstream_protocol.batch import HEADER_BYTES, Batch, crc32c
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
@@ -75,6 +75,27 @@ def test_values_are_not_copied() -> None:
     assert chunk.buffers()[2].address in range(
         pa.py_buffer(body).address, pa.py_buffer(body).address + len(body)
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths"), [(100, [30]), (30, [30]), (29, [15, 15]), (7, [6] * 5)]
+)
+def test_record_batches_are_even_and_contiguous(rows: int, lengths: list[int]) -> None:
+    messages = messages_of(b"".join(numbered(3, 3 * n) for n in range(10)))
+    batches = messages.to_batches(rows)
+    assert [len(batch) for batch in batches] == lengths
+    assert pa.Table.from_batches(batches) == messages.to_arrow()
+    assert messages_of(b"").to_batches() == []
+
+
+def test_columns_not_asked_for_are_not_built() -> None:
+    damaged = with_body(batch_bytes([b"aa", b"bb"]), 4, struct.pack("<i", 2**31 - 1))
+    messages = messages_of(damaged)
+    assert messages.to_arrow(["offset"]).to_pydict() == {"offset": [0, 1]}
+    with pytest.raises(CorruptBatchError):
+        messages.to_arrow(["offset", "value"])
+    with pytest.raises(InvalidRequestError, match="no column"):
+        messages.to_arrow(["offsets"])
 
 
 def with_body(data: bytes, position: int, replacement: bytes) -> bytes:

@@ -28,6 +28,7 @@ class Log:
         self.high_watermark = high_watermark
         self.asked: list[int] = []
         self.failures: list[Exception] = []
+        self.patience: float | None = None
         self.on_fetch: Callable[[], None] = lambda: None
 
     async def fetch(
@@ -55,7 +56,9 @@ class Log:
         async def resolve() -> tuple[int, int | None]:
             return self.offset_of(start), None if stop is None else self.offset_of(stop)
 
-        return AsyncConsumer(self.fetch, resolve, pinned=isinstance(start, int))
+        return AsyncConsumer(
+            self.fetch, resolve, pinned=isinstance(start, int), patience=self.patience
+        )
 
 
 async def offsets(consumer: AsyncConsumer) -> list[int]:
@@ -176,3 +179,25 @@ async def test_cancelling_whoever_waits_is_not_swallowed() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await consumer.aclose()
+
+
+@on_loop
+async def test_patience_ends_when_no_record_comes_for_so_long() -> None:
+    log = Log()
+    log.patience = 0.05
+    read = []
+    with pytest.raises(UnavailableError, match="no record of 'orders'"):
+        async for message in log.consume(7, 20):
+            read.append(message.offset)
+    assert read == [7, 8, 9]
+
+
+@on_loop
+async def test_patience_is_of_one_wait_not_of_the_whole_reading() -> None:
+    log = Log(high_watermark=40)
+    log.patience = 0.05
+    read = []
+    async for message in log.consume():
+        read.append(message.offset)
+        await asyncio.sleep(0.005)
+    assert read == list(range(40))
