@@ -42,9 +42,10 @@ class LogStorage:
         self._unsynced_directories: list[str] = []
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
-            if recovered.checkpoint.recovery_point == 0:
-                # No flush ever got far enough to have synced the folder's own name.
-                self._unsynced_directories.append(self._parent)
+        if recovered.exists and recovered.checkpoint.recovery_point == 0:
+            # No flush ever got far enough to have synced the folder's own name: the process may
+            # have died right after making it, before it held any segment.
+            self._unsynced_directories.append(self._parent)
 
     @property
     def _parent(self) -> str:

@@ -357,6 +357,16 @@ def test_recovered_log_is_not_flushed_until_it_is_flushed(disk: MemoryDisk) -> N
     assert values_of(reopen(lost)) == expected(10)
 
 
+def test_folder_of_a_process_that_died_when_it_had_just_made_it_is_flushed_with_the_log(
+    disk: MemoryDisk,
+) -> None:
+    disk.make_directory("/17")
+    found = disk.killed()
+    make(found, 10, flush=True)
+    lost = found.power_failed(lambda n: 0)
+    assert values_of(reopen(lost)) == expected(10)
+
+
 def test_flush_covers_sealed_segments_and_new_names(disk: MemoryDisk) -> None:
     make(disk, 10, flush=True)
     lost = disk.power_failed(lambda n: 0)
