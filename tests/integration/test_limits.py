@@ -281,6 +281,27 @@ def test_silent_http_connections_make_room_for_those_that_ask(server: ServerProc
         assert silent[0].recv(1) == b"", "the oldest is the one to go"
 
 
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        (b"Content-Encoding: gzip\r\nContent-Length: 900", b"no gzip" * 100),
+        (b"Transfer-Encoding: chunked", b"5\r\nhello\r\nno length\r\n"),
+    ],
+)
+def test_an_http_body_that_is_not_what_it_claims_is_nobodys_error(
+    server: ServerProcess, header: bytes, body: bytes
+) -> None:
+    logged = len(server.log_text)
+    with connection(server, 3) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+        answer = sock.recv(1000)
+        assert answer.split()[1] == b"200"
+        sock.sendall(body)
+        time.sleep(0.2)
+    urllib.request.urlopen(f"{server.http}/healthz", timeout=5).close()
+    assert server.log_text[logged:] == ""
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_can_be_changed_over_http(server: ServerProcess, method: str) -> None:
     request = urllib.request.Request(f"{server.http}/metrics", data=b"x" * 100, method=method)

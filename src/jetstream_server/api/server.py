@@ -1,8 +1,8 @@
 """The gRPC listener: our services, health and reflection on one port.
 
-gRPC's server ends for good when one request drives it into an exception of its own, as versions from
-1.84 on do for a path that is not UTF-8. Here it is replaced by a new one then; calls under way are
-lost, and clients make them again.
+gRPC's server ends for good when one request drives it into an exception of its own: from version
+1.84 on, one whose path is not UTF-8 does. Here it is replaced by a new one then; calls under way
+are lost, and clients make them again.
 """
 
 from __future__ import annotations
