@@ -12,8 +12,8 @@ from aiohttp.web import RequestPayloadError
 
 class _OursToFix(logging.Filter):
     """Drops what libraries report as errors, with a traceback, although it is only what a stranger
-    sent: bytes that are no HTTP, bodies that are not what their header says, paths and metadata that
-    are no UTF-8, calls whose caller has left before the answer."""
+    sent: bytes that are no HTTP, bodies that are not what their header says, paths and metadata
+    that are no UTF-8, calls whose caller has left before the answer."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
