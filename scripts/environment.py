@@ -21,7 +21,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parent.parent
 VENV = TREE / ".venv"
 STAMP = VENV / "environment.stamp"
-REQUIREMENTS = ".[server,arrow,sql,dev]"
+REQUIREMENTS = ".[server,arrow,sql,spark,dev]"
 
 
 # Not sys.executable: that may be an activated .venv itself, which is about to be emptied.

@@ -1,0 +1,79 @@
+"""Batch reads: what the streams hold when the query is planned, split into tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from jetstream_client import AsyncClient
+from pyspark_jetstream import planning
+from pyspark_jetstream.errors import OptionError, explained
+from pyspark_jetstream.options import ReadOptions
+from pyspark_jetstream.ranges import Range, tasks
+from pyspark_jetstream.scan import Scan
+from pyspark_jetstream.schema import check_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class Task(InputPartition):
+    """The ranges that one task reads."""
+
+    def __init__(self, parts: tuple[Range, ...]) -> None:
+        super().__init__(parts)
+
+
+class JetstreamReader(DataSourceReader):
+    """The rows are those committed when the query is planned, or up to the ends asked for."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.scan = Scan.of(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with explained(self.options.servers):
+            parts = self.clipped(asyncio.run(planned(self.options)))
+        found = tasks(parts, self.options.min_partitions, self.options.max_records_per_partition)
+        # Of an empty list Spark makes one task with nothing to go by.
+        return [Task(parts) for parts in found or [()]]
+
+    def clipped(self, parts: list[Range]) -> list[Range]:
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.scan.read(partition.value)
+
+
+async def planned(options: ReadOptions) -> list[Range]:
+    """From options to offsets. Raises OptionError and the SDK's errors."""
+    async with AsyncClient.from_config(options.config) as client:
+        streams = planning.select(await client.list_streams(), options.selection)
+        planning.check_found(streams, options.selection)
+        known = await planning.held(client, streams)
+        starts = await planning.resolve(client, streams, options.starting, known, options)
+        stops = await planning.resolve(client, streams, options.ending, known, options)
+    parts = []
+    for number, stream in streams.items():
+        start, stop = starts[number], stops[number]
+        if start > stop and not _by_time(options):
+            raise OptionError(
+                f"stream {stream.full_name!r} would be read from offset {start} to {stop}: "
+                f"{options.starting.option} must not lie behind {options.ending.option}"
+            )
+        parts.append(Range(number, stream.full_name, start, stop))
+    return parts
+
+
+def _by_time(options: ReadOptions) -> bool:
+    """Between two times there may be nothing in one stream and something in another."""
+    return "Timestamp" in options.starting.option + options.ending.option
+
+
+def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
+    check_schema(schema, options.include_headers)
+    return JetstreamReader(options)

@@ -1,0 +1,20 @@
+"""One client per process and configuration.
+
+Spark uses its Python workers again and again: a connection that outlives a task saves the next
+one the way. A worker that was forked makes its own.
+"""
+
+from __future__ import annotations
+
+import os
+
+from jetstream_client import Client, ClientConfig
+
+_clients: dict[tuple[int, ClientConfig], Client] = {}
+
+
+def client_for(config: ClientConfig) -> Client:
+    key = (os.getpid(), config)
+    if key not in _clients:
+        _clients[key] = Client.from_config(config)
+    return _clients[key]

@@ -1,0 +1,89 @@
+"""How errors reach the user of a DataFrame: Spark shows the last line of what Python raised.
+
+So every message is one line and ends with what to do about it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jetstream_client import (
+    AmbiguousStreamError,
+    CorruptBatchError,
+    DivergedError,
+    InvalidRequestError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+
+log = logging.getLogger("pyspark_jetstream")
+"""Spark shows what is logged here among the lines of driver and executors."""
+
+
+class OptionError(InvalidRequestError):
+    """An option that cannot be meant so."""
+
+
+class DataLossError(JetstreamError):
+    """Records that the query was to read are gone: deleted, expired, or another history's."""
+
+    @property
+    def code(self) -> str:
+        return "data_loss"
+
+
+START_ANEW = (
+    "to go on without them set failOnDataLoss=false; to begin anew use a new checkpointLocation"
+)
+"""What a streaming query can do whose records are gone."""
+
+
+def advice(error: JetstreamError, servers: str) -> str:
+    """What the reader of `error` can do, as the end of a sentence; "" where it says so itself."""
+    if isinstance(error, UnavailableError):
+        return (
+            f"check that option servers ({servers}) names nodes of the cluster, that they run, and "
+            "that their gRPC and data ports (9292, 9293) can be reached from driver and executors"
+        )
+    if isinstance(error, CorruptBatchError):
+        return (
+            "the bytes on a node's disk or on the way are damaged: run `jetstream log verify` on "
+            "the nodes, or read from another replica"
+        )
+    if isinstance(error, AmbiguousStreamError):
+        return "write it as name@subject in option streams"
+    if isinstance(error, StreamNotFoundError):
+        return "`jetstream stream list` shows the streams there are"
+    if isinstance(error, OffsetOutOfRangeError):
+        return (
+            "retention removed the records or the offset never existed: choose an offset in that "
+            "range, or set failOnDataLoss=false to read what is left"
+        )
+    if isinstance(error, DivergedError):
+        return (
+            "an unclean election or a restored disk replaced the records: read the stream anew, or "
+            "set failOnDataLoss=false to go on with what is there now"
+        )
+    return ""
+
+
+@contextmanager
+def explained(servers: str) -> Iterator[None]:
+    """Adds what to do to the SDK's errors; ours have it already."""
+    try:
+        yield
+    except (OptionError, DataLossError):
+        raise
+    except JetstreamError as error:
+        what_to_do = advice(error, servers)
+        if not what_to_do:
+            raise
+        raise type(error)(f"{one_line(error)}; {what_to_do}") from error
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

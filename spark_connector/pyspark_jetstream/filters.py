@@ -1,0 +1,83 @@
+"""Conditions on rows, evaluated on whole columns before rows reach the JVM.
+
+They come from the option `subject` and, where push-down is asked for, from the query. A condition
+taken from the query is not evaluated again by Spark: it must mean exactly what Spark means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jetstream_protocol.subjects import to_regex
+from pyspark_jetstream.ranges import Range
+
+OFFSET_MAX = 2**63 - 1
+
+
+class Condition(Protocol):
+    """Picklable."""
+
+    def mask(self, batch: pa.RecordBatch) -> Any:
+        """A boolean for every row."""
+
+
+@dataclass(frozen=True)
+class SubjectMatches:
+    """One of some NATS patterns fits the subject."""
+
+    patterns: tuple[str, ...]
+
+    def mask(self, batch: pa.RecordBatch) -> Any:
+        either = "|".join(to_regex(pattern).decode() for pattern in self.patterns)
+        return pc.match_substring_regex(batch.column("subject"), f"^(?:{either})$")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`column operation value`, of a column that is never null with a value that is not."""
+
+    column: str
+    operation: str
+    value: int | str | datetime | tuple[int | str | datetime, ...]
+
+    def mask(self, batch: pa.RecordBatch) -> Any:
+        column = batch.column(self.column)
+        if self.operation == "is_in":
+            return pc.is_in(column, pa.array(self.value, column.type))
+        return getattr(pc, self.operation)(column, pa.scalar(self.value, column.type))
+
+
+def clipped(part: Range, comparisons: Sequence[Comparison]) -> Range:
+    """The part of the range that conditions on the offset leave."""
+    start, stop = part.start, part.stop
+    for comparison in comparisons:
+        if comparison.column == "offset":
+            first, last = _bounds(comparison)
+            start, stop = max(start, first), min(stop, last + 1)
+    return part if (start, stop) == (part.start, part.stop) else _cut(part, start, stop)
+
+
+def _cut(part: Range, start: int, stop: int) -> Range:
+    return replace(part, start=start, stop=max(start, stop), last_epoch=-1, stop_epoch=-1)
+
+
+def _bounds(comparison: Comparison) -> tuple[int, int]:
+    """The first and the last offset that may fulfil it."""
+    value = comparison.value
+    if isinstance(value, tuple):
+        offsets = [each for each in value if isinstance(each, int)]
+        return min(offsets), max(offsets)
+    assert isinstance(value, int)
+    return {
+        "equal": (value, value),
+        "less": (0, value - 1),
+        "less_equal": (0, value),
+        "greater": (value + 1, OFFSET_MAX),
+        "greater_equal": (value, OFFSET_MAX),
+    }[comparison.operation]

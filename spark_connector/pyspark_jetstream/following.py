@@ -1,0 +1,196 @@
+"""A streaming query's questions to the cluster: where to begin, how far there is to read.
+
+Owns the client of the driver's side for as long as the query runs. Nothing here is needed to
+repeat a batch: what counts is in the offsets that it returns, because Spark keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+
+from jetstream_client import AsyncClient, JetstreamError, Stream, StreamNotFoundError
+from pyspark_jetstream import planning
+from pyspark_jetstream.admission import Limits, admitted, is_delayed
+from pyspark_jetstream.checkpoint import Mark, Offsets
+from pyspark_jetstream.errors import START_ANEW, DataLossError, log
+from pyspark_jetstream.losses import losses
+from pyspark_jetstream.options import ReadOptions
+from pyspark_jetstream.planning import Held
+
+IDLE_SECONDS = 1.0
+"""How long an idle query waits for records before it tells Spark that there is nothing new."""
+
+LISTING_SECONDS = 1.0
+"""How old the list of streams may be: streams that appear are read after so long at most."""
+
+LONG_POLLS_MAX = 32
+"""Streams watched while idle. With more, changes in the others are seen after `MANY_SECONDS`."""
+
+MANY_SECONDS = 0.2
+"""Between two looks at more streams than can be watched."""
+
+EPOCHS_AT_A_TIME = 32
+"""Fetches for the epochs of last records that run at once."""
+
+
+class Follower:
+    """Belongs to one event loop. Errors are those of the SDK, OptionError and DataLossError."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client = AsyncClient.from_config(options.config)
+        self._cluster = ""
+        self._streams: dict[int, Stream] = {}
+        self._listed_at = float("-inf")
+        self._last_batch_at = float("-inf")
+        self.latest: dict[int, int] = {}
+        """As last seen, for the progress report."""
+
+    async def initial(self) -> Offsets:
+        """Where a new query begins."""
+        await self._list(0.0)
+        known = await planning.held(self._client, self._streams)
+        starts = await planning.resolve(
+            self._client, self._streams, self._options.starting, known, self._options
+        )
+        marks = {n: Mark(s.full_name, starts[n]) for n, s in self._streams.items()}
+        return Offsets(await self._cluster_id(), marks, initial=True)
+
+    async def targets(self) -> dict[int, int]:
+        """The end of every stream now."""
+        return {number: held.latest for number, held in (await self._held()).items()}
+
+    async def next_offsets(
+        self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
+    ) -> Offsets:
+        """The end of the next batch; `start` itself where there is nothing for one.
+
+        start: None where Spark does not say it (before 4.2, after a restart). targets: do not
+        go beyond these, and do not wait either.
+        """
+        found = await self._look(start, limits, targets)
+        if found is start and targets is None and start is not None:
+            await self._wait(start)
+            found = await self._look(start, limits, targets)
+        return found
+
+    async def _look(
+        self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
+    ) -> Offsets:
+        known = await self._held()
+        self.latest = {number: held.latest for number, held in known.items()}
+        latest = self.latest
+        if targets is not None:
+            latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
+        marks = dict(start.streams) if start else {}
+        starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
+        if start is None:
+            ends = latest
+        elif is_delayed(starts, latest, limits, time.monotonic() - self._last_batch_at):
+            return start
+        else:
+            ends = admitted(starts, latest, limits.offsets_max)
+        if start is not None and ends == {n: mark.offset for n, mark in marks.items()}:
+            return start
+        end = await self._marked(start, starts, ends)
+        if start is not None:
+            earliest = {number: held.earliest for number, held in known.items()}
+            self.check_losses(start, end, earliest)
+        self._last_batch_at = time.monotonic()
+        return end
+
+    def check_losses(
+        self, start: Offsets, end: Offsets, earliest: Mapping[int, int] | None = None
+    ) -> None:
+        """Raises DataLossError, or warns where failOnDataLoss is false."""
+        lost = list(losses(start, end, earliest or {}, self._options.selection))
+        if lost and self._options.fail_on_data_loss:
+            raise DataLossError(f"{'; '.join(lost)}: {START_ANEW}")
+        for each in lost:
+            log.warning("%s; going on because failOnDataLoss is false", each)
+
+    async def _marked(
+        self, start: Offsets | None, starts: Mapping[int, int], ends: Mapping[int, int]
+    ) -> Offsets:
+        marks = start.streams if start else {}
+        moved = [n for n, end in ends.items() if n not in marks or marks[n].offset != end]
+        epochs = await self._epochs({number: ends[number] for number in moved})
+        streams = {
+            number: Mark(self._streams[number].full_name, end, epochs[number])
+            if number in epochs
+            else marks[number]
+            for number, end in ends.items()
+        }
+        # Before 4.2 nobody knows here which streams are new after a restart: `start_of` then
+        # answers None, and the reader asks where they begin.
+        began = {n: starts[n] for n in ends if start.initial or n not in marks} if start else {}
+        return Offsets(await self._cluster_id(), streams, began)
+
+    async def _epochs(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """The leader epoch of the record before each end; -1 where compaction removed it."""
+        turn = asyncio.Semaphore(EPOCHS_AT_A_TIME)
+
+        async def ask(number: int, end: int) -> int:
+            if end == 0:
+                return -1
+            async with turn:
+                try:
+                    found = await self._client.fetch(number, end - 1, max_messages=1)
+                except JetstreamError as error:
+                    if error.retriable or isinstance(error, StreamNotFoundError):
+                        raise
+                    return -1  # Retention has removed it.
+            return found.last_epoch if len(found) and found[0].offset == end - 1 else -1
+
+        epochs = await asyncio.gather(*(ask(number, end) for number, end in ends.items()))
+        return dict(zip(ends, epochs, strict=True))
+
+    async def earliest(self, numbers: Iterable[int]) -> dict[int, int]:
+        known = await planning.held(self._client, numbers)
+        return {number: held.earliest for number, held in known.items()}
+
+    async def _held(self) -> dict[int, Held]:
+        await self._list(LISTING_SECONDS)
+        try:
+            return await planning.held(self._client, self._streams)
+        except StreamNotFoundError:
+            await self._list(0.0)
+            return await planning.held(self._client, self._streams)
+
+    async def _list(self, age_max: float) -> None:
+        if time.monotonic() - self._listed_at < age_max:
+            return
+        streams = await self._client.list_streams()
+        # Only at the beginning a missing name is a mistake; later it was deleted.
+        is_new = self._listed_at == float("-inf")
+        self._streams = planning.select(streams, self._options.selection, all_must_exist=is_new)
+        self._listed_at = time.monotonic()
+
+    async def _cluster_id(self) -> str:
+        if not self._cluster:
+            self._cluster = (await self._client.describe_cluster()).cluster_id
+        return self._cluster
+
+    async def _wait(self, start: Offsets) -> None:
+        """Until a record comes, at most `IDLE_SECONDS`."""
+        watched = list(self.latest.items())[:LONG_POLLS_MAX]
+        patience = IDLE_SECONDS if len(self.latest) <= LONG_POLLS_MAX else MANY_SECONDS
+        polls = [
+            asyncio.ensure_future(
+                self._client.fetch(number, offset, max_messages=1, max_wait=patience)
+            )
+            for number, offset in watched
+        ]
+        polls_or_time_up = [*polls, asyncio.ensure_future(asyncio.sleep(patience))]
+        try:
+            await asyncio.wait(polls_or_time_up, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in polls_or_time_up:
+                each.cancel()
+            # A poll that failed is no matter here: the next look will say why.
+            await asyncio.gather(*polls_or_time_up, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._client.aclose()

@@ -1,0 +1,48 @@
+"""Raw NATS header blocks as Spark's Kafka source gives headers: `array<struct<key, value>>`.
+
+A block is `NATS/1.0`, then lines `Name: value`, then an empty line, each ended by CR LF. A whole
+column is taken apart by a handful of calls into Arrow. A record without headers has null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADERS = pa.list_(pa.field("element", HEADER))
+
+
+def parsed_headers(blocks: Any) -> Any:
+    """An array of binary to one of `HEADERS`; blanks around names and values go."""
+    if blocks.null_count == len(blocks):
+        return pa.nulls(len(blocks), HEADERS)
+    # Seen as text, unchecked: only text can be trimmed, and that works byte by byte.
+    lines = pc.split_pattern(blocks.fill_null(b"").view(pa.string()), "\r\n")
+    flat = lines.flatten()
+    of_block = pc.list_parent_indices(lines)
+    is_first = pc.not_equal(pc.pairwise_diff(of_block), 0).fill_null(True)
+    is_header = pc.and_not(pc.greater_equal(pc.find_substring(flat, ":"), 0), is_first)
+    halves = pc.split_pattern(flat.filter(is_header), ":", max_splits=1)
+    names = pc.ascii_trim(pc.list_element(halves, 0), " \t")
+    values = pc.ascii_trim(pc.list_element(halves, 1), " \t")
+    headers = pa.StructArray.from_arrays(
+        [_text(names), values.view(pa.binary())], fields=list(HEADER)
+    )
+    # Headers before each line, and so before each block.
+    before = pa.concat_arrays(
+        [pa.array([0], pa.int32()), pc.cumulative_sum(is_header.cast(pa.int32()))]
+    )
+    offsets = before.take(lines.offsets)
+    return pa.ListArray.from_arrays(offsets, headers, type=HEADERS, mask=blocks.is_null())
+
+
+def _text(names: Any) -> Any:
+    """Names are UTF-8 but for hostile ones, whose other bytes become U+FFFD."""
+    raw = names.view(pa.binary())
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in raw.to_pylist()], pa.string())

@@ -1,0 +1,256 @@
+"""The options of a read or a write: every one checked before anything is done.
+
+Spark hands them over as text under names in any case. Unknown ones are refused, because a
+misspelt `failOnDataLoss` must not be a silent default. Names and meanings follow Spark's Kafka
+source where it has the thing. Options are pickled into tasks and shown by `explain`: they hold
+no secrets, only paths of files with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Literal, TypeVar
+
+from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
+from jetstream_protocol.subjects import check_pattern
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.positions import Positions, parse_offsets, parse_timestamp
+
+_T = TypeVar("_T")
+
+TIMEOUT_SECONDS = 30.0
+"""Of one call, retries included: outlasts the election of a new leader several times over."""
+
+RECORDS_PER_TASK = 1_000_000
+"""A task of this size takes a second or so: long against its start, short against a failure."""
+
+MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
+"""Spark's Kafka source has the same."""
+
+_COMMON = ("servers", "timeout")
+_SELECTION = ("streams", "streamPattern", "subject")
+_READ = (
+    *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
+    "maxRecordsPerPartition", "startingOffsets", "startingTimestamp",
+)  # fmt: skip
+_BATCH = (*_READ, "endingOffsets", "endingTimestamp", "pushDownFilters")
+_STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_NATS = (
+    "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
+    "natsTlsKey",
+)  # fmt: skip
+_WRITE = (*_COMMON, *_NATS, "subject")
+_SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+"""What Spark puts among the options by itself."""
+
+Mode = Literal["read", "batch", "stream", "write"]
+"""A read is known to be a batch or a stream only after its schema has been asked for."""
+
+_NAMES: Mapping[Mode, tuple[str, ...]] = {
+    "read": (*_BATCH, *_STREAM[len(_READ) :]),
+    "batch": _BATCH,
+    "stream": _STREAM,
+    "write": _WRITE,
+}
+_WORDS: Mapping[Mode, str] = {
+    "read": "read",
+    "batch": "batch read",
+    "stream": "streaming read",
+    "write": "write",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which streams: by name (or name@subject), by a pattern of names, or by subject alone.
+
+    subjects: NATS patterns; only records on matching subjects are read. Empty: all.
+    """
+
+    names: tuple[str, ...]
+    pattern: str
+    subjects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What batch and streaming reads share."""
+
+    config: ClientConfig
+    selection: Selection
+    starting: Positions
+    ending: Positions
+    include_headers: bool
+    fail_on_data_loss: bool
+    min_partitions: int
+    max_records_per_partition: int
+    push_down_filters: bool
+    max_offsets_per_trigger: int
+    min_offsets_per_trigger: int
+    max_trigger_delay: float
+
+    @property
+    def servers(self) -> str:
+        return ",".join(self.config.servers)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """subject: of rows that have no column `subject`; "" if none was given."""
+
+    config: ClientConfig
+    subject: str
+
+    @property
+    def servers(self) -> str:
+        return ",".join(self.config.servers)
+
+
+class _Given:
+    """The options as they were written. Every method raises OptionError."""
+
+    def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        known = {name.lower(): name for name in _NAMES[mode]}
+        elsewhere = {name.lower() for names in _NAMES.values() for name in names}
+        for name in sorted(self._values.keys() - known.keys() - _SPARKS_OWN):
+            if name in elsewhere:
+                raise OptionError(
+                    f"option {name!r} means nothing to a {_WORDS[mode]}: leave it out"
+                )
+            near = get_close_matches(name, known, n=1)
+            names = ", ".join(known.values())
+            hint = f"did you mean {known[near[0]]}?" if near else f"known are {names}"
+            raise OptionError(f"unknown option {name!r}: {hint}")
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name.lower(), default).strip()
+
+    def items(self, name: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise OptionError(f"{name} {text!r} is neither true nor false: say one of them")
+        return text == "true"
+
+    def number(self, name: str, default: int) -> int:
+        """A positive one, where given."""
+        text = self.text(name, str(default))
+        if not text.isdecimal() or (int(text) == 0 and default != 0):
+            raise OptionError(f"{name} {text!r} is not a positive number: say one from 1 on")
+        return int(text)
+
+    def config(self, nats_options: NatsOptions | None = None) -> ClientConfig:
+        return self.checked(
+            "servers, timeout",
+            lambda: ClientConfig.of(
+                self.text("servers") or None,
+                self.text("nats") or None,
+                nats_options,
+                self.seconds("timeout", TIMEOUT_SECONDS),
+            ),
+        )
+
+    def seconds(self, name: str, default: float) -> float:
+        """`30`, `500ms`, `10s`, `15m`, `1h`."""
+        text = self.text(name, f"{default}s").lower()
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text)
+        if match is None or float(match[1]) == 0:
+            raise OptionError(f"{name} {text!r} is no duration: say for example 30s, 15m or 1h")
+        return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}[match[2]]
+
+    @staticmethod
+    def checked(what: str, make: Callable[[], _T]) -> _T:
+        try:
+            return make()
+        except OptionError:
+            raise
+        except InvalidRequestError as error:
+            raise OptionError(f"{what}: {error}") from error
+
+
+def read_options(
+    options: Mapping[str, str], mode: Literal["read", "batch", "stream"]
+) -> ReadOptions:
+    """Raises OptionError."""
+    given = _Given(options, mode)
+    starting = _bound(given, "starting", "latest" if mode == "stream" else "earliest", "earliest")
+    ending = _bound(given, "ending", "latest", "latest")
+    if mode == "batch":
+        _refuse(starting, "latest", "where nothing is yet: say earliest, offsets or a time")
+        _refuse(ending, "earliest", "before the first record: say latest, offsets or a time")
+    return ReadOptions(
+        config=given.config(),
+        selection=_selection(given),
+        starting=starting,
+        ending=ending,
+        include_headers=given.flag("includeHeaders", False),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        min_partitions=given.number("minPartitions", 0),
+        max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK),
+        push_down_filters=given.flag("pushDownFilters", False),
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0),
+        min_offsets_per_trigger=given.number("minOffsetsPerTrigger", 0),
+        max_trigger_delay=given.seconds("maxTriggerDelay", MAX_TRIGGER_DELAY_SECONDS),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Raises OptionError."""
+    given = _Given(options, "write")
+    nats_options = NatsOptions(
+        credentials=given.text("natsCredentials") or None,
+        nkey_seed=given.text("natsNkeySeed") or None,
+        tls=given.flag("natsTls", False),
+        tls_ca=given.text("natsTlsCa") or None,
+        tls_certificate=given.text("natsTlsCertificate") or None,
+        tls_key=given.text("natsTlsKey") or None,
+    )
+    return WriteOptions(given.config(nats_options), given.text("subject"))
+
+
+def _selection(given: _Given) -> Selection:
+    # load("orders") comes as the option path.
+    names = given.items("streams") or given.items("path")
+    pattern = given.text("streamPattern")
+    subjects = given.items("subject")
+    if names and pattern:
+        raise OptionError("both streams and streamPattern are given: keep one of them")
+    if not (names or pattern or subjects):
+        raise OptionError(
+            "which streams? add option streams, for example 'orders' or 'orders,clicks@clicks.>', "
+            "or streamPattern, or subject"
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(
+            f"streamPattern {pattern!r} is no regular expression ({error}): mend it, for example "
+            "orders_.*"
+        ) from error
+    for subject in subjects:
+        given.checked("subject", partial(check_pattern, subject))
+    return Selection(names, pattern, subjects)
+
+
+def _bound(
+    given: _Given, which: str, default: str, unnamed: Literal["earliest", "latest"]
+) -> Positions:
+    """Of the options …Offsets and …Timestamp, of which one at most may be given."""
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    if given.text(timestamp):
+        if given.text(offsets):
+            raise OptionError(f"both {offsets} and {timestamp} are given: keep one of them")
+        return parse_timestamp(timestamp, given.text(timestamp))
+    return parse_offsets(offsets, given.text(offsets, default), unnamed)
+
+
+def _refuse(positions: Positions, place: str, because: str) -> None:
+    if place in (positions.default, *positions.by_stream.values()):
+        raise OptionError(f"{positions.option} of a batch read cannot be {place}, {because}")

@@ -1,0 +1,130 @@
+"""What the cluster is asked before reading: which streams, what they hold, where places are.
+
+The same code serves a batch read, which asks once, and a streaming query, which asks for ever:
+it is written for an `AsyncClient` that its caller owns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jetstream_client import AsyncClient, Stream
+from jetstream_protocol.subjects import overlaps
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import ReadOptions, Selection
+from pyspark_jetstream.positions import Place, Positions
+
+
+@dataclass(frozen=True)
+class Held:
+    """Committed records of a stream: [earliest, latest)."""
+
+    earliest: int
+    latest: int
+
+
+def select(
+    streams: Sequence[Stream], selection: Selection, all_must_exist: bool = True
+) -> dict[int, Stream]:
+    """The streams chosen, by id. Raises OptionError where a name fits several, or none."""
+    if selection.names:
+        found = [_named(name, streams, all_must_exist) for name in selection.names]
+        chosen = [stream for stream in found if stream is not None]
+    else:
+        pattern = re.compile(selection.pattern or ".*")
+        chosen = [stream for stream in streams if pattern.fullmatch(stream.name)]
+    if selection.subjects:
+        chosen = [
+            stream
+            for stream in chosen
+            if any(overlaps(stream.subject, subject) for subject in selection.subjects)
+        ]
+    return {stream.id: stream for stream in sorted(chosen, key=lambda stream: stream.id)}
+
+
+def _named(name: str, streams: Sequence[Stream], must_exist: bool) -> Stream | None:
+    found = [stream for stream in streams if name in (stream.name, stream.full_name)]
+    if len(found) > 1:
+        candidates = " or ".join(sorted(stream.full_name for stream in found))
+        raise OptionError(
+            f"several streams are named {name!r}: write {candidates} in option streams"
+        )
+    if not found and must_exist:
+        known = ", ".join(sorted(stream.full_name for stream in streams)[:10])
+        hint = (
+            f"name one of those there are: {known}" if known else "the cluster has none: create it"
+        )
+        raise OptionError(f"option streams names {name!r}, and there is no such stream; {hint}")
+    return found[0] if found else None
+
+
+def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:
+    """A batch read of nothing is a mistake. Raises OptionError."""
+    if not streams:
+        raise OptionError(
+            f"no stream fits streamPattern {selection.pattern!r} and subject "
+            f"{','.join(selection.subjects)!r}: `jetstream stream list` shows the streams there are"
+        )
+
+
+async def held(client: AsyncClient, stream_ids: Iterable[int]) -> dict[int, Held]:
+    """What each stream holds now. Raises StreamNotFoundError for one that is gone."""
+    ids = list(stream_ids)
+    queries: list[tuple[int, Place]] = [(number, "earliest") for number in ids]
+    queries += [(number, "latest") for number in ids]
+    found = [answer.offset for answer in await client.list_offsets(queries)]
+    latest = found[len(ids) :]
+    return {number: Held(found[at], max(found[at], latest[at])) for at, number in enumerate(ids)}
+
+
+async def resolve(
+    client: AsyncClient,
+    streams: Mapping[int, Stream],
+    positions: Positions,
+    known: Mapping[int, Held],
+    options: ReadOptions,
+) -> dict[int, int]:
+    """The offset of each stream's place. Raises OptionError for what is not in the stream."""
+    _check_names(positions, streams.values())
+    found: dict[int, int] = {}
+    by_time: list[tuple[int, Place]] = []
+    for number, stream in streams.items():
+        place = positions.place_for(stream.name, stream.full_name)
+        if place == "earliest":
+            found[number] = known[number].earliest
+        elif place == "latest":
+            found[number] = known[number].latest
+        elif isinstance(place, int):
+            found[number] = _within(place, stream, known[number], positions, options)
+        else:
+            by_time.append((number, place))
+    answers = await client.list_offsets([(number, place) for number, place in by_time])
+    for (number, _), answer in zip(by_time, answers, strict=True):
+        found[number] = min(max(answer.offset, known[number].earliest), known[number].latest)
+    return found
+
+
+def _check_names(positions: Positions, streams: Iterable[Stream]) -> None:
+    names = {name for stream in streams for name in (stream.name, stream.full_name)}
+    strangers = sorted(positions.by_stream.keys() - names)
+    if strangers:
+        raise OptionError(
+            f"{positions.option} names {', '.join(strangers)}, which this query does not read: "
+            "leave it out or add it to option streams"
+        )
+
+
+def _within(
+    offset: int, stream: Stream, holds: Held, positions: Positions, options: ReadOptions
+) -> int:
+    if holds.earliest <= offset <= holds.latest:
+        return offset
+    if not options.fail_on_data_loss:
+        return min(max(offset, holds.earliest), holds.latest)
+    raise OptionError(
+        f"{positions.option} {offset} of stream {stream.full_name!r} is out of range: it holds "
+        f"[{holds.earliest}, {holds.latest}); choose an offset in there, or set "
+        "failOnDataLoss=false to read what there is"
+    )

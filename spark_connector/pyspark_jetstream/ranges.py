@@ -1,0 +1,69 @@
+"""Ranges of offsets, split into tasks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+PACKED_RECORDS = 10_000
+"""Ranges are put into one task until it has so many: a task costs more than reading them."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets [start, stop) of one stream.
+
+    last_epoch: leader epoch of the record before `start` as the reader before saw it, -1 unknown.
+    stop_epoch: the same of the record before `stop`. A log that says otherwise is another history.
+    """
+
+    stream_id: int
+    name: str
+    start: int
+    stop: int
+    last_epoch: int = -1
+    stop_epoch: int = -1
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+
+def tasks(
+    ranges: Iterable[Range], min_partitions: int, records_max: int
+) -> list[tuple[Range, ...]]:
+    """What each task reads. Every range is cut into even parts of at most `records_max`.
+
+    min_partitions: cut into about so many, by size as Spark's Kafka source does; 0: as few as
+    `records_max` allows, small ranges sharing a task.
+    """
+    ranges = [part for part in ranges if len(part)]
+    total = sum(map(len, ranges))
+    parts: list[Range] = []
+    for part in ranges:
+        wanted = max(round(len(part) / total * min_partitions), -(-len(part) // records_max), 1)
+        parts.extend(_cut(part, min(wanted, len(part))))
+    return [(part,) for part in parts] if min_partitions else _packed(parts)
+
+
+def _cut(whole: Range, count: int) -> list[Range]:
+    """Even parts; the epochs stay with the parts at the ends."""
+    bounds = [whole.start + len(whole) * number // count for number in range(count + 1)]
+    parts = [
+        replace(whole, start=start, stop=stop, last_epoch=-1, stop_epoch=-1)
+        for start, stop in pairwise(bounds)
+    ]
+    parts[0] = replace(parts[0], last_epoch=whole.last_epoch)
+    parts[-1] = replace(parts[-1], stop_epoch=whole.stop_epoch)
+    return parts
+
+
+def _packed(parts: Sequence[Range]) -> list[tuple[Range, ...]]:
+    found: list[tuple[Range, ...]] = []
+    pack: list[Range] = []
+    for part in parts:
+        if pack and sum(map(len, pack)) + len(part) > PACKED_RECORDS:
+            found.append(tuple(pack))
+            pack = []
+        pack.append(part)
+    return [*found, tuple(pack)] if pack else found

@@ -1,0 +1,143 @@
+"""A range of offsets as Arrow record batches, on an executor.
+
+Raw batches come over the data plane, are checked, and stay columns: the JVM gets record batches of
+about `ROWS` rows, because it is slow at many small ones, and Python never sees a row.
+
+With failOnDataLoss every record of the range is delivered or the read fails. Without, what is gone
+is skipped with a warning: offsets that retention has removed, streams that were deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from jetstream_client import (
+    ClientConfig,
+    DivergedError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    StreamNotFoundError,
+)
+from pyspark_jetstream.clients import client_for
+from pyspark_jetstream.errors import START_ANEW, DataLossError, explained, log, one_line
+from pyspark_jetstream.filters import Condition, SubjectMatches
+from pyspark_jetstream.headers import parsed_headers
+from pyspark_jetstream.options import ReadOptions
+from pyspark_jetstream.ranges import Range
+
+if TYPE_CHECKING:
+    from jetstream_client import Messages
+
+ROWS = 10_000
+"""Of a record batch: with fewer the JVM works for the batches, with more nothing is gained."""
+
+RETRY_SECONDS = 0.2
+"""Between two questions to replicas that are behind."""
+
+COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What every task of a read does alike. Pickled into tasks."""
+
+    config: ClientConfig
+    include_headers: bool
+    fail_on_data_loss: bool
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def of(cls, options: ReadOptions, conditions: Iterable[Condition] = ()) -> Scan:
+        subjects = options.selection.subjects
+        chosen: tuple[Condition, ...] = (SubjectMatches(subjects),) if subjects else ()
+        return cls(
+            options.config,
+            options.include_headers,
+            options.fail_on_data_loss,
+            (*chosen, *conditions),
+        )
+
+    def read(self, parts: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schema.read_schema`. Closing the generator ends the fetching."""
+        columns = [*COLUMNS, "headers"] if self.include_headers else COLUMNS
+        with explained(",".join(self.config.servers)):
+            for part in parts:
+                for messages in self._messages(part):
+                    for batch in messages.to_batches(ROWS, columns):
+                        yield self._finished(batch)
+
+    def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for condition in self.conditions:
+            batch = batch.filter(condition.mask(batch))
+        if self.include_headers:
+            blocks = batch.column("headers")
+            batch = batch.set_column(len(COLUMNS), "headers", parsed_headers(blocks))
+        return batch
+
+    def _messages(self, part: Range) -> Iterator[Messages]:
+        """The runs of records of the range, in order."""
+        client = client_for(self.config)
+        position, last_epoch = part.start, part.last_epoch
+        patient_until = time.monotonic() + self.config.timeout
+        while position < part.stop:
+            try:
+                consumer = client.consume(
+                    part.stream_id,
+                    position,
+                    stop=part.stop,
+                    last_epoch=last_epoch,
+                    patience=self.config.timeout,
+                )
+                with consumer:
+                    for messages in consumer.batches():
+                        self._check_end(part, messages)
+                        position, last_epoch = messages.next_offset, messages.last_epoch
+                        yield messages
+                return
+            except (OffsetOutOfRangeError, DivergedError, StreamNotFoundError) as error:
+                if _may_pass(error, position) and time.monotonic() < patient_until:
+                    time.sleep(RETRY_SECONDS)
+                    continue
+                position = self._after_loss(part, position, error)
+                last_epoch = -1
+
+    def _check_end(self, part: Range, messages: Messages) -> None:
+        """The last record must be of the history in which the range was planned."""
+        if part.stop_epoch in (-1, messages.last_epoch) or messages.next_offset < part.stop:
+            return
+        if messages[-1].offset == part.stop - 1:
+            self._lost(
+                f"offset {part.stop - 1} of stream {part.name!r} was of leader epoch "
+                f"{part.stop_epoch} when the batch was planned and is of {messages.last_epoch}: "
+                "its log was replaced"
+            )
+
+    def _after_loss(self, part: Range, position: int, error: JetstreamError) -> int:
+        """Where to go on when records at `position` are gone."""
+        following = part.stop
+        if isinstance(error, DivergedError):
+            following = position
+        elif isinstance(error, OffsetOutOfRangeError) and error.log_start_offset > position:
+            following = min(error.log_start_offset, part.stop)
+        self._lost(
+            f"records from offset {position} on, of [{part.start}, {part.stop}) of stream "
+            f"{part.name!r}, cannot be read any more ({one_line(error)})",
+            error,
+        )
+        return following
+
+    def _lost(self, what: str, error: JetstreamError | None = None) -> None:
+        """Raises DataLossError, or warns where failOnDataLoss is false."""
+        if self.fail_on_data_loss:
+            raise DataLossError(f"{what}: {START_ANEW}") from error
+        log.warning("%s; going on because failOnDataLoss is false", what)
+
+
+def _may_pass(error: JetstreamError, position: int) -> bool:
+    """A replica that lags does not know the end of the range yet; the next one asked may."""
+    return isinstance(error, OffsetOutOfRangeError) and error.log_start_offset <= position

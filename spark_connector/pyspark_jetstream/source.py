@@ -1,0 +1,44 @@
+"""`DataSource` of format `jetstream`: from Spark's options to readers and writers.
+
+Options are checked in `schema`, which runs at `load()`, and again where a reader or writer is
+made: a schema of the user's own skips the first. Imports are late on purpose; see the package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+
+class JetstreamDataSource(DataSource):
+    """See docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "jetstream"
+
+    def schema(self) -> StructType:
+        from pyspark_jetstream.options import read_options
+        from pyspark_jetstream.schema import read_schema
+
+        return read_schema(read_options(self.options, "read").include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_jetstream.batch import batch_reader
+        from pyspark_jetstream.options import read_options
+
+        return batch_reader(read_options(self.options, "batch"), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_jetstream.options import read_options
+        from pyspark_jetstream.stream import stream_reader
+
+        return stream_reader(read_options(self.options, "stream"), schema)

@@ -1,0 +1,165 @@
+"""Streaming reads: Spark's micro-batches over the follower's answers.
+
+On the driver one Python process per query keeps one reader; tasks get pickled copies, made anew by
+other processes, of which only `read` is asked. So whatever lasts is made at its first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_jetstream.admission import Limits
+from pyspark_jetstream.batch import Task
+from pyspark_jetstream.checkpoint import Offsets
+from pyspark_jetstream.errors import OptionError, explained
+from pyspark_jetstream.following import Follower
+from pyspark_jetstream.options import ReadOptions
+from pyspark_jetstream.ranges import Range, tasks
+from pyspark_jetstream.scan import Scan
+from pyspark_jetstream.schema import check_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # PySpark 4.0 and 4.1 have no admission control.
+    HAS_ADMISSION_CONTROL = False
+else:
+    HAS_ADMISSION_CONTROL = True
+
+_T = TypeVar("_T")
+
+
+class JetstreamStreamReader(DataSourceStreamReader):
+    """Without admission control: every batch takes all there is."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.scan = Scan.of(options)
+        self._runner: asyncio.Runner | None = None
+        self._follower: Follower | None = None
+        self._initial: Offsets | None = None
+        self._position: Offsets | None = None
+        self._targets: dict[int, int] | None = None
+
+    def _ask(self, question: Coroutine[Any, Any, _T]) -> _T:
+        assert self._runner is not None
+        with explained(self.options.servers):
+            return self._runner.run(question)
+
+    @property
+    def follower(self) -> Follower:
+        if self._follower is None:
+            self._runner = asyncio.Runner()
+            self._follower = Follower(self.options)
+        return self._follower
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The same each time Spark asks: it does so more than once."""
+        follower = self.follower
+        if self._initial is None:
+            self._initial = self._ask(follower.initial())
+        return self._initial.to_json()
+
+    def latestOffset(
+        self, start: Mapping[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """`start` and `limit` come from PySpark 4.2 on."""
+        follower = self.follower
+        before = self._position or self._initial if start is None else Offsets.from_json(start)
+        limits = self._limits(limit)
+        self._position = self._ask(follower.next_offsets(before, limits, self._targets))
+        if self._position is before and start is not None:
+            return dict(start)  # To the letter: Spark compares text.
+        return self._position.to_json()
+
+    def _limits(self, limit: Any) -> Limits:
+        return Limits(0, 0, 0.0)
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        follower = self.follower
+        begin, stop = Offsets.from_json(start), Offsets.from_json(end)
+        self._position = stop
+        follower.check_losses(begin, stop)
+        starts = {number: begin.start_of(number, stop) for number in stop.streams}
+        unknown = [number for number, offset in starts.items() if offset is None]
+        if unknown:
+            starts |= self._ask(follower.earliest(unknown))
+        parts = []
+        for number, mark in stop.streams.items():
+            offset = starts[number]
+            assert offset is not None
+            seen = begin.streams.get(number)
+            epoch = seen.epoch if seen is not None and seen.offset == offset else -1
+            parts.append(Range(number, mark.name, offset, mark.offset, epoch, mark.epoch))
+        options = self.options
+        found = tasks(parts, options.min_partitions, options.max_records_per_partition)
+        return [Task(parts) for parts in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self.scan.read(partition.value)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Spark's checkpoint is all there is: the server keeps no state for readers."""
+
+    def stop(self) -> None:
+        follower, runner = self._follower, self._runner
+        self._follower = self._runner = None
+        if follower is not None and runner is not None:
+            runner.run(follower.close())
+            runner.close()
+
+
+if HAS_ADMISSION_CONTROL:
+
+    class AdmittingStreamReader(JetstreamStreamReader, SupportsTriggerAvailableNow):
+        """With admission control, and a trigger that stops at what is there when it begins."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            if self.options.max_offsets_per_trigger:
+                return ReadMaxRows(self.options.max_offsets_per_trigger)
+            return ReadAllAvailable()
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self._targets = self._ask(self.follower.targets())
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:
+            """Lag is this less a batch's end, stream by stream."""
+            latest = self.follower.latest
+            if not latest:
+                return None
+            return {"streams": {str(number): {"offset": end} for number, end in latest.items()}}
+
+        def _limits(self, limit: Any) -> Limits:
+            options = self.options
+            offsets_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+            if self._targets is not None or (not offsets_max and options.max_offsets_per_trigger):
+                # The trigger asks for all there is, at once.
+                return Limits(offsets_max, 0, 0.0)
+            return Limits(offsets_max, options.min_offsets_per_trigger, options.max_trigger_delay)
+
+
+def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
+    """Raises OptionError for what this PySpark cannot do."""
+    check_schema(schema, options.include_headers)
+    if HAS_ADMISSION_CONTROL:
+        return AdmittingStreamReader(options)
+    if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
+        raise OptionError(
+            "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer: upgrade, or "
+            "leave them out"
+        )
+    return JetstreamStreamReader(options)
