@@ -89,7 +89,7 @@ class Stream(_message.Message):
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
-    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress")
+    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,8 @@ class StreamDescription(_message.Message):
     ACKS_SUPPRESSED_FIELD_NUMBER: _ClassVar[int]
     SUSPECTED_GAPS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVERS_FIELD_NUMBER: _ClassVar[int]
+    HAND_OVER_GAP_US_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     log_start_offset: int
     high_watermark: int
@@ -118,7 +120,9 @@ class StreamDescription(_message.Message):
     acks_suppressed: int
     suspected_gaps: int
     progress: _containers.RepeatedCompositeFieldContainer[ReplicaProgress]
-    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ...) -> None: ...
+    hand_overs: int
+    hand_over_gap_us: int
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ...) -> None: ...
 
 class ReplicaProgress(_message.Message):
     __slots__ = ("node_id", "offset")
@@ -147,10 +151,12 @@ class CreateStreamResponse(_message.Message):
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class DescribeStreamRequest(_message.Message):
-    __slots__ = ("stream",)
+    __slots__ = ("stream", "registry_only")
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    REGISTRY_ONLY_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+    registry_only: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., registry_only: _Optional[bool] = ...) -> None: ...
 
 class DescribeStreamResponse(_message.Message):
     __slots__ = ("description",)
@@ -217,20 +223,22 @@ class FetchRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., decode: _Optional[bool] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("stream_id", "log_start_offset", "high_watermark", "leader_epoch", "batches", "messages")
+    __slots__ = ("stream_id", "log_start_offset", "high_watermark", "leader_epoch", "batches", "messages", "out_of_sync")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
     batches: bytes
     messages: _containers.RepeatedCompositeFieldContainer[Message]
-    def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batches: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+    out_of_sync: bool
+    def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batches: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., out_of_sync: _Optional[bool] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("offset", "timestamp_us", "subject", "key", "value", "header_block")
@@ -354,3 +362,17 @@ class DrainNodeRequest(_message.Message):
 class DrainNodeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class TakeOverRequest(_message.Message):
+    __slots__ = ("stream", "silent_us")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SILENT_US_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    silent_us: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., silent_us: _Optional[int] = ...) -> None: ...
+
+class TakeOverResponse(_message.Message):
+    __slots__ = ("gap_us",)
+    GAP_US_FIELD_NUMBER: _ClassVar[int]
+    gap_us: int
+    def __init__(self, gap_us: _Optional[int] = ...) -> None: ...

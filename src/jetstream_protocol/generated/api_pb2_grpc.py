@@ -458,6 +458,11 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.FromString,
                 _registered_method=True)
+        self.TakeOver = channel.unary_unary(
+                '/jetstream.v1.Cluster/TakeOver',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.TakeOverRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.TakeOverResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -485,6 +490,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeOver(self, request, context):
+        """From a stream's leader to the node that is to lead next: whether it can, then since when nobody
+        has listened; that is answered once it does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -502,6 +515,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.DrainNode,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'TakeOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeOver,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.TakeOverRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.TakeOverResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -585,6 +603,33 @@ class Cluster:
             '/jetstream.v1.Cluster/DrainNode',
             jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/TakeOver',
+            jetstream_dot_v1_dot_api__pb2.TakeOverRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.TakeOverResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -118,15 +118,17 @@ class DataFetchRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch")
+    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    out_of_sync: bool
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ...) -> None: ...
