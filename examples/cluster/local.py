@@ -58,6 +58,11 @@ class LocalCluster:
         return self.directory / "cluster.yaml"
 
     @property
+    def node_config_file(self) -> Path:
+        """What the nodes are started with."""
+        return self.config_file
+
+    @property
     def config(self) -> dict[str, Any]:
         if not self.config_file.exists():
             raise ClusterError(
@@ -172,7 +177,14 @@ class LocalCluster:
         if node_name(node) in self.pids():
             return
         data = self.directory / node_name(node)
-        arguments = ["--config", str(self.config_file), "--node-id", str(node), "--data", str(data)]
+        arguments = [
+            "--config",
+            str(self.node_config_file),
+            "--node-id",
+            str(node),
+            "--data",
+            str(data),
+        ]
         self._start(node_name(node), [sys.executable, "-m", "jetstream_server", *arguments])
 
     def wait_for_node(self, node: int) -> None:

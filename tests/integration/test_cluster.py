@@ -21,11 +21,6 @@ def cluster(tmp_path: Path) -> Iterator[TestCluster]:
         yield running
 
 
-def segments(cluster: TestCluster, node: int, stream_id: int) -> bytes:
-    folder = cluster.cluster.directory / f"node-{node}" / "streams" / str(stream_id)
-    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
-
-
 def test_any_node_creates_and_every_replica_holds_the_same_bytes(cluster: TestCluster) -> None:
     for node in cluster.nodes:
         cluster.api(node).create(f"s{node}", f"s{node}.>")
@@ -45,7 +40,7 @@ def test_any_node_creates_and_every_replica_holds_the_same_bytes(cluster: TestCl
                 len(cluster.api(other).fetch(name).batches) > 0 for other in cluster.nodes
             ),
         )
-        held = [segments(cluster, other, stream.id) for other in cluster.nodes]
+        held = [cluster.segments(other, stream.id) for other in cluster.nodes]
         assert held[0]
         assert held[0] == held[1] == held[2]
 
@@ -70,7 +65,7 @@ def test_leader_killed_loses_nothing_acknowledged_and_it_comes_back(cluster: Tes
     print(
         f"gap {gap:.2f} s; sent {books.sent}, acked {len(books.acked)}, nacked {len(books.nacked)}"
     )
-    check_everywhere(cluster, "orders", load)
+    cluster.check_everywhere("orders", load.books)
 
 
 def test_leader_frozen_is_replaced_and_says_nothing_when_it_wakes(cluster: TestCluster) -> None:
@@ -87,7 +82,7 @@ def test_leader_frozen_is_replaced_and_says_nothing_when_it_wakes(cluster: TestC
     load.wait_for_acks(500)
     load.stop()
     print(f"gap {gap:.2f} s")
-    check_everywhere(cluster, "orders", load)
+    cluster.check_everywhere("orders", load.books)
 
 
 def test_all_nodes_killed_at_once_keep_what_was_acknowledged(cluster: TestCluster) -> None:
@@ -103,7 +98,7 @@ def test_all_nodes_killed_at_once_keep_what_was_acknowledged(cluster: TestCluste
     cluster.wait_for_isr("orders", cluster.nodes)
     load.wait_for_acks(500)
     load.stop()
-    check_everywhere(cluster, "orders", load)
+    cluster.check_everywhere("orders", load.books)
 
 
 def test_a_leadership_is_handed_over_on_request(cluster: TestCluster) -> None:
@@ -117,21 +112,7 @@ def test_a_leadership_is_handed_over_on_request(cluster: TestCluster) -> None:
     assert (after.leader, after.leader_epoch > before.leader_epoch) == (target, True)
     load.wait_for_acks(500)
     load.stop()
-    check_everywhere(cluster, "orders", load)
-
-
-def check_everywhere(cluster: TestCluster, name: str, load: Load) -> None:
-    """The books hold on every replica, and the replicas agree to the byte."""
-    end = cluster.describe(name).high_watermark
-    for node in cluster.nodes:
-        cluster.wait_for(
-            f"node {node} has everything",
-            lambda node=node: len(cluster.api(node).values_upto(name, end)) == end,  # type: ignore[misc]
-        )
-        load.books.check(cluster.api(node).values_upto(name, end))
-    stream = cluster.describe(name).stream
-    held = [segments(cluster, node, stream.id) for node in cluster.nodes]
-    assert held[0] == held[1] == held[2]
+    cluster.check_everywhere("orders", load.books)
 
 
 def test_a_node_that_is_stopped_hands_its_leaderships_over_first(cluster: TestCluster) -> None:
@@ -149,4 +130,4 @@ def test_a_node_that_is_stopped_hands_its_leaderships_over_first(cluster: TestCl
     cluster.wait_for_isr("orders", cluster.nodes)
     books = load.stop()
     print(f"acked {len(books.acked)} of {books.sent}, nacked {len(books.nacked)}")
-    check_everywhere(cluster, "orders", load)
+    cluster.check_everywhere("orders", load.books)

@@ -13,6 +13,7 @@ from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from tests.support.api import Api
+from tests.support.load import Books
 from tests.support.server import free_port_base
 
 
@@ -20,9 +21,10 @@ class TestCluster:
     """Three nodes and a NATS server, each a process."""
 
     __test__ = False
+    kind: type[LocalCluster] = LocalCluster
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
-        self.cluster = LocalCluster(directory)
+        self.cluster = self.kind(directory)
         self.cluster.create(nodes, free_port_base(PORTS_BETWEEN_NODES * nodes))
         self.nodes = self.cluster.node_ids
         self._apis: dict[int, Api] = {}
@@ -109,6 +111,25 @@ class TestCluster:
             lambda: sorted(self.describe(name).stream.isr) == sorted(members),
             seconds,
         )
+
+    def segments(self, node: int, stream_id: int) -> bytes:
+        """What a node's log of a stream is made of."""
+        folder = self.cluster.directory / f"node-{node}" / "streams" / str(stream_id)
+        return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+    def check_everywhere(self, name: str, books: Books) -> None:
+        """The books hold on every replica, and the replicas agree to the byte."""
+        end = self.describe(name).high_watermark
+        for node in self.nodes:
+            self.wait_for(
+                f"node {node} has everything",
+                lambda node=node: len(self.api(node).values_upto(name, end)) == end,  # type: ignore[misc]
+            )
+            books.check(self.api(node).values_upto(name, end))
+        stream = self.describe(name).stream
+        held = [self.segments(node, stream.id) for node in self.nodes]
+        assert held[0]
+        assert held[0] == held[1] == held[2]
 
 
 @contextmanager

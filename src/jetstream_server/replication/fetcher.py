@@ -2,7 +2,8 @@
 
 Positions go out when they change (records appended, flushed, truncated), for the changed streams
 only; answers are done to the logs as they arrive. A lost connection is made anew, with short
-pauses, for as long as there is a stream to follow.
+pauses, for as long as there is a stream to follow. So is a silent one: after a partition TCP may
+take minutes to send again what was lost.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Fetcher:
         self._dirty: dict[int, None] = {}
         self._dropped: list[int] = []
         self._wake = asyncio.Event()
+        self._connection: FrameSocket | None = None
         self._heard_at_us = now_us()
         self._last_failure = ""
         self._tasks = [
@@ -126,7 +128,7 @@ class Fetcher:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _note_failure(self, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
+        reason = str(error) or ("it hung up" if isinstance(error, EOFError) else "it is silent")
         if reason != self._last_failure:
             self._last_failure = reason
             logger.warning("leader_unreachable", leader=self._leader, reason=reason)
@@ -142,6 +144,7 @@ class Fetcher:
             self._dropped.clear()
             self._dirty = dict.fromkeys(self._following)
             self._wake.set()
+            self._connection = connection
             writing = asyncio.get_running_loop().create_task(self._write(connection))
             writing.add_done_callback(lambda _: connection.shut_down())
             try:
@@ -151,6 +154,7 @@ class Fetcher:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
         finally:
+            self._connection = None
             connection.close()
 
     async def _connect(self) -> socket.socket:
@@ -273,11 +277,26 @@ class Fetcher:
             self.touch(stream_id)
 
     async def _watch(self) -> None:
-        """Complain about a leader that is silent, whether or not there is a connection."""
+        """Complain about a leader that is silent, whether or not there is a connection, and hang
+        up on it."""
+        received, looked_at_us = 0, self._now_us()
         while True:
             await asyncio.sleep(SILENCE_MAX_US / 3_000_000)
-            if self._now_us() - self._heard_at_us > SILENCE_MAX_US and self._following:
-                self._heard_at_us = self._now_us()
+            now_us = self._now_us()
+            connection = self._connection
+            if connection is not None and connection.bytes_received != received:
+                received = connection.bytes_received  # A long answer comes in pieces.
+                self._heard_at_us = now_us
+            if now_us - looked_at_us > SILENCE_MAX_US:
+                self._heard_at_us = now_us  # Who did not run for a while could hear nobody.
+            looked_at_us = now_us
+            if now_us - self._heard_at_us <= SILENCE_MAX_US:
+                continue
+            self._heard_at_us = now_us
+            if connection is not None:
+                self._note_failure(TimeoutError())
+                connection.shut_down()
+            if self._following:
                 self._silent(list(self._following.values()))
 
 

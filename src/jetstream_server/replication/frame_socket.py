@@ -50,6 +50,7 @@ class FrameSocket:
         self._frame_bytes_max = frame_bytes_max
         self._loop = asyncio.get_running_loop()
         self._received = bytearray()
+        self.bytes_received = 0
 
     def close(self) -> None:
         self._sock.close()
@@ -89,6 +90,7 @@ class FrameSocket:
         chunk: bytes = await self._loop.sock_recv(self._sock, _READ_BYTES)
         if not chunk:
             raise EOFError
+        self.bytes_received += len(chunk)
         return chunk
 
     async def read_head(self, prefix: Prefix, kind: Kind, cls: type[Head]) -> Head:
@@ -131,6 +133,7 @@ class FrameSocket:
             received = await self._loop.sock_recv_into(self._sock, view)
             if not received:
                 raise EOFError
+            self.bytes_received += received
             view = view[received:]
 
     # Writing.

@@ -1,0 +1,173 @@
+"""A network between real processes that a test can cut: whatever nodes advertise is a proxy.
+
+    node 1 ──> proxy of node 0's data port ──> node 0's data port
+
+A proxy learns from /proc which process has dialled, so that a cut is between two named processes,
+in one direction or both, on chosen ports. What is under way in a direction that is cut waits, a
+goodbye included, as with packets that are lost and sent again; a new connection is accepted (by
+the proxy) and hears nothing. Who is none of the processes (a test, a client) is never cut off.
+
+All of it lives on one thread with an event loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PIECE_BYTES = 1 << 16
+CALL_SECONDS = 10.0
+
+Way = tuple[str, str, str]
+"""Bytes from one process to another on a kind of port: ("node-0", "node-1", "raft")."""
+
+
+class FaultNetwork:
+    """`route` every address, then `cut` and `heal`; `close` in the end.
+
+    processes: the ids of those that can be cut off, by name.
+    """
+
+    def __init__(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        self._processes = processes
+        self._cut: frozenset[Way] = frozenset()
+        self._changed = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="faults", daemon=True)
+        self._thread.start()
+
+    def route(self, owner: str, kind: str, address: str) -> str:
+        """Where to dial instead of `address`, the `kind` of port that `owner` listens on."""
+        return self._do(self._listen(owner, kind, address))
+
+    def cut(self, source: str, target: str, *kinds: str, both: bool = True) -> None:
+        """From now on nothing passes from source to target, nor back if `both`."""
+        ways = {(source, target, kind) for kind in kinds}
+        if both:
+            ways |= {(target, source, kind) for kind in kinds}
+        self._do(self._set(self._cut | ways))
+
+    def heal(self) -> None:
+        """Let everything pass, what has waited first."""
+        self._do(self._set(frozenset()))
+
+    def close(self) -> None:
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_SECONDS)
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)
+
+    # On the thread.
+
+    async def _set(self, cut: frozenset[Way]) -> None:
+        self._cut = cut
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _listen(self, owner: str, kind: str, address: str) -> str:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                await self._forward(owner, kind, address, reader, writer)
+            except OSError:
+                pass  # One of the two has gone; so does the connection.
+            finally:
+                self._tasks.discard(task)
+                writer.close()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        self._servers.append(server)
+        return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _forward(
+        self,
+        owner: str,
+        kind: str,
+        address: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        dialler = self._process_at(writer.get_extra_info("peername")[1])
+        there, back = (dialler, owner, kind), (owner, dialler, kind)
+        await self._until_open(there)  # A connection needs both.
+        await self._until_open(back)
+        host, _, port = address.rpartition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        pumps = [
+            asyncio.ensure_future(self._pump(there, reader, far_writer)),
+            asyncio.ensure_future(self._pump(back, far_reader, writer)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            far_writer.close()  # What was written still goes out.
+
+    async def _pump(
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        piece = b"?"
+        while piece:
+            try:
+                piece = await reader.read(PIECE_BYTES)
+            except OSError:
+                piece = b""  # A reset waits like any goodbye.
+            await self._until_open(way)
+            writer.write(piece)
+            await writer.drain()
+
+    async def _until_open(self, way: Way) -> None:
+        while way in self._cut:
+            await self._changed.wait()
+
+    def _process_at(self, port: int) -> str:
+        """The name of the process that dialled from that port of ours; "" for a stranger."""
+        inode = _socket_at(port)
+        for name, pid in self._processes().items():
+            if inode and inode in _sockets_of(pid):
+                return name
+        return ""
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _socket_at(port: int) -> str:
+    """The inode of the socket on 127.0.0.1 at that port; "" when it is gone."""
+    local = f"0100007F:{port:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == local and fields[9] != "0":
+            return fields[9]
+    return ""
+
+
+def _sockets_of(pid: int) -> set[str]:
+    """The inodes of a process's sockets; none when it has ended."""
+    found = set()
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):  # Closed meanwhile.
+                target = os.readlink(entry.path)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
+    return found

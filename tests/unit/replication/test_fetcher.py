@@ -1,0 +1,114 @@
+"""Following a leader that is silent, over a real connection; the leader is a few lines here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jetstream_protocol import frames
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.replication import credential, fetcher
+from jetstream_server.replication.fetcher import Fetcher, NodeIdentity
+from jetstream_server.replication.frame_socket import FrameSocket
+from tests.support.loops import eventually, on_loop
+
+SILENCE_US = 300_000
+IDENTITY = NodeIdentity(1, 7, "cluster", b"secret")
+
+
+class Leader:
+    """Greets as node 0 should, then does what the test says with each connection."""
+
+    def __init__(self, then: Callable[[FrameSocket], object]) -> None:
+        self.greeted = 0
+        self._then = then
+
+    async def serve(self, sock: socket.socket) -> None:
+        connection = FrameSocket(sock, frames.REQUEST_BYTES_MAX)
+        try:
+            await connection.read_frame(Kind.HELLO, pb.Hello)
+            nonce = bytes(32)
+            hello = pb.HelloReply(node_id=0, cluster_id="cluster", nonce=nonce)
+            await connection.send(Kind.HELLO_REPLY, 0, hello)
+            _, node = await connection.read_frame(Kind.NODE_HELLO, pb.NodeHello)
+            proof = credential.proof(
+                b"secret", "leader", nonces=nonce + node.nonce, node_id=1, incarnation=7,
+                cluster_id="cluster",
+            )  # fmt: skip
+            await connection.send(Kind.NODE_HELLO_REPLY, 0, pb.NodeHelloReply(proof=proof))
+            self.greeted += 1
+            await self._then(connection)  # type: ignore[misc]
+        except (EOFError, OSError):
+            pass
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def followed(leader: Leader) -> AsyncIterator[Fetcher]:
+    loop = asyncio.get_running_loop()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    serving: set[asyncio.Task[None]] = set()
+
+    async def accept() -> None:
+        while True:
+            sock, _ = await loop.sock_accept(listener)
+            serving.add(loop.create_task(leader.serve(sock)))
+
+    accepting = loop.create_task(accept())
+    following = Fetcher(
+        0,
+        lambda: listener.getsockname(),
+        IDENTITY,
+        now_us=lambda: time.monotonic_ns() // 1000,
+        accepted=lambda _: None,
+        failed=lambda _, __: None,
+        silent=lambda _: None,
+    )
+    try:
+        yield following
+    finally:
+        await following.close()
+        for task in (accepting, *serving):
+            task.cancel()
+        await asyncio.gather(accepting, *serving, return_exceptions=True)
+        listener.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "SILENCE_MAX_US", SILENCE_US)
+
+
+@on_loop
+async def test_a_leader_that_falls_silent_is_dialled_anew() -> None:
+    async def say_nothing(connection: FrameSocket) -> None:
+        await asyncio.sleep(60)
+
+    leader = Leader(say_nothing)
+    async with followed(leader):
+        await eventually(lambda: leader.greeted == 3)
+
+
+@on_loop
+async def test_a_leader_whose_answer_takes_long_is_not_hung_up_on() -> None:
+    async def send_slowly(connection: FrameSocket) -> None:
+        head = pb.Records(parts=[pb.Records.Part(stream_id=5, length=1 << 20)])
+        start = frames.encode(Kind.RECORDS, 0, head.SerializeToString(), 1 << 20)
+        await connection._write(start, 0)
+        for _ in range(30):  # Its tail follows, a byte at a time.
+            await connection._write(b"x", 0)
+            await asyncio.sleep(SILENCE_US / 5e6)
+        leader.greeted += 100
+
+    leader = Leader(send_slowly)
+    async with followed(leader):
+        await eventually(lambda: leader.greeted > 1)
+        assert leader.greeted == 101
