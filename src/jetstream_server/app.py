@@ -58,6 +58,7 @@ from jetstream_server.replication.following import Following
 from jetstream_server.replication.isr_driver import IsrDriver
 from jetstream_server.replication.membership import Membership, new_session
 from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.retention import Retention
 from jetstream_server.replication.run_book import RunBook
 from jetstream_server.replication.space import watch_space
 
@@ -218,9 +219,12 @@ class Server:
         )
         self._stack.push_async_callback(following.close)
         isr_driver = IsrDriver(self._metadata, now_us=_now_us)
-        self._replicas.roles += [following, isr_driver]
+        retention = Retention(self._replicas, clock_us=_clock_us)
+        self._stack.push_async_callback(retention.close)
+        self._replicas.roles += [following, isr_driver, retention]
         self._replicas.begin(incarnation)
         isr_driver.start()
+        retention.start()
         self._stack.push_async_callback(isr_driver.close)
         await self._membership.take_part(self._replicas, self._stack)
 

@@ -17,6 +17,7 @@ by time or delete (their schedulers).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jetstream_protocol.batch import BatchHeader, EncodedBatch
@@ -34,6 +35,7 @@ from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.incoming import check_incoming, count_fitting
 from jetstream_server.log.recovery import Recovered, recover
+from jetstream_server.log.retention import Span
 from jetstream_server.log.segment import LogSlice, Segment
 from jetstream_server.log.storage import LogStorage
 
@@ -47,6 +49,8 @@ class LogConfig:
     segment_bytes: int = 256 * 1024 * 1024
     segment_age_us: int | None = None
     index_interval_bytes: int = 4096
+    segment_offsets: int | None = None
+    """How many offsets a segment may cover."""
 
 
 class CommitLog:
@@ -86,6 +90,10 @@ class CommitLog:
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
         return cls(disk, directory, config, recovered)
+
+    def configure(self, config: LogConfig) -> None:
+        """From now on; what is there stays as it is."""
+        self._config = config
 
     @property
     def offline_reason(self) -> str:
@@ -194,6 +202,9 @@ class CommitLog:
             return segment
         if segment.size + length > self._config.segment_bytes or self._is_old(segment, timestamp):
             return self._begin_segment()
+        offsets = self._config.segment_offsets
+        if offsets is not None and self.log_end_offset - segment.base_offset >= offsets:
+            return self._begin_segment()
         return segment
 
     def _is_old(self, segment: Segment, timestamp: int) -> bool:
@@ -202,6 +213,23 @@ class CommitLog:
             return False
         first = segment.first_timestamp()
         return first is not None and timestamp - first >= age
+
+    def roll_due_us(self) -> int | None:
+        """When the last segment is old enough to be sealed although nothing is appended; None:
+        never, as it is empty or age does not matter. May read an index: any thread."""
+        last, age = self._storage.segments.last, self._config.segment_age_us
+        if last is None or not last.size or age is None:
+            return None
+        with self._health.reading():
+            first = last.first_timestamp()
+        return None if first is None else first + age
+
+    def sealed_spans(self) -> Iterator[Span]:
+        """The sealed segments, oldest first, for retention. Reads as it goes: any thread."""
+        with self._health.reading():
+            for segment in self._storage.segments.sealed:
+                newest_us = segment.last_timestamp()
+                yield Span(segment.base_offset, segment.next_offset, segment.size, newest_us)
 
     def _begin_segment(self) -> Segment:
         with self._health.changing("beginning a segment in"):
@@ -373,13 +401,47 @@ class CommitLog:
                 return
             self._require_within(offset, 0)
             if offset > self.flushed_offset:
-                self._flush()  # Else a crash could leave a log that ends before it starts.
-            self.log_start_offset = offset
-            with self._health.changing("removing segments of"):
-                self._storage.drop_before(offset)
-            # Epochs are kept of every batch that is still there: truncation may make it the last.
-            self.epochs.truncate_from_start(self._storage.segments.base_offsets[0])
-            self._save(self._checkpoint())
+                self._flush()
+            self._start_at(offset)
+            self._remove_retired()
+
+    @property
+    def begins_below_start(self) -> bool:
+        """Whether a sealed segment lies wholly below the log start, perhaps rolled since."""
+        sealed = self._storage.segments.sealed
+        return bool(sealed) and sealed[0].next_offset <= self.log_start_offset
+
+    def begin_advance(self, offset: int) -> None:
+        """The first half of `advance_log_start`, which waits for nothing: records below `offset`
+        are gone for readers. `finish_advance` removes the files.
+
+        Segments that await their sync stay; calling this again with the log start takes them.
+        """
+        self._health.require_online()
+        self._require_within(offset, 0)
+        self._start_at(max(offset, self.log_start_offset))
+
+    def finish_advance(self) -> None:
+        """The other half; blocks, for a thread. A log that is offline by now is left alone.
+
+        Raises as `advance_log_start`.
+        """
+        with self._mutex:
+            if not self.offline_reason:
+                self._remove_retired()
+
+    def _start_at(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self._storage.retire_before(offset)
+        # Epochs are kept of every batch that is still there: truncation may make it the last.
+        self.epochs.truncate_from_start(self._storage.segments.base_offsets[0])
+
+    def _remove_retired(self) -> None:
+        if self.log_start_offset > self.flushed_offset:
+            self._flush()  # Else a crash could leave a log that ends before it starts.
+        with self._health.changing("removing segments of"):
+            self._storage.remove_retired()
+        self._save(self._checkpoint())
 
     def delete_segments_before(self, offset: int) -> int:
         """Retention: remove sealed segments wholly below `offset`; returns the new log start."""
@@ -400,6 +462,8 @@ class CommitLog:
                 last = self._storage.segments.last
                 if clean and not self.offline_reason and last is not None:
                     self._flush()
+                    with self._health.changing("closing"):
+                        self._storage.remove_retired()
                     with self._health.changing("closing"):
                         last.save_index()
                     self._save(self._checkpoint(clean_size=last.size))

@@ -40,7 +40,7 @@ class Segment:
 
     __slots__ = (
         "_disk", "_index", "_index_is_loaded", "_index_path", "_interval_bytes",
-        "base_offset", "end", "path",
+        "_last_timestamp", "base_offset", "end", "path",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,7 @@ class Segment:
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
         self.end = (size, next_offset)
+        self._last_timestamp: int | None = None  # looked up once, when it is sealed
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, interval_bytes: int) -> Segment:
@@ -169,6 +170,16 @@ class Segment:
         """Append timestamp of the first batch; None: no batch."""
         index = self.index
         return index.entry(0)[2] if len(index) else None
+
+    def last_timestamp(self) -> int:
+        """Append timestamp of the last batch of a sealed segment."""
+        if self._last_timestamp is None:
+            index = self.index
+            start = index.entry(len(index) - 1)[1] if len(index) else 0
+            timestamps = [header.append_timestamp for _, header in self.headers(start, self.size)]
+            self.unload_index()
+            self._last_timestamp = timestamps[-1] if timestamps else 0
+        return self._last_timestamp
 
     def find_timestamp(self, timestamp: int) -> BatchHeader | None:
         """The first batch appended at `timestamp` or later; None: all are older."""

@@ -34,6 +34,10 @@ class Segments:
         return self._list[-1] if self._list else None
 
     @property
+    def sealed(self) -> list[Segment]:
+        return self._list[:-1]
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._list)
 

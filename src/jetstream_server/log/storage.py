@@ -25,8 +25,8 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it is believed."""
 
     __slots__ = (
-        "_disk", "_exists", "_interval_bytes", "_unsynced_directories", "_unsynced_segments",
-        "checkpoint", "directory", "segments",
+        "_disk", "_exists", "_interval_bytes", "_retired", "_unsynced_directories",
+        "_unsynced_segments", "checkpoint", "directory", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +40,7 @@ class LogStorage:
         self.checkpoint = recovered.checkpoint
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
         self._unsynced_directories: list[str] = []
+        self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
         if recovered.exists and recovered.checkpoint.recovery_point == 0:
@@ -101,24 +102,33 @@ class LogStorage:
         segment.truncate(position, log_end_offset)
         self._disk.fsync(segment.path)
 
-    def drop_before(self, offset: int) -> None:
-        """Remove the segments wholly below `offset`, oldest first; the last one stays.
+    def retire_before(self, offset: int) -> None:
+        """Take the segments wholly below `offset` out of the log, oldest first; not the last one,
+        and none that awaits its sync. No I/O: `remove_retired` removes the files."""
+        unsynced = self._unsynced_segments[:1]
+        if unsynced:
+            offset = min(offset, unsynced[0].base_offset)
+        self._retired += self.segments.drop_before(offset)
+
+    def remove_retired(self) -> None:
+        """Remove what was retired, oldest first.
 
         Not synced: one that comes back after a power failure is only removed again.
         """
-        dropped = self.segments.drop_before(offset)
-        self._forget(dropped)
-        for segment in dropped:
-            segment.remove()
+        while self._retired:
+            self._retired[0].remove()
+            self._retired.pop(0)
 
     def restart_at(self, offset: int) -> None:
         """Remove all segments and begin one at `offset`. The checkpoint promises nothing by now."""
+        self.remove_retired()
         self._drop_behind(-1)
         self.begin_segment(offset)
         self._sync_directories()
 
     def drop_damaged(self) -> None:
         """Remove what recovery left out of the segments because of damage."""
+        self.remove_retired()
         kept = self.segments.base_offsets
         for name in reversed(self._disk.list_directory(self.directory)):
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX):
@@ -134,6 +144,7 @@ class LogStorage:
     def delete(self) -> None:
         """Remove every file and the folder."""
         self.segments = Segments([])
+        self._retired.clear()
         if self._exists:
             for name in reversed(self._disk.list_directory(self.directory)):
                 self._disk.remove(f"{self.directory}/{name}")

@@ -71,6 +71,9 @@ class Following:
                 }
             )
 
+    def log_start_rose(self, replica: Replica) -> None:
+        """Of no concern to the leader."""
+
     def _fetcher(self, leader: NodeId) -> Fetcher:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:

@@ -113,9 +113,8 @@ class LogView(Protocol):
 
 
 def last_epoch_of(log: LogView) -> int:
-    """Leader epoch of the log's last record; NO_RECORD for an empty log."""
-    if log.log_end_offset == log.log_start_offset:
-        return NO_RECORD
+    """Leader epoch of the record before the log's end, also when retention has removed that one;
+    NO_RECORD when there was none."""
     return log.epochs.epoch_at(log.log_end_offset - 1)
 
 

@@ -83,8 +83,8 @@ class Replica:
 
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_waiters", "closed", "counters", "following",
-        "high_watermark", "incarnation", "leadership", "log", "node_id", "on_commit", "stream",
-        "unreadable_reason",
+        "high_watermark", "incarnation", "leadership", "log", "node_id", "on_commit",
+        "on_log_start", "stream", "unreadable_reason",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +110,8 @@ class Replica:
         self.high_watermark = log.log_start_offset
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
+        self.on_log_start: Callable[[Replica], None] = _remove_at_once
+        """Called when a follower's log start rose: the files below are to be removed."""
         self._lag_max_us = lag_max_us
         self._rebuild = rebuild
         self._flush_target: int | None = None
@@ -343,7 +345,8 @@ class Replica:
     def _follow_log_start(self, log_start_offset: int) -> None:
         """Retention is the leader's; a follower drops what the leader has dropped."""
         if self.log.log_start_offset < log_start_offset <= self.high_watermark:
-            self.log.advance_log_start(log_start_offset)
+            self.log.begin_advance(log_start_offset)
+            self.on_log_start(self)
 
     # Either.
 
@@ -452,3 +455,7 @@ class Replica:
         """Retire, and close the log."""
         self.retire()
         self.log.close(clean=clean)
+
+
+def _remove_at_once(replica: Replica) -> None:
+    replica.log.finish_advance()

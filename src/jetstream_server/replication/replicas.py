@@ -48,6 +48,7 @@ from jetstream_server.metadata.changes import (
 )
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.log_config import log_config_for
 from jetstream_server.replication.replica import Replica, RoleChange
 from jetstream_server.replication.run_book import RunBook
 
@@ -83,13 +84,17 @@ class RoleListener(Protocol):
     """Who acts on the roles of replicas towards other nodes."""
 
     def role_changed(self, replica: Replica) -> None:
-        """It leads, follows (another leader, another epoch), or does neither, closed included."""
+        """It leads, follows (another leader, another epoch), or does neither, closed included; or
+        its stream's settings changed."""
 
     def flushed(self, replica: Replica) -> None:
         """A flush of its log has ended."""
 
     def failed(self, replica: Replica) -> None:
         """Its log can not be relied on any more."""
+
+    def log_start_rose(self, replica: Replica) -> None:
+        """A follower's log start rose: the files below it are to be removed."""
 
 
 class ProgressListener(Protocol):
@@ -259,17 +264,18 @@ class Replicas:
     def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
         """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
         directory = f"{self._directory}/{stream.id}"
+        config = log_config_for(self._config, stream.config)
         unreadable_reason = ""
         is_suspect = stream.id in self._runs.record.suspects
         try:
             if is_suspect:
                 clean = False
                 self._forget_checkpoint(directory)
-            log = CommitLog.open(self._disk, directory, self._config, clean=clean)
+            log = CommitLog.open(self._disk, directory, config, clean=clean)
         except StorageError as error:
             unreadable_reason = error.message
             # Not as recovered damage, which a replica may drop: what is there is not known.
-            log = CommitLog(self._disk, directory, self._config, Recovered())
+            log = CommitLog(self._disk, directory, config, Recovered())
             log.set_offline(unreadable_reason)
         latest_epoch = log.epochs.latest_epoch
         is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
@@ -289,6 +295,7 @@ class Replicas:
             unreadable_reason=unreadable_reason,
         )
         replica.on_commit = self._committed
+        replica.on_log_start = self._follower_log_start_rose
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
         return replica
@@ -307,9 +314,10 @@ class Replicas:
         changes = replica.update(stream, self._registry.nodes, self._now_us())
         for change in changes:
             self._role_changed(replica, change)
-        if replica.stream.config != before:
+        is_altered = replica.stream.config != before
+        if is_altered:
             self._altered(replica)
-        if changes:
+        if changes or is_altered:
             for role_listener in self.roles:
                 role_listener.role_changed(replica)
         self._progressed(replica)
@@ -328,6 +336,7 @@ class Replicas:
 
     def _altered(self, replica: Replica) -> None:
         """Its settings changed. Under `group` what it holds counts once it is flushed."""
+        replica.log.configure(log_config_for(self._config, replica.stream.config))
         if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
             self._flusher.request(replica.log, self._flushed)
 
@@ -364,6 +373,14 @@ class Replicas:
         self._grew(replica)
         self._progressed(replica)
         return base_offset
+
+    def flush(self, replica: Replica) -> None:
+        """Have its log flushed, whatever the stream's policy."""
+        self._flusher.request(replica.log, self._flushed)
+
+    def log_start_rose(self, replica: Replica) -> None:
+        """Retention moved a leader's log start: followers are told."""
+        self._progressed(replica)
 
     def accepted(self, replica: Replica) -> None:
         """A follower's log changed by its leader's word: see to its flush."""
@@ -406,6 +423,10 @@ class Replicas:
         if self.listener is not None:
             self.listener.committed(replica)
         self._progressed(replica)
+
+    def _follower_log_start_rose(self, replica: Replica) -> None:
+        for role_listener in self.roles:
+            role_listener.log_start_rose(replica)
 
     def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
         """The flusher's answer, on the loop."""

@@ -90,3 +90,13 @@ def test_a_silent_leader_is_reported_once_per_silence() -> None:
     assert not state.report_due(1_500_000)
     assert state.report_due(1_500_001)
     assert not state.report_due(1_600_000)
+
+
+def test_a_log_emptied_by_retention_still_stands_where_it_stood() -> None:
+    """Its start moved up to its end: the answer to what it asked before is still one to it."""
+    log = log_of(5)
+    state = following(log)
+    answer = Records(state.position(), STANDING, None)
+    log.log_start_offset = 5
+    assert state.position() == answer.asked
+    assert state.decide(answer) == Append(3, False)

@@ -1,0 +1,222 @@
+"""Keeps logs within their streams' limits: rolls segments by age, removes what limits do not keep.
+
+The rules are log/retention.py's. Retention is the leader's; its log start travels to followers in
+every answer (`Standing`), and they drop what it has dropped. Each replica rolls its own segments.
+
+Only streams with limits (or compaction, which needs sealed segments) are visited, at most
+VISITS_PER_SECOND of them; one that has not changed since its last visit costs a comparison. What
+reads or removes files runs in one thread, one log at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import structlog
+
+from jetstream_protocol.errors import CorruptBatchError, StorageError, StorageFullError
+from jetstream_server.background import run_in_background
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.retention import Limits, judge
+from jetstream_server.metadata.streams import StreamSettings
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+
+ROUND_SECONDS = 0.5
+VISITS_PER_TURN = 100
+TURN_SECONDS = 0.1
+logger = structlog.get_logger("jetstream.replication")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a visit's outcome depends on; `due_us`: when it changes with time alone."""
+
+    settings: StreamSettings
+    leads: bool
+    log_end_offset: int
+    segment_count: int
+    bound_offset: int
+    due_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    log_start_offset: int
+    roll: bool
+    due_us: int | None
+
+
+class Retention:
+    """A RoleListener: `start`, then `close`."""
+
+    def __init__(self, replicas: Replicas, *, clock_us: Callable[[], int]) -> None:
+        self._replicas = replicas
+        self._clock_us = clock_us
+        self._visited: dict[Replica, _Seen | None] = {}
+        self._advanced: dict[Replica, None] = {}  # files below their log start are to be removed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "jetstream-retention")
+
+    def start(self) -> None:
+        self._tasks = [
+            run_in_background(self._visit_all(), "retention visits"),
+            run_in_background(self._remove_files(), "retention removals"),
+        ]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    # A RoleListener.
+
+    def role_changed(self, replica: Replica) -> None:
+        settings = replica.stream.config
+        if replica.closed or not (settings.has_limits or settings.compact):
+            self._visited.pop(replica, None)
+            self._advanced.pop(replica, None)
+        else:
+            self._visited.setdefault(replica, None)
+
+    def flushed(self, replica: Replica) -> None:
+        """The next visit sees it."""
+
+    def failed(self, replica: Replica) -> None:
+        """Its log is offline, and visits leave it alone."""
+
+    def log_start_rose(self, replica: Replica) -> None:
+        """A replica's log start rose: remove the files below it."""
+        self._advanced[replica] = None
+        self._wake.set()
+
+    # Visits.
+
+    async def _visit_all(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            for count, replica in enumerate(tuple(self._visited), 1):
+                if replica in self._visited:
+                    await self._visit(replica)
+                if count % VISITS_PER_TURN == 0:
+                    await asyncio.sleep(TURN_SECONDS)
+
+    async def _visit(self, replica: Replica) -> None:
+        """Look at a replica, if anything can have changed, and do what its limits want."""
+        log, now_us = replica.log, self._clock_us()
+        if _is_offline(log):
+            return
+        seen = _look(replica)
+        before = self._visited[replica]
+        if before is not None and replace(before, due_us=None) == seen:
+            is_due = before.due_us is not None and before.due_us <= now_us
+            if not is_due:
+                return
+        if log.flush_due:
+            self._replicas.flush(replica)
+        try:
+            finding = await asyncio.get_running_loop().run_in_executor(
+                self._thread, _find, log, seen, now_us
+            )
+            if replica in self._visited:
+                self._act(replica, seen, finding)
+        except CorruptBatchError as error:
+            logger.warning("retention_stuck", stream=replica.stream.full_name, reason=error.message)
+            self._note(replica, replace(_look(replica), due_us=None))
+        except StorageFullError:
+            pass  # There is no room for a new segment; the next round tries again.
+        except StorageError as error:
+            if not _is_offline(log):
+                return  # Removed under the reader's feet: the next round sees it as it is then.
+            self._replicas.failed(replica, error)
+
+    def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
+        log = replica.log
+        if finding.roll:
+            log.roll()
+            self._replicas.flush(replica)
+        if seen.leads and replica.leadership is not None:
+            if finding.log_start_offset > log.log_start_offset:
+                log.begin_advance(finding.log_start_offset)
+                logger.info(
+                    "log_start_advanced",
+                    stream=replica.stream.full_name,
+                    log_start_offset=log.log_start_offset,
+                )
+                self.log_start_rose(replica)
+                self._replicas.log_start_rose(replica)
+        elif log.begins_below_start:
+            log.begin_advance(log.log_start_offset)
+            self.log_start_rose(replica)
+        if finding.roll or log.log_start_offset > finding.log_start_offset:
+            return  # It has changed: the next round looks again.
+        self._note(replica, replace(seen, due_us=finding.due_us))
+
+    def _note(self, replica: Replica, seen: _Seen) -> None:
+        if replica in self._visited:
+            self._visited[replica] = seen
+
+    # Removals.
+
+    async def _remove_files(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._advanced:
+                replica = next(iter(self._advanced))
+                del self._advanced[replica]
+                await self._remove_files_of(replica)
+
+    async def _remove_files_of(self, replica: Replica) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, replica.log.finish_advance)
+        except StorageFullError:
+            pass  # The checkpoint was not written: until it is, a restart begins further back.
+        except StorageError as error:
+            if not replica.closed:
+                self._replicas.failed(replica, error)
+
+
+def _is_offline(log: CommitLog) -> bool:
+    return bool(log.offline_reason)
+
+
+def _look(replica: Replica) -> _Seen:
+    log = replica.log
+    return _Seen(
+        replica.stream.config,
+        replica.leadership is not None,
+        log.log_end_offset,
+        log.segment_count,
+        min(replica.high_watermark, log.flushed_offset),
+    )
+
+
+def _find(log: CommitLog, seen: _Seen, now_us: int) -> _Finding:
+    """In the thread: what there is to do, and when time will want more."""
+    roll_due_us = log.roll_due_us()
+    if roll_due_us is not None and roll_due_us <= now_us:
+        return _Finding(log.log_start_offset, True, None)
+    due_us = roll_due_us
+    start = log.log_start_offset
+    if seen.leads:
+        settings = seen.settings
+        verdict = judge(
+            log.sealed_spans(),
+            Limits(settings.max_age_us, settings.max_bytes, settings.max_messages),
+            size_bytes=log.size_bytes,
+            log_start_offset=start,
+            log_end_offset=seen.log_end_offset,
+            bound_offset=seen.bound_offset,
+            now_us=now_us,
+        )
+        start = verdict.log_start_offset
+        if verdict.due_us is not None:
+            due_us = verdict.due_us if due_us is None else min(due_us, verdict.due_us)
+    return _Finding(start, False, due_us)

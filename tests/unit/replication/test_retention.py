@@ -1,0 +1,205 @@
+"""A node keeps its streams within their limits, on a real disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetstream_protocol.errors import OffsetOutOfRangeError
+from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.streams import StreamSettings
+from jetstream_server.replication import retention as retention_module
+from jetstream_server.replication.log_config import log_config_for
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.retention import Retention
+from tests.support.log_disk import FaultyDisk
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+
+HOUR = 3_600_000_000
+VALUE = bytes(1000)
+
+
+@pytest.fixture(autouse=True)
+def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "ROUND_SECONDS", 0.005)
+
+
+@asynccontextmanager
+async def keeping(folder: Path, **options: Any) -> AsyncIterator[Node]:
+    """A node whose retention runs."""
+    node = Node(folder / "streams", segment_bytes=2500, **options)
+    replicas = node.start()
+    retention = Retention(replicas, clock_us=lambda: node.clock_us)
+    replicas.roles.append(retention)
+    retention.start()
+    try:
+        yield node
+    finally:
+        await retention.close()
+        replicas.close()
+
+
+def create(node: Node, **config: Any) -> Replica:
+    """A stream without a minimum segment size of its own: the node's segments are tiny."""
+    replica = node.create(config=config)
+    replica.log.configure(LogConfig(segment_bytes=2500, segment_age_us=config.get("max_age_us")))
+    return replica
+
+
+def files(node: Node, replica: Replica) -> list[str]:
+    folder = node.folder / str(replica.stream.id)
+    return sorted(path.name for path in folder.glob("*.log"))
+
+
+@on_loop
+async def test_beyond_max_bytes_the_oldest_segments_go(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node, max_bytes=5000)
+        for _ in range(20):
+            node.append(replica, VALUE)
+        await eventually(lambda: replica.log.size_bytes < 5000 + 2500)
+        assert replica.log.size_bytes >= 5000
+        start = replica.log.log_start_offset
+        assert 10 < start < 18
+        await eventually(lambda: files(node, replica)[0] == f"{start:020d}.log")
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            replica.read(start - 1, 1000)
+        assert (caught.value.log_start_offset, caught.value.high_watermark) == (start, 20)
+
+
+@on_loop
+async def test_beyond_max_messages_the_oldest_segments_go(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node, max_messages=5)
+        for _ in range(20):
+            node.append(replica, VALUE)
+        await eventually(lambda: replica.log.log_start_offset > 12)
+        assert replica.log.log_start_offset <= 15
+
+
+@on_loop
+async def test_old_records_go_even_if_nothing_is_published_any_more(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node, max_age_us=HOUR)
+        for _ in range(5):
+            node.append(replica, VALUE)
+        node.clock_us += HOUR - 10
+        node.append(replica, VALUE)
+        node.clock_us += 20
+        await eventually(lambda: replica.log.log_start_offset == 4)
+        node.clock_us += HOUR
+
+        def nothing_left() -> bool:
+            node.flushes.run()  # The segment that was rolled by age awaits its flush.
+            return replica.log.log_start_offset == 6
+
+        await eventually(nothing_left)
+        await eventually(lambda: files(node, replica) == [f"{6:020d}.log"])
+        assert node.append(replica, b"next") == 6
+
+
+@on_loop
+async def test_what_is_not_flushed_or_not_committed_stays(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node, max_messages=1)
+        for _ in range(6):
+            node.append(replica, VALUE, flush=False)
+        requested = len(node.flushes.waiting)
+        assert requested == 1
+        node.flushes.waiting.clear()
+        # A visit asks for the flush of sealed segments; without one, it leaves them alone.
+        await eventually(lambda: len(node.flushes.waiting) == 1)
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 0
+        node.flushes.run()
+        await eventually(lambda: replica.log.log_start_offset >= 4)
+
+
+def create_other(node: Node) -> Replica:
+    replica = node.create("other", "other", config={"max_messages": 1})
+    replica.log.configure(LogConfig(segment_bytes=2500))
+    return replica
+
+
+@on_loop
+async def test_limits_take_effect_when_they_are_altered(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(10):
+            node.append(replica, VALUE)
+        stream = replica.stream
+        node.cluster.do(
+            "alter_stream", stream_id=stream.id, stream_epoch=stream.stream_epoch,
+            config={"max_messages": 2},
+        )  # fmt: skip
+        node.apply()
+        await eventually(lambda: replica.log.log_start_offset == 8)
+
+
+@on_loop
+async def test_a_restart_begins_where_retention_left_the_log(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node, max_messages=1)
+        for _ in range(9):
+            node.append(replica, VALUE)
+        await eventually(lambda: replica.log.log_start_offset == 8)
+        node.restart()
+        assert node.replica(replica.stream).log.log_start_offset == 8
+
+
+@on_loop
+async def test_streams_without_limits_are_not_even_looked_at(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    retention = Retention(replicas, clock_us=lambda: 0)
+    replicas.roles.append(retention)
+    node.create("plain", "plain")
+    limited = node.create("limited", "limited", config={"max_bytes": 10})
+    assert list(retention._visited) == [limited]
+    node.delete(limited)
+    assert not retention._visited
+    await retention.close()
+    replicas.close()
+
+
+@on_loop
+async def test_a_disk_that_fails_to_remove_takes_the_log_offline_and_no_other(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    async with keeping(tmp_path, disk=disk) as node:
+        other = create_other(node)
+        replica = create(node, max_messages=1)
+        disk.fail("remove", f"{replica.stream.id}/{0:020d}.log", errno.EIO)
+        for _ in range(6):
+            node.append(replica, VALUE)
+        await eventually(lambda: replica.log.offline_reason != "")
+        for _ in range(6):
+            node.append(other, VALUE)
+        await eventually(lambda: other.log.log_start_offset >= 4)
+
+
+def test_segments_roll_as_limits_need_and_as_the_user_says() -> None:
+    base = LogConfig(segment_bytes=1 << 28)
+
+    def config(**settings: Any) -> LogConfig:
+        return log_config_for(base, StreamSettings.with_defaults(1, **settings))
+
+    assert config() == base
+    assert config(max_bytes=8 << 20).segment_bytes == 1 << 20
+    assert config(max_bytes=10).segment_bytes == 64 * 1024
+    assert config(max_bytes=10, segment_bytes=1 << 20).segment_bytes == 1 << 20
+    assert config(max_age_us=HOUR).segment_age_us == HOUR // 8
+    assert config(max_age_us=HOUR, compact=True).segment_age_us == HOUR // 8
+    assert config(compact=True).segment_age_us == HOUR
+    assert config(compact=True, segment_age_us=5 * HOUR).segment_age_us == 5 * HOUR
+    assert config(max_messages=80_000).segment_offsets == 10_000
+    assert config(max_messages=10).segment_offsets == 1024
