@@ -422,13 +422,20 @@ class Batch:
         if crc32c(body) != header.body_crc or any(stored[header.body_length :]):
             raise CorruptBatchError("batch body fails its CRC", position=position)
         try:
-            compression = header.flags & COMPRESSION_MASK
-            if compression:
-                body = _decompress(body, compression, header.uncompressed_length)
-            layout = _read_layout(body, header.record_count, header.flags)
+            return cls.of_checked(header, body)
         except CorruptBatchError as error:
             raise CorruptBatchError(error.reason, position=position) from error
-        return cls(header, body, layout)
+
+    @classmethod
+    def of_checked(cls, header: BatchHeader, body: bytes) -> Batch:
+        """The batch of a header and a body as stored (without padding), whose CRCs were checked.
+
+        Raises CorruptBatchError unless the columns lie within the body.
+        """
+        compression = header.flags & COMPRESSION_MASK
+        if compression:
+            body = _decompress(body, compression, header.uncompressed_length)
+        return cls(header, body, _read_layout(body, header.record_count, header.flags))
 
     def __len__(self) -> int:
         return self.header.record_count
@@ -522,6 +529,10 @@ class Batch:
         column: array[int] = array(code)
         column.frombytes(self.body[position : position + width * count])
         return column.tolist()
+
+    def ends(self, column: Column) -> list[int]:
+        """Where each item of a column ends within the column's data."""
+        return self._column_offsets(column)[1:]
 
     def _column_offsets(self, column: Column) -> list[int]:
         return self._ints(column.offsets, len(self) + 1, "i")

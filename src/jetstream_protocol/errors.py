@@ -10,7 +10,7 @@
     ├── AmbiguousStreamError           a bare name fits several streams; say name@subject
     ├── StreamExistsError              it exists with another configuration
     ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
-    │   └── OutOfSequenceError         a producer's batch that is neither its next nor one of its last
+    │   └── OutOfSequenceError         a producer's batch, neither its next nor one of its last
     ├── PermissionDeniedError
     ├── UnauthenticatedError
     ├── OffsetOutOfRangeError          below the log start or beyond any possible end

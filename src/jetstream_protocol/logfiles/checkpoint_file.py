@@ -15,6 +15,7 @@ The checkpoint of a log (kind "log", owner: the folder's name) holds
     epochs                  [[leader epoch, start offset], …], those below the recovery point
     clean_size              after a clean close, bytes of the last segment; else -1. The recovery
                             point is then the log end
+    producers               whether the file `producers` was written with it; may be left out: no
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from jetstream_protocol.errors import CorruptBatchError
 
 _PREFIX = b"JSLC 1 "
 _HEAD_BYTES = len(_PREFIX) + 9
+_NUMBERS = ("log_start_offset", "recovery_point", "last_append_timestamp", "clean_size")
 
 
 def encode(kind: str, owner: str, state: dict[str, Any]) -> bytes:
@@ -68,6 +70,7 @@ class LogCheckpoint:
     last_append_timestamp: int = 0
     epochs: tuple[tuple[int, int], ...] = ()
     clean_size: int = -1
+    producers: bool = False
 
     def cut_to(self, log_end_offset: int) -> LogCheckpoint:
         """The checkpoint before the log is truncated to that offset."""
@@ -76,6 +79,7 @@ class LogCheckpoint:
             recovery_point=min(self.recovery_point, log_end_offset),
             last_append_timestamp=self.last_append_timestamp,
             epochs=tuple(entry for entry in self.epochs if entry[1] < log_end_offset),
+            producers=self.producers,
         )
 
     def to_bytes(self, owner: str) -> bytes:
@@ -87,14 +91,15 @@ class LogCheckpoint:
         """Raises CorruptBatchError when the file is damaged, another log's, or cannot be true."""
         state = decode(data, "log", owner)
         try:
-            numbers = [int(state[name]) for name in cls.__slots__ if name != "epochs"]
+            numbers = [int(state[name]) for name in _NUMBERS]
             epochs = tuple((int(epoch), int(start)) for epoch, start in state["epochs"])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptBatchError(f"checkpoint lacks or garbles {error}") from error
         log_start_offset, recovery_point, last_append_timestamp, clean_size = numbers
         checkpoint = cls(
-            log_start_offset, recovery_point, last_append_timestamp, epochs, clean_size
-        )
+            log_start_offset, recovery_point, last_append_timestamp, epochs, clean_size,
+            bool(state.get("producers", False)),
+        )  # fmt: skip
         growing = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
         if not 0 <= log_start_offset <= recovery_point or not growing:
             raise CorruptBatchError("checkpoint contradicts itself")

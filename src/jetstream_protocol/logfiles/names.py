@@ -3,6 +3,7 @@
     <stream folder>/00000000000000000000.log     segment: whole batches, back to back
     <stream folder>/00000000000000000000.index   its index (index_file.py)
     <stream folder>/checkpoint                   checkpoint_file.py
+    <stream folder>/producers                    producers and message ids last stored
     <stream folder>/*.tmp                        an atomic write that was interrupted
 
 The number is the segment's base offset, twenty digits, so that names sort as offsets do.
@@ -14,6 +15,7 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TEMPORARY_SUFFIX = ".tmp"
 CHECKPOINT_NAME = "checkpoint"
+PRODUCERS_NAME = "producers"
 _DIGITS = 20  # 2**63 has nineteen; the field is what people know from Kafka.
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jetstream_protocol.batch import Batch, BatchHeader
 from jetstream_protocol.errors import CorruptBatchError
-from jetstream_protocol.logfiles import index_file
+from jetstream_protocol.logfiles import checkpoint_file, index_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.files import (
     IDENTITY_NAME,
@@ -31,10 +31,13 @@ from jetstream_protocol.logfiles.names import (
     CHECKPOINT_NAME,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    PRODUCERS_NAME,
     TEMPORARY_SUFFIX,
     base_offset_of,
 )
 from jetstream_protocol.logfiles.scan import Bad, Read, Tail, find_valid, walk_past_damage
+
+_STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME)
 
 
 def verify(path: str | Path) -> Iterator[Finding]:
@@ -84,6 +87,8 @@ def _verify_log_folder(folder: Path) -> Iterator[Finding]:
             yield Finding(str(segment.index_path), 0, Kind.MISSING_INDEX, message)
     if (folder / CHECKPOINT_NAME).exists():
         yield from verifier.checkpoint(folder / CHECKPOINT_NAME)
+    if (folder / PRODUCERS_NAME).exists():
+        yield from _verify_producers(folder / PRODUCERS_NAME)
 
 
 def _holds_batch(segment: SegmentFile) -> bool:
@@ -101,8 +106,19 @@ def _verify_names(folder: Path) -> Iterator[Finding]:
             if not entry.with_suffix(LOG_SUFFIX).exists():
                 message = f"the index of a segment that is not there, at offset {index_of}"
                 yield Finding(str(entry), 0, Kind.BAD_INDEX, message)
-        elif base_offset_of(name, LOG_SUFFIX) is None and name != CHECKPOINT_NAME:
+        elif base_offset_of(name, LOG_SUFFIX) is None and name not in _STATE_NAMES:
             yield Finding(str(entry), 0, Kind.UNKNOWN_FILE, "not a file of a log; nothing reads it")
+
+
+def _verify_producers(path: Path) -> Iterator[Finding]:
+    """Whether it can be read; whether it is still believed depends on how the log is opened."""
+    try:
+        checkpoint_file.decode(path.read_bytes(), PRODUCERS_NAME, path.parent.name)
+    except CorruptBatchError as error:
+        message = f"{error.reason}; it will be rebuilt from the batches"
+        yield Finding(str(path), error.position, Kind.BAD_CHECKPOINT, message)
+    except OSError as error:
+        yield Finding(str(path), 0, Kind.UNREADABLE, str(error))
 
 
 class _LogVerifier:

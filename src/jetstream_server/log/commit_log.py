@@ -34,6 +34,7 @@ from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.incoming import check_incoming, count_fitting
+from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers, concerns
 from jetstream_server.log.recovery import Recovered, recover
 from jetstream_server.log.retention import Span
 from jetstream_server.log.segment import LogSlice, Segment
@@ -57,7 +58,7 @@ class CommitLog:
     """See the module. Every method raises StorageError when the disk fails it."""
 
     __slots__ = (
-        "_config", "_disk", "_health", "_mutex", "_storage",
+        "_config", "_disk", "_health", "_mutex", "_noting", "_storage",
         "epochs", "flushed_offset", "last_append_timestamp", "log_end_offset",
         "log_start_offset",
     )  # fmt: skip
@@ -70,6 +71,7 @@ class CommitLog:
         self._health = Health(directory, recovered.offline_reason)
         self.epochs: LeaderEpochCache = recovered.epochs
         self.log_start_offset = recovered.log_start_offset
+        self.producers: Producers = recovered.producers
         self.log_end_offset = recovered.tail.offset
         flushed = min(recovered.checkpoint.recovery_point, recovered.tail.offset)
         self.flushed_offset = max(flushed, recovered.log_start_offset)
@@ -77,8 +79,9 @@ class CommitLog:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, config: LogConfig | None = None, *, clean: bool
-    ) -> CommitLog:
+        cls, disk: Disk, directory: str, config: LogConfig | None = None, *, clean: bool,
+        duplicate_window_us: int = DUPLICATE_WINDOW_US,
+    ) -> CommitLog:  # fmt: skip
         """Recover the log in `directory`; one that does not exist is empty.
 
         clean: the server stopped cleanly, so a log that looks as its close left it is believed.
@@ -86,7 +89,10 @@ class CommitLog:
         """
         config = config or LogConfig()
         try:
-            recovered = recover(disk, directory, config.index_interval_bytes, clean=clean)
+            recovered = recover(
+                disk, directory, config.index_interval_bytes,
+                clean=clean, duplicate_window_us=duplicate_window_us,
+            )  # fmt: skip
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
         return cls(disk, directory, config, recovered)
@@ -141,6 +147,9 @@ class CommitLog:
         self.last_append_timestamp = timestamp
         self.log_end_offset = next_offset
         return base_offset
+        if concerns(batch.header):
+            with self._noting:
+                self.producers.note(decode_header(batch.header), batch.body)
 
     def append_replica(self, data: bytes, *, leader_epoch: int | None = None) -> None:
         """As a follower: append whole stamped batches, back to back.
@@ -161,6 +170,8 @@ class CommitLog:
             self._write(segment, (memoryview(data)[start:end],))
             self._wrote(segment, headers[:count])
             start, headers = end, headers[count:]
+            with self._noting:
+                self.producers.note_all(headers[:count], data, start)
 
     def _wrote(self, segment: Segment, headers: list[BatchHeader]) -> None:
         for header in headers:
@@ -361,6 +372,8 @@ class CommitLog:
         self.flushed_offset = min(self.flushed_offset, end)
         self.log_end_offset = end
         with self._health.committed("truncating"):
+        with self._noting:
+            self.producers.truncate(end)
             self._storage.cut(segment, position, end)
 
     def reset(self, offset: int) -> None:
@@ -490,9 +503,16 @@ class CommitLog:
         )
 
     def _save(self, checkpoint: LogCheckpoint) -> None:
+            producers=bool(self.producers) or self._storage.checkpoint.producers,
         with self._health.changing("writing the checkpoint of"):
             self._storage.save(checkpoint)
 
+        with self._noting:
+            image = self.producers.image()
+        # It may be ahead of the recovery point, even by what was appended since that was chosen.
+        producers = Producers(0, *image)
+        producers.truncate(checkpoint.recovery_point)
+        leader_epoch = self.epochs.epoch_at(checkpoint.recovery_point - 1)
     def _require_within(self, offset: int, first: int) -> None:
         if not first <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(

@@ -26,6 +26,8 @@ from jetstream_server.log.checkpoint import read_log_checkpoint
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.index import Index
+from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers
+from jetstream_server.log.producers_file import ProducersRecovery
 from jetstream_server.log.segment import Segment
 
 
@@ -39,6 +41,7 @@ class Recovered:
     tail: Tail = field(default_factory=lambda: Tail(0))
     epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
     checkpoint: LogCheckpoint = field(default_factory=LogCheckpoint)
+    producers: Producers = field(default_factory=Producers)
     offline_reason: str = ""
 
     @property
@@ -49,19 +52,29 @@ class Recovered:
         return min(first, self.tail.offset)
 
 
-def recover(disk: Disk, directory: str, interval_bytes: int, *, clean: bool) -> Recovered:
+def recover(
+    disk: Disk,
+    directory: str,
+    interval_bytes: int,
+    *,
+    clean: bool,
+    duplicate_window_us: int = DUPLICATE_WINDOW_US,
+) -> Recovered:
     """The log in `directory`, repaired where that loses nothing. Raises OSError, StorageError."""
     if not disk.exists(directory):
-        return Recovered(exists=False)
+        return Recovered(exists=False, producers=Producers(duplicate_window_us))
     if not disk.writable(directory):
         raise StorageError(f"{directory} is read-only: a log needs to write there")
     segments = _list_segments(disk, directory, interval_bytes)
     checkpoint = read_log_checkpoint(disk, directory)
     if not segments:
         return _without_segments(directory, checkpoint or LogCheckpoint())
-    if clean and checkpoint is not None and _agrees(checkpoint, segments[-1]):
-        return _trusted(segments, checkpoint)
-    return _Scan(disk, directory, segments, checkpoint or LogCheckpoint()).run(interval_bytes)
+    is_trusted = clean and checkpoint is not None and _agrees(checkpoint, segments[-1])
+    checkpoint = checkpoint or LogCheckpoint()
+    producers = ProducersRecovery(disk, directory, checkpoint, duplicate_window_us)
+    if is_trusted:
+        return _trusted(segments, checkpoint, producers)
+    return _Scan(disk, directory, segments, checkpoint, producers).run(interval_bytes)
 
 
 def _list_segments(disk: Disk, directory: str, interval_bytes: int) -> list[Segment]:
@@ -93,13 +106,15 @@ def _agrees(checkpoint: LogCheckpoint, last: Segment) -> bool:
     return last.size == checkpoint.clean_size and last.base_offset <= checkpoint.recovery_point
 
 
-def _trusted(segments: list[Segment], checkpoint: LogCheckpoint) -> Recovered:
+def _trusted(
+    segments: list[Segment], checkpoint: LogCheckpoint, producers: ProducersRecovery
+) -> Recovered:
     segments[-1].end = (checkpoint.clean_size, checkpoint.recovery_point)
     epochs = LeaderEpochCache(checkpoint.epochs)
     tail = Tail(checkpoint.recovery_point, epochs.latest_epoch, checkpoint.last_append_timestamp)
     return Recovered(
         segments=segments, unsynced_from=len(segments), tail=tail, epochs=epochs,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint, producers=producers.finish(segments, tail.offset, tail, epochs),
     )  # fmt: skip
 
 
@@ -107,15 +122,17 @@ class _Scan:
     """One pass over the segments from the recovery point's on."""
 
     def __init__(
-        self, disk: Disk, directory: str, segments: list[Segment], checkpoint: LogCheckpoint
-    ) -> None:
+        self, disk: Disk, directory: str, segments: list[Segment], checkpoint: LogCheckpoint,
+        producers: ProducersRecovery,
+    ) -> None:  # fmt: skip
         self._disk = disk
         self._directory = directory
         self._segments = segments
         self._checkpoint = checkpoint
+        self._producers = producers
         point = checkpoint.recovery_point
         self._first = max((i for i, s in enumerate(segments) if s.base_offset <= point), default=0)
-        start = segments[self._first].base_offset
+        self._start = start = segments[self._first].base_offset
         self._epochs = LeaderEpochCache(e for e in checkpoint.epochs if e[1] < start)
         self._tail = Tail(start, self._epochs.latest_epoch, checkpoint.last_append_timestamp)
         self._offline_reason = ""
@@ -140,9 +157,11 @@ class _Scan:
                 f"{self._directory}: the log ends at offset {self._tail.offset} "
                 f"but was flushed up to {point}: records are missing"
             )
+        producers = self._producers.finish(segments, self._start, self._tail, self._epochs)
         return Recovered(
             segments=self._segments, unsynced_from=self._first, tail=self._tail,
-            epochs=self._epochs, checkpoint=self._checkpoint, offline_reason=self._offline_reason,
+            epochs=self._epochs, checkpoint=self._checkpoint, producers=producers,
+            offline_reason=self._offline_reason,
         )  # fmt: skip
 
     def _scan_segment(self, segment: Segment, index: Index) -> int:
@@ -159,6 +178,7 @@ class _Scan:
             if header.leader_epoch != tail.leader_epoch:
                 self._epochs.assign(header.leader_epoch, header.base_offset)
             index.add(header.base_offset, position, header.append_timestamp)
+            self._producers.note(segment, position, header)
             tail.advance(header)
         return segment.size
 

@@ -16,6 +16,8 @@ from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
 from jetstream_server.log.checkpoint import write_log_checkpoint
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.producers import Producers
+from jetstream_server.log.producers_file import write_producers
 from jetstream_server.log.recovery import Recovered
 from jetstream_server.log.segment import Segment
 from jetstream_server.log.segments import Segments

@@ -1,0 +1,253 @@
+"""What a log remembers so that nothing is stored twice: producers' last batches, message ids.
+
+    batch of a producer ──> check ──> append it · the original · OutOfSequenceError
+    message with an id  ──> offset_of ──> append it · the original's offset
+
+A *producer* numbers its batches from 0, one by one. The last five of each are remembered: it has
+at most five on their way, so whichever it repeats is among them. A *message id* (`Nats-Msg-Id`) is
+remembered for the stream's duplicate window, the newest `MESSAGE_IDS_MAX` at most.
+
+Everything here is a function of the batches in the log: the leader and its followers `note` each
+batch they append, and `truncate` as their logs are. So whoever is elected knows what is in its own
+log without reading it, and `producers_file.py` can save and rebuild it.
+
+Invariants.
+* **safety** What is remembered of an offset is what the log holds there: nothing at or behind the
+  log end, and of a truncated producer where it stood before. Whether that is *committed* is the
+  caller's to ask, before a duplicate is acknowledged.
+* **safety** A producer begins with sequence 0 and never skips one. A leader that accepted a later
+  one from a producer it does not know could never store the earlier one, still on its way.
+
+No clock and no I/O; times are append timestamps (µs).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from jetstream_protocol.batch import HEADER_BYTES, Batch, BatchHeader, Flags
+from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
+
+BATCHES_KEPT: Final = 5
+"""Per producer; what publishers may have on their way is bounded by it."""
+PRODUCERS_MAX: Final = 10_000
+"""Per stream: about 8 MiB. Beyond it the one that was silent longest is forgotten."""
+IDLE_US: Final = 24 * 3600 * 1_000_000
+"""A producer that was silent for so long is gone; no publisher retries for a day."""
+MESSAGE_IDS_MAX: Final = 1 << 17
+"""Per stream: about 30 MiB. A thousand messages a second fill the default window of 120 s."""
+DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
+
+_HEADERS: Final = int(Flags.HEADERS)
+_NAME: Final = b"Nats-Msg-Id"
+# As ingest reads it (headers.py): only in a block that follows the grammar does it mean anything.
+_MESSAGE_ID: Final = re.compile(rb"\r\n" + _NAME + rb"[ \t]*+:[ \t]*+([^\r\n\x00]*+)\r\n")
+
+
+_CONCERNS: Final = struct.Struct("<6xH44xiq")  # flags, producer sequence, producer id
+
+
+def concerns(header: bytes | bytearray) -> bool:
+    """Whether a batch with this header, as bytes, may have to be noted: a fraction of the cost of
+    decoding it, and most need not be."""
+    flags, _, producer_id = _CONCERNS.unpack_from(header)
+    return bool(producer_id >= 0 or flags & _HEADERS)
+
+
+class StoredBatch(NamedTuple):
+    """A batch of a producer in the log: the offsets [base_offset, next_offset)."""
+
+    sequence: int
+    base_offset: int
+    next_offset: int
+
+
+class Producer(NamedTuple):
+    """batches: the last ones, oldest first, in consecutive sequence; none of a producer whose last
+    ones were truncated away. timestamp: of its last batch."""
+
+    last_sequence: int
+    timestamp: int
+    batches: tuple[StoredBatch, ...]
+
+
+class MessageId(NamedTuple):
+    """A record that carries an id."""
+
+    offset: int
+    timestamp: int
+    message_id: bytes
+
+
+class Producers:
+    """See the module. Owned by the log's thread; `image` may be taken by another one that holds
+    the lock under which the log calls `note` and `truncate`."""
+
+    __slots__ = ("_message_ids", "_offsets", "_producers", "window_us")
+
+    def __init__(
+        self,
+        window_us: int = DUPLICATE_WINDOW_US,
+        producers: tuple[tuple[int, Producer], ...] = (),
+        message_ids: tuple[MessageId, ...] = (),
+    ) -> None:
+        self.window_us = window_us
+        """How long message ids are remembered; 0: not at all."""
+        self._producers: OrderedDict[int, Producer] = OrderedDict(producers)  # least recent first
+        self._message_ids: deque[MessageId] = deque()  # oldest first
+        self._offsets: dict[bytes, int] = {}
+        for entry in message_ids:
+            self._remember(entry)
+
+    # Asked by the leader before it appends.
+
+    def check(self, producer_id: int, sequence: int) -> StoredBatch | None:
+        """None: append it, it is the producer's next. Otherwise what it is a duplicate of.
+
+        Raises OutOfSequenceError for a batch that is neither.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            if sequence == 0:
+                return None
+            raise OutOfSequenceError(
+                f"batch {sequence} of producer {producer_id}, of which nothing is known here: "
+                "a producer begins with sequence 0, and with a new id once it is forgotten"
+            )
+        if sequence == producer.last_sequence + 1:
+            return None
+        for stored in producer.batches:
+            if stored.sequence == sequence:
+                return stored
+        raise OutOfSequenceError(
+            f"batch {sequence} of producer {producer_id}, whose last one here is "
+            f"{producer.last_sequence}: send {producer.last_sequence + 1} next"
+        )
+
+    def offset_of(self, message_id: bytes, now_us: int) -> int | None:
+        """The offset of the record that carries this id, if it came within the window."""
+        self._expire(now_us - self.window_us)
+        return self._offsets.get(message_id)
+
+    # Told of every append, truncation and reset.
+
+    def note(self, header: BatchHeader, body: bytes) -> None:
+        """A batch was appended; body: as stored, with or without padding."""
+        if header.producer_id >= 0:
+            self._note_batch(header)
+        if header.flags & _HEADERS and self.window_us:
+            found = message_ids(header, body)
+            for offset, message_id in found:
+                self._remember(MessageId(offset, header.append_timestamp, message_id))
+            if found:
+                self._expire(header.append_timestamp - self.window_us)
+
+    def _note_batch(self, header: BatchHeader) -> None:
+        producers = self._producers
+        stored = StoredBatch(header.producer_sequence, header.base_offset, header.next_offset)
+        before = producers.pop(header.producer_id, None)
+        batches: tuple[StoredBatch, ...] = (stored,)
+        if before is not None and stored.sequence == before.last_sequence + 1:
+            batches = (*before.batches[1 - BATCHES_KEPT :], stored)
+        producers[header.producer_id] = Producer(stored.sequence, header.append_timestamp, batches)
+        if len(producers) > PRODUCERS_MAX:
+            producers.popitem(last=False)
+        self._expire_producers(header.append_timestamp - IDLE_US)
+
+    def _expire_producers(self, before_us: int) -> None:
+        producers = self._producers
+        while producers and producers[next(iter(producers))].timestamp < before_us:
+            producers.popitem(last=False)
+
+    def _remember(self, entry: MessageId) -> None:
+        self._message_ids.append(entry)
+        self._offsets[entry.message_id] = entry.offset
+        if len(self._message_ids) > MESSAGE_IDS_MAX:
+            self._forget(self._message_ids.popleft())
+
+    def _expire(self, before_us: int) -> None:
+        while self._message_ids and self._message_ids[0].timestamp < before_us:
+            self._forget(self._message_ids.popleft())
+
+    def _forget(self, entry: MessageId) -> None:
+        if self._offsets.get(entry.message_id) == entry.offset:
+            del self._offsets[entry.message_id]
+
+    def truncate(self, log_end_offset: int) -> None:
+        """Forget what is not in the log any more.
+
+        A producer whose every remembered batch went is known by the sequence before them: its
+        next one is the first it lost, and no later one.
+        """
+        for producer_id, producer in list(self._producers.items()):
+            kept = tuple(b for b in producer.batches if b.next_offset <= log_end_offset)
+            if len(kept) == len(producer.batches):
+                continue
+            last_sequence = (kept[-1] if kept else producer.batches[0]).sequence - (not kept)
+            if last_sequence < 0:
+                del self._producers[producer_id]
+            else:
+                self._producers[producer_id] = Producer(last_sequence, producer.timestamp, kept)
+        while self._message_ids and self._message_ids[-1].offset >= log_end_offset:
+            self._forget(self._message_ids.pop())
+
+    def note_all(self, headers: Sequence[BatchHeader], data: bytes, start: int) -> None:
+        """Batches were appended that stand back to back in `data`, from `start` on."""
+        for header in headers:
+            if header.producer_id >= 0 or header.flags & _HEADERS:
+                body = start + HEADER_BYTES
+                self.note(header, data[body : body + header.body_length])
+            start += header.length
+
+    def clear(self) -> None:
+        self._producers.clear()
+        self._message_ids.clear()
+        self._offsets.clear()
+
+    # Read by others.
+
+    def __bool__(self) -> bool:
+        return bool(self._producers or self._message_ids)
+
+    def kept_base_offsets(self) -> frozenset[int]:
+        """Base offsets of the batches that compaction leaves in place, emptied if need be: from
+        them this can be rebuilt. For the log's own thread."""
+        return frozenset(
+            stored.base_offset for each in self._producers.values() for stored in each.batches
+        )
+
+    def image(self) -> tuple[tuple[tuple[int, Producer], ...], tuple[MessageId, ...]]:
+        """Everything remembered, oldest first: the arguments of another one."""
+        return tuple(self._producers.items()), tuple(self._message_ids)
+
+
+def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
+    """Offset and id of each record of a batch that carries one.
+
+    One search for the whole batch; nothing per record where no id is in it. body: as stored.
+    """
+    try:
+        batch = Batch.of_checked(header, body[: header.body_length])
+    except CorruptBatchError:
+        return []  # Its columns cannot be read: it holds no messages, then, and no ids.
+    column = batch.layout.header_blocks
+    if column is None:
+        return []
+    data = batch.body[column.data : column.data + column.data_length]
+    if _NAME not in data:
+        return []
+    ends = batch.ends(column)
+    offsets = batch.offsets()
+    found = []
+    for match in _MESSAGE_ID.finditer(data):
+        record = bisect_right(ends, match.start())
+        message_id = match[1].rstrip(b" \t")
+        # Two blocks that only together read like the header are no header.
+        if message_id and record < len(ends) and match.end() <= ends[record]:
+            found.append((offsets[record], message_id))
+    return found

@@ -1,0 +1,234 @@
+"""What a log remembers against duplicates: the last five batches of a producer, message ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_protocol.batch import EncodedBatch, Flags, decode_header, encode
+from jetstream_protocol.errors import OutOfSequenceError
+from jetstream_server.log import producers as module
+from jetstream_server.log.producers import IDLE_US, Producers, StoredBatch, concerns, message_ids
+
+P, Q = 2**62 + 1, 7
+
+
+def batch_of(
+    producer_id: int = -1, sequence: int = -1, *, records: int = 1, ids: list[bytes] | None = None
+) -> EncodedBatch:
+    blocks = None
+    if ids is not None:
+        records = len(ids)
+        blocks = [b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % i if i else b"" for i in ids]
+    return encode(
+        [b"x"] * records, b"s",
+        header_blocks=blocks, producer_id=producer_id, producer_sequence=sequence,
+    )  # fmt: skip
+
+
+class Log:
+    """As much of a log as its memory is a function of."""
+
+    def __init__(self, window_us: int = 100) -> None:
+        self.known = Producers(window_us)
+        self.end_offset = 0
+
+    def append(self, batch: EncodedBatch, timestamp: int = 0) -> int:
+        base = self.end_offset
+        batch.stamp(base, 0, timestamp)
+        if concerns(batch.header):
+            self.known.note(decode_header(batch.header), batch.body)
+        self.end_offset = base + batch.last_offset_delta + 1
+        return base
+
+    def produce(self, producer_id: int, sequences: range, records: int = 1, at: int = 0) -> None:
+        for sequence in sequences:
+            self.append(batch_of(producer_id, sequence, records=records), at)
+
+    def truncate(self, end_offset: int) -> None:
+        self.known.truncate(end_offset)
+        self.end_offset = end_offset
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def refused(known: Producers, producer_id: int, sequence: int) -> str:
+    with pytest.raises(OutOfSequenceError) as refusal:
+        known.check(producer_id, sequence)
+    return refusal.value.message
+
+
+def test_the_next_batch_is_appended_and_each_of_the_last_five_is_a_duplicate(log: Log) -> None:
+    log.produce(P, range(8), records=10)
+    assert log.known.check(P, 8) is None
+    for sequence in range(3, 8):
+        original = StoredBatch(sequence, sequence * 10, sequence * 10 + 10)
+        assert log.known.check(P, sequence) == original
+
+
+def test_a_batch_that_skips_one_or_is_older_than_the_last_five_is_refused(log: Log) -> None:
+    log.produce(P, range(8))
+    assert "send 8 next" in refused(log.known, P, 9)
+    assert "send 8 next" in refused(log.known, P, 2)
+
+
+def test_a_producer_begins_with_sequence_0_and_no_other(log: Log) -> None:
+    assert log.known.check(P, 0) is None
+    assert "begins with sequence 0" in refused(log.known, P, 1)
+
+
+def test_producers_do_not_concern_each_other_nor_do_plain_batches(log: Log) -> None:
+    log.produce(P, range(3))
+    log.append(batch_of())
+    log.produce(Q, range(1))
+    log.append(batch_of())
+    log.produce(P, range(3, 4))
+    assert log.known.check(P, 2) == StoredBatch(2, 2, 3)
+    assert log.known.check(P, 3) == StoredBatch(3, 6, 7)
+    assert log.known.check(Q, 0) == StoredBatch(0, 4, 5)
+
+
+def test_a_truncation_forgets_what_it_cut_off(log: Log) -> None:
+    log.produce(P, range(5), records=10)
+    log.truncate(30)
+    assert log.known.check(P, 3) is None
+    assert log.known.check(P, 2) == StoredBatch(2, 20, 30)
+    assert "send 3 next" in refused(log.known, P, 4)
+
+
+def test_a_producer_cut_off_whole_goes_on_where_it_was_and_skips_nothing(log: Log) -> None:
+    log.produce(P, range(9))
+    log.truncate(4)
+    assert log.known.check(P, 4) is None
+    assert "send 4 next" in refused(log.known, P, 5)
+    log.produce(P, range(4, 5))
+    assert log.known.check(P, 5) is None
+    assert log.known.check(P, 4) == StoredBatch(4, 4, 5)
+
+
+def test_a_producer_whose_first_batch_is_cut_off_is_unknown_again(log: Log) -> None:
+    log.produce(P, range(3))
+    log.truncate(0)
+    assert log.known.check(P, 0) is None
+    refused(log.known, P, 1)
+    assert not log.known
+
+
+def test_a_producer_that_begins_anew_forgets_its_batches_of_before(log: Log) -> None:
+    log.produce(P, range(4))
+    log.produce(P, range(1))
+    assert log.known.check(P, 0) == StoredBatch(0, 4, 5)
+    assert log.known.check(P, 1) is None
+    refused(log.known, P, 3)
+
+
+def test_a_producer_silent_for_a_day_is_forgotten_and_one_that_spoke_is_not(log: Log) -> None:
+    log.produce(P, range(1))
+    log.produce(Q, range(1), at=1)
+    log.produce(Q, range(1, 2), at=IDLE_US)
+    assert log.known.check(P, 0) is not None
+    log.produce(Q, range(2, 3), at=IDLE_US + 1)
+    refused(log.known, P, 1)
+    assert log.known.check(Q, 2) is not None
+
+
+def test_beyond_the_bound_the_producer_silent_longest_is_forgotten(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
+    for producer_id in range(3):
+        log.produce(producer_id, range(1))
+    log.produce(0, range(1, 2))
+    log.produce(3, range(1))
+    refused(log.known, 1, 1)
+    for producer_id, sequence in ((0, 1), (2, 0), (3, 0)):
+        assert log.known.check(producer_id, sequence) is not None
+
+
+def test_compaction_is_told_the_last_batches_of_every_producer(log: Log) -> None:
+    log.produce(P, range(7), records=2)
+    log.append(batch_of())
+    log.produce(Q, range(2))
+    assert log.known.kept_base_offsets() == {4, 6, 8, 10, 12, 15, 16}
+
+
+# Message ids
+
+
+def test_an_id_is_known_for_the_window_and_not_longer(log: Log) -> None:
+    log.append(batch_of(ids=[b"a", b"", b"b"]), 1000)
+    assert log.known.offset_of(b"a", 1100) == 0
+    assert log.known.offset_of(b"b", 1100) == 2
+    assert log.known.offset_of(b"c", 1100) is None
+    assert log.known.offset_of(b"a", 1101) is None
+    assert not log.known
+
+
+def test_without_a_window_no_id_is_remembered(log: Log) -> None:
+    log.known.window_us = 0
+    log.append(batch_of(ids=[b"a"]), 1000)
+    assert log.known.offset_of(b"a", 1000) is None
+
+
+def test_an_id_used_again_after_the_window_names_the_later_record(log: Log) -> None:
+    log.append(batch_of(ids=[b"a"]), 0)
+    log.append(batch_of(ids=[b"a"]), 101)
+    assert log.known.offset_of(b"a", 201) == 1
+
+
+def test_a_truncation_forgets_ids_too(log: Log) -> None:
+    log.append(batch_of(ids=[b"a", b"b"]))
+    log.append(batch_of(ids=[b"c"]))
+    log.truncate(2)
+    assert log.known.offset_of(b"b", 0) == 1
+    assert log.known.offset_of(b"c", 0) is None
+
+
+def test_only_so_many_ids_are_remembered_and_the_oldest_go(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MESSAGE_IDS_MAX", 3)
+    log.append(batch_of(ids=[b"a", b"b", b"c", b"d"]))
+    assert [log.known.offset_of(i, 0) for i in (b"a", b"b", b"c", b"d")] == [None, 1, 2, 3]
+
+
+def ids_in(blocks: list[bytes], **options: int) -> list[tuple[int, bytes]]:
+    batch = encode([b"x"] * len(blocks), b"s", header_blocks=blocks, **options)  # type: ignore[arg-type]
+    batch.stamp(100, 0, 0)
+    return message_ids(decode_header(batch.header), batch.body)
+
+
+def test_ids_are_found_wherever_in_a_block_they_stand() -> None:
+    blocks = [
+        b"NATS/1.0\r\nX: y\r\nNats-Msg-Id: a b \t\r\nZ: z\r\n\r\n",
+        b"",
+        b"NATS/1.0\r\nNats-Msg-Id:c\r\n\r\n",
+        b"NATS/1.0\r\nNats-Msg-Ids: d\r\nx-Nats-Msg-Id: e\r\n\r\n",
+        b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n",
+        b"NATS/1.0\r\nNats-Msg-Id \t: f\xff\r\n\r\n",
+    ]
+    assert ids_in(blocks) == [(100, b"a b"), (102, b"c"), (105, b"f\xff")]
+    assert ids_in(blocks, compression=int(Flags.ZSTD)) == ids_in(blocks)
+
+
+def test_two_blocks_that_only_together_read_like_the_header_carry_no_id() -> None:
+    assert ids_in([b"NATS/1.0\r\nNats-Msg", b"-Id: a\r\n\r\n"]) == []
+    assert ids_in([b"NATS/1.0\r\nNats-Msg-Id: a", b"b\r\n\r\n"]) == []
+
+
+def test_records_that_compaction_left_keep_their_ids_at_their_offsets() -> None:
+    blocks = [b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: b\r\n\r\n"]
+    compacted = encode(
+        [b"x", b"x"], b"s", header_blocks=blocks, offset_deltas=[2, 6], last_offset_delta=9
+    )
+    compacted.stamp(100, 0, 0)
+    found = message_ids(decode_header(compacted.header), compacted.body)
+    assert found == [(102, b"a"), (106, b"b")]
+
+
+def test_a_body_that_is_no_batch_carries_no_ids() -> None:
+    batch = batch_of(ids=[b"a"])
+    batch.stamp(0, 0, 0)
+    assert message_ids(decode_header(batch.header), b"") == []
