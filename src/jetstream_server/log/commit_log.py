@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jetstream_protocol.batch import BatchHeader, EncodedBatch
+from jetstream_protocol.batch import BatchHeader, EncodedBatch, decode_header
 from jetstream_protocol.errors import (
     CorruptBatchError,
     FencedEpochError,
@@ -60,18 +60,19 @@ class CommitLog:
     __slots__ = (
         "_config", "_disk", "_health", "_mutex", "_noting", "_storage",
         "epochs", "flushed_offset", "last_append_timestamp", "log_end_offset",
-        "log_start_offset",
+        "log_start_offset", "producers",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
         self._disk = disk
         self._config = config
         self._mutex = disk.mutex()
+        self._noting = disk.mutex()  # around `producers`, whose image the flusher thread takes
         self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered)
         self._health = Health(directory, recovered.offline_reason)
         self.epochs: LeaderEpochCache = recovered.epochs
-        self.log_start_offset = recovered.log_start_offset
         self.producers: Producers = recovered.producers
+        self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.tail.offset
         flushed = min(recovered.checkpoint.recovery_point, recovered.tail.offset)
         self.flushed_offset = max(flushed, recovered.log_start_offset)
@@ -146,10 +147,10 @@ class CommitLog:
         segment.wrote(base_offset, next_offset, batch.length, timestamp)
         self.last_append_timestamp = timestamp
         self.log_end_offset = next_offset
-        return base_offset
         if concerns(batch.header):
             with self._noting:
                 self.producers.note(decode_header(batch.header), batch.body)
+        return base_offset
 
     def append_replica(self, data: bytes, *, leader_epoch: int | None = None) -> None:
         """As a follower: append whole stamped batches, back to back.
@@ -169,9 +170,9 @@ class CommitLog:
             end = start + sum(header.length for header in headers[:count])
             self._write(segment, (memoryview(data)[start:end],))
             self._wrote(segment, headers[:count])
-            start, headers = end, headers[count:]
             with self._noting:
                 self.producers.note_all(headers[:count], data, start)
+            start, headers = end, headers[count:]
 
     def _wrote(self, segment: Segment, headers: list[BatchHeader]) -> None:
         for header in headers:
@@ -371,15 +372,17 @@ class CommitLog:
         self.log_start_offset = min(self.log_start_offset, end)
         self.flushed_offset = min(self.flushed_offset, end)
         self.log_end_offset = end
-        with self._health.committed("truncating"):
         with self._noting:
             self.producers.truncate(end)
+        with self._health.committed("truncating"):
             self._storage.cut(segment, position, end)
 
     def reset(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`: the leader's log starts beyond our end."""
         with self._mutex:
             self._health.require_online()
+            with self._noting:
+                self.producers.clear()
             if self.segment_count:
                 self._save(LogCheckpoint())  # Or the missing records would look like a loss.
             self.epochs = LeaderEpochCache()
@@ -500,19 +503,19 @@ class CommitLog:
             last_append_timestamp=self.last_append_timestamp,
             epochs=tuple(entry for entry in self.epochs.entries if entry[1] < flushed),
             clean_size=clean_size,
+            producers=bool(self.producers) or self._storage.checkpoint.producers,
         )
 
     def _save(self, checkpoint: LogCheckpoint) -> None:
-            producers=bool(self.producers) or self._storage.checkpoint.producers,
-        with self._health.changing("writing the checkpoint of"):
-            self._storage.save(checkpoint)
-
         with self._noting:
             image = self.producers.image()
         # It may be ahead of the recovery point, even by what was appended since that was chosen.
         producers = Producers(0, *image)
         producers.truncate(checkpoint.recovery_point)
         leader_epoch = self.epochs.epoch_at(checkpoint.recovery_point - 1)
+        with self._health.changing("writing the checkpoint of"):
+            self._storage.save(checkpoint, producers, leader_epoch)
+
     def _require_within(self, offset: int, first: int) -> None:
         if not first <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(

@@ -90,9 +90,14 @@ class LogStorage:
         while self._unsynced_directories:
             self._disk.fsync_directory(self._unsynced_directories.pop(0))
 
-    def save(self, checkpoint: LogCheckpoint) -> None:
-        """Write the checkpoint durably, if it says anything new."""
+    def save(self, checkpoint: LogCheckpoint, producers: Producers, leader_epoch: int) -> None:
+        """Write the checkpoint durably, if it says anything new, and before it what de-duplication
+        remembered at its recovery point; leader_epoch: of the last record below that."""
         if checkpoint != self.checkpoint:
+            if checkpoint.producers:
+                write_producers(
+                    self._disk, self.directory, producers, checkpoint.recovery_point, leader_epoch
+                )
             write_log_checkpoint(self._disk, self.directory, checkpoint)
             self.checkpoint = checkpoint
 
