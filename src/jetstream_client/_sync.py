@@ -50,6 +50,11 @@ class Consumer:
     def position(self) -> int | None:
         return self._position
 
+    @property
+    def stop(self) -> int | None:
+        """The offset before which it stops; None: nowhere."""
+        return self._consumer.stop
+
     def __iter__(self) -> Self:
         return self
 

@@ -10,8 +10,10 @@ import typer
 
 from jetstream_client.cli import cluster, log, options, streams
 from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout
+from jetstream_client.cli.export import export
 from jetstream_client.cli.fetch import fetch
 from jetstream_client.cli.publish import publish
+from jetstream_client.cli.sql import sql
 from jetstream_protocol.errors import JetstreamError
 
 # typer carries its own copy of click, and older ones use click itself: these are either's.
@@ -28,6 +30,8 @@ app = typer.Typer(
 app.add_typer(streams.app, name="stream")
 app.command()(publish)
 app.command()(fetch)
+app.command()(sql)
+app.command()(export)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(cluster.node_app, name="node")
 app.add_typer(log.app, name="log")

@@ -1,0 +1,151 @@
+"""`jetstream export`: a range of a stream as a Parquet file or as lines of JSON.
+
+The file appears under its name when it is whole; until then it is `FILE.partial`. Memory is bounded
+whatever the range: a few fetches, for Parquet also one row group.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from jetstream_client._messages import Message
+from jetstream_client._positions import Position
+from jetstream_client._sync import Client
+from jetstream_client.cli import options, positions
+from jetstream_client.cli.output import encoded, json_line, message_row
+from jetstream_protocol.errors import InvalidRequestError
+
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""What Parquet readers take at a time, before compression. Bounds the memory of an export."""
+
+
+class Format(StrEnum):
+    parquet = "parquet"
+    jsonl = "jsonl"
+
+
+Advance = Callable[[int], None]
+"""Told how many records are written."""
+
+
+def export(
+    context: typer.Context,
+    stream: options.StreamName,
+    format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.jsonl,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file; default: standard output.", dir_okay=False),
+    ] = None,
+    from_: positions.From = "earliest",
+    to: positions.To = "latest",
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+) -> None:
+    """Write the records between two positions to a file, losing nothing.
+
+    Lines of JSON are those of `fetch --json`, with the header block verbatim (header_block,
+    header_block_encoding) beside the parsed headers; bytes that are not UTF-8 are base64, and the
+    encoding says so. Parquet has the columns stream, subject, offset, timestamp, key, value,
+    headers, the last three binary, and needs: pip install 'jetstream-log[arrow]'
+
+    Examples:
+
+      jetstream export orders --format parquet --output orders.parquet
+
+      jetstream export orders --from last:1000 | jq .value
+    """
+    start, stop = positions.parse_position(from_), positions.parse_position(to)
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        if format_ is Format.parquet:
+            _parquet(client, stream, start, stop, output)
+        else:
+            _jsonl(client, stream, start, stop, output)
+
+
+def _jsonl(
+    client: Client, stream: str, start: Position, stop: Position, output: Path | None
+) -> None:
+    consumer = client.consume(stream, start, stop=stop, patience=client.config.timeout)
+    length = (consumer.stop or 0) - (consumer.position or 0)
+    with consumer, _whole(output) as file, _progress(length) as advance:
+        for messages in consumer.batches():
+            for message in messages:
+                file.write(json_line(export_row(message)).encode())
+            advance(len(messages))
+
+
+def export_row(message: Message) -> dict[str, Any]:
+    """`message_row`, and the header block as it is: parsing forgets order and spelling."""
+    block, encoding = encoded(message.header_block or None)
+    return {**message_row(message), "header_block": block, "header_block_encoding": encoding}
+
+
+def _parquet(
+    client: Client, stream: str, start: Position, stop: Position, output: Path | None
+) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InvalidRequestError(
+            "export to Parquet needs pyarrow: pip install 'jetstream-log[arrow]'"
+        ) from error
+    if output is None and sys.stdout.isatty():
+        raise InvalidRequestError("Parquet is not for terminals: say --output FILE")
+    scan = client.scan(stream, start, stop)
+    with (
+        _whole(output) as file,
+        _progress(scan.stop - scan.start) as advance,
+        parquet.ParquetWriter(file, scan.schema, compression="zstd") as writer,
+    ):
+        group: list[Any] = []
+        for batch in scan:
+            group.append(batch)
+            if sum(each.nbytes for each in group) >= ROW_GROUP_BYTES:
+                writer.write_table(pyarrow.Table.from_batches(group))
+                group.clear()
+            advance(len(batch))
+        if group:
+            writer.write_table(pyarrow.Table.from_batches(group))
+
+
+@contextmanager
+def _whole(output: Path | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that gets its name once it is complete."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    partial = output.with_name(f"{output.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(output)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Advance]:
+    """A bar on standard error, if a person watches it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)

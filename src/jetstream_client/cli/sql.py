@@ -1,0 +1,173 @@
+"""`jetstream sql`: DuckDB over streams, each a table under its name.
+
+Only the streams a query names are read, from their start to what was committed when it began; a
+stream that it names twice is read twice. Nothing a query says can change anything: it must be one
+SELECT (or EXPLAIN, or what DuckDB treats as one, such as DESCRIBE), in a database in memory that
+may touch no file, no network and no extension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jetstream_client._positions import Position
+from jetstream_client._scan import Scan
+from jetstream_client._sync import Client
+from jetstream_client.cli import options, positions
+from jetstream_client.cli.output import encoded, json_line, print_table, timestamp_text
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow
+
+_SETTINGS = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+
+
+def sql(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(help="One SELECT; streams are its tables.")],
+    from_: positions.From = "earliest",
+    to: positions.To = "latest",
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'
+
+    Columns: stream, subject, "offset", timestamp, key, value, headers; key, value and headers are
+    BLOBs: decode(value) is text, decode(value)->>'$.price' a field of JSON. A stream whose name
+    alone does not say which one is "name@subject", in double quotes.
+
+    Examples:
+
+      jetstream sql 'select subject, count(*) from orders group by 1'
+
+      jetstream sql --from 2026-01-31 'select max("offset") from orders' --json
+    """
+    start, stop = positions.parse_position(from_), positions.parse_position(to)
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        _Query(client, query, start, stop).run(as_json=options.wants_json(context, json))
+
+
+class _Table:
+    """A scan as DuckDB reads it; keeps the SDK's own error, which DuckDB would only quote."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self.error: JetstreamError | None = None
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        import pyarrow
+
+        reader = pyarrow.RecordBatchReader.from_batches(self._scan.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pyarrow.RecordBatch]:
+        try:
+            yield from self._scan
+        except JetstreamError as error:
+            self.error = error
+            raise
+
+
+class _Query:
+    """One query in a database of its own."""
+
+    def __init__(self, client: Client, query: str, start: Position, stop: Position) -> None:
+        self._client = client
+        self._query = query
+        self._range = start, stop
+        self._tables: list[_Table] = []
+
+    def run(self, as_json: bool) -> None:
+        """Print the answer. Raises InvalidRequestError for a query that is wrong."""
+        duckdb = _duckdb()
+        with duckdb.connect(":memory:", config=_SETTINGS) as connection:
+            try:
+                self._check(duckdb, connection)
+                self._register(connection)
+                connection.execute("SET TimeZone = 'UTC'")
+                connection.execute("SET lock_configuration = true")
+                _print(connection.sql(self._query), as_json)
+            except duckdb.Error as error:
+                for table in self._tables:
+                    if table.error is not None:
+                        raise table.error from error
+                raise InvalidRequestError(f"the query fails: {error}") from error
+
+    def _check(self, duckdb: Any, connection: duckdb.DuckDBPyConnection) -> None:
+        statements = connection.extract_statements(self._query)
+        allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+        if len(statements) != 1 or statements[0].type not in allowed:
+            raise InvalidRequestError("say one SELECT: streams can be queried, not changed")
+
+    def _register(self, connection: duckdb.DuckDBPyConnection) -> None:
+        named = connection.get_table_names(self._query)
+        streams = self._client.list_streams() if named else []
+        for name in sorted(named & {name for s in streams for name in (s.name, s.full_name)}):
+            table = _Table(self._client.scan(name, *self._range))
+            self._tables.append(table)
+            connection.register(name, table)
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise InvalidRequestError("sql needs DuckDB: pip install 'jetstream-log[sql]'") from error
+    return duckdb
+
+
+def _print(relation: duckdb.DuckDBPyRelation, as_json: bool) -> None:
+    """JSON line by line as the answer comes; a table once it is there."""
+    import sys
+
+    import pyarrow
+
+    reader = pyarrow.RecordBatchReader.from_stream(relation)
+    if as_json:
+        for batch in reader:
+            rows = ({name: _json(cell) for name, cell in row.items()} for row in batch.to_pylist())
+            sys.stdout.writelines(map(json_line, rows))
+        return
+    columns = list(reader.schema.names)
+    table = reader.read_all()
+    cells = [list(map(_text, column.to_pylist())) for column in table.columns]
+    print_table(columns, list(zip(*cells, strict=True)))
+
+
+def _json(cell: object) -> object:
+    """Bytes as text (base64 where they are none), whole decimals as integers."""
+    if isinstance(cell, bytes):
+        return encoded(cell)[0]
+    if isinstance(cell, Decimal):
+        return int(cell) if cell == cell.to_integral_value() else str(cell)
+    if isinstance(cell, dict):
+        return {str(name): _json(each) for name, each in cell.items()}
+    if isinstance(cell, list):
+        return [_json(each) for each in cell]
+    if cell is None or isinstance(cell, bool | int | float | str):
+        return cell
+    return _text(cell)
+
+
+def _text(cell: object) -> str:
+    from datetime import datetime
+
+    if cell is None:
+        return "NULL"
+    if isinstance(cell, bytes):
+        return encoded(cell)[0] or ""
+    if isinstance(cell, datetime) and cell.tzinfo is not None:
+        return timestamp_text(cell)
+    return str(cell)

@@ -1,0 +1,239 @@
+"""`jetstream sql` and `jetstream export`: streams as tables and as files."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from jetstream_client import AsyncClient, Client, Message
+from jetstream_client.cli.main import run as run_command
+from tests.support.server import ServerProcess
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+COMMAND = [sys.executable, "-m", "jetstream_client"]
+COUNT = 600
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(server: ServerProcess) -> None:
+    """`trades` has JSON, `odd` every kind of record; `unread` is never to be touched."""
+
+    async def fill() -> None:
+        async with AsyncClient(server.grpc) as client:
+            for name in ("trades", "odd", "unread"):
+                await client.create_stream(name, f"{name}.>")
+            for number in range(COUNT):
+                value = json.dumps({"price": number})
+                await client.publish(f"trades.{number % 3}", value, key=str(number % 5))
+            await client.publish(
+                "odd.a", b"\xff\x00\n", key="k", headers={"b": "1", "A": ["x", "y"]}
+            )
+            await client.publish("odd.b", None, key="k")
+            await client.publish("odd.c", b"")
+            await client.publish("odd.d", 'größe\n"x"')
+
+    asyncio.run(fill())
+
+
+@pytest.fixture
+def environment(server: ServerProcess) -> dict[str, str]:
+    return {**os.environ, "JETSTREAM_SERVERS": server.grpc}
+
+
+@pytest.fixture
+def process(environment: dict[str, str]) -> Run:
+    """The command as a process of its own."""
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(
+            [*COMMAND, *arguments], capture_output=True, env=environment, timeout=60
+        )
+        assert done.returncode == code, done
+        assert done.stderr.count(b"\n") == (1 if code else 0), done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def jetstream(server: ServerProcess, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """The command within this process, which is many times quicker."""
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
+        found = run_command([*arguments, "--server", server.grpc])
+        sys.stdout.flush()
+        out, error = capfdbinary.readouterr()
+        assert found == code, error
+        assert error.count(b"\n") == (1 if code else 0), error
+        return subprocess.CompletedProcess(arguments, found, out, error)
+
+    return run
+
+
+@pytest.fixture
+def odd(server: ServerProcess) -> Iterator[list[Message]]:
+    with Client(server.grpc) as client:
+        yield list(client.fetch("odd"))
+
+
+def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_query_counts_by_subject(jetstream: Run, process: Run) -> None:
+    query = "select subject, count(*) as n from trades group by 1 order by 1"
+    assert rows(jetstream("sql", query, "--json")) == [
+        {"subject": f"trades.{k}", "n": COUNT // 3} for k in range(3)
+    ]
+    lines = process("sql", query).stdout.decode().splitlines()
+    assert [line.split() for line in lines] == [
+        ["subject", "n"],
+        *([f"trades.{k}", str(COUNT // 3)] for k in range(3)),
+    ]
+
+
+def test_a_query_reaches_into_json_values(jetstream: Run) -> None:
+    query = "select sum((decode(value)->>'$.price')::bigint) as total from trades"
+    assert rows(jetstream("sql", query, "--json")) == [{"total": sum(range(COUNT))}]
+
+
+def test_a_query_is_bounded_like_a_scan(jetstream: Run) -> None:
+    query = 'select min("offset") as a, max("offset") as b from trades'
+    bounds = ["--from", "last:100", "--to", str(COUNT - 10), "--json"]
+    assert rows(jetstream("sql", query, *bounds)) == [{"a": COUNT - 100, "b": COUNT - 11}]
+
+
+def test_streams_can_be_joined_and_named_in_full(jetstream: Run) -> None:
+    query = 'select count(*) as n from "trades@trades.>" t join odd o on t.offset = o.offset'
+    assert rows(jetstream("sql", query, "--json")) == [{"n": 4}]
+
+
+def test_only_the_streams_of_the_query_are_read(
+    jetstream: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned = []
+    scan = Client.scan
+
+    def noted(client: Client, stream: str, *arguments: Any) -> object:
+        scanned.append(stream)
+        return scan(client, stream, *arguments)
+
+    monkeypatch.setattr(Client, "scan", noted)
+    jetstream("sql", "with odd as (select 1) select count(*) from trades, odd")
+    assert scanned == ["trades"]
+    error = jetstream("sql", "select count(*) from nowhere", code=2).stderr
+    assert b"nowhere does not exist" in error
+    assert scanned == ["trades"]
+
+
+def test_values_that_are_no_text_and_nulls_have_a_form(jetstream: Run) -> None:
+    query = 'select value, timestamp from odd order by "offset"'
+    found = rows(jetstream("sql", query, "--json"))
+    assert [row["value"] for row in found] == ["/wAK", None, "", 'größe\n"x"']
+    assert found[0]["timestamp"].endswith("Z")
+    assert "NULL" in jetstream("sql", query).stdout.decode()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "create table x (a int)",
+        "select 1; select 2",
+        "",
+        "copy (select 1) to '/tmp/jetstream-sql-test'",
+        "attach '/tmp/jetstream-sql-test'",
+        "select * from read_text('/etc/hostname')",
+        "select * from '/etc/hostname'",
+        "set enable_external_access = true",
+        "install httpfs",
+        "selekt",
+    ],
+)
+def test_a_query_changes_nothing_and_opens_no_file(jetstream: Run, query: str) -> None:
+    jetstream("sql", query, code=2)
+    assert not Path("/tmp/jetstream-sql-test").exists()
+
+
+def test_without_duckdb_the_command_to_install_it_is_named(
+    jetstream: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    error = jetstream("sql", "select 1", code=2).stderr
+    assert b"pip install 'jetstream-log[sql]'" in error
+
+
+def test_lines_of_json_hold_every_byte(jetstream: Run, odd: list[Message]) -> None:
+    def original(row: dict[str, Any], name: str) -> bytes | None:
+        text, encoding = row[name], row[f"{name}_encoding"]
+        if text is None:
+            return None
+        return base64.b64decode(text) if encoding == "base64" else text.encode()
+
+    found = rows(jetstream("export", "odd"))
+    for row, message in zip(found, odd, strict=True):
+        assert (row["offset"], row["subject"]) == (message.offset, message.subject)
+        assert original(row, "key") == message.key
+        assert original(row, "value") == message.value
+        assert (original(row, "header_block") or b"") == message.header_block
+    assert found[0]["headers"]["A"] == ["x", "y"]
+
+
+def test_parquet_holds_the_columns_of_a_scan(
+    jetstream: Run, process: Run, odd: list[Message], tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.parquet"
+    jetstream("export", "odd", "--format", "parquet", "--output", str(path))
+    table = pq.read_table(path)
+    assert table["value"].to_pylist() == [message.value for message in odd]
+    assert table["headers"].to_pylist() == [message.header_block or None for message in odd]
+    assert [path.name for path in tmp_path.iterdir()] == ["odd.parquet"]
+    piped = process("export", "odd", "--format", "parquet").stdout
+    assert pq.read_table(io.BytesIO(piped)).equals(table)
+
+
+def test_an_export_is_bounded(jetstream: Run, tmp_path: Path) -> None:
+    path = tmp_path / "some.parquet"
+    bounds = ["--from", "100", "--to", "last:50"]
+    jetstream("export", "trades", "--format", "parquet", "-o", str(path), *bounds)
+    assert pq.read_table(path)["offset"].to_pylist() == list(range(100, COUNT - 50))
+    found = rows(jetstream("export", "trades", *bounds))
+    assert [row["offset"] for row in found] == list(range(100, COUNT - 50))
+
+
+def test_an_export_that_fails_leaves_no_file(jetstream: Run, tmp_path: Path) -> None:
+    path = tmp_path / "failed.jsonl"
+    jetstream(
+        "export", "trades", "-o", str(path), "--to", str(COUNT + 5), "--timeout", "0.5", code=4
+    )
+    assert list(tmp_path.iterdir()) == []
+    jetstream("export", "nowhere", "-o", str(path), code=3)
+
+
+def test_progress_is_shown_to_a_person_on_standard_error(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    ours, theirs = pty.openpty()
+    arguments = [*COMMAND, "export", "trades", "-o", str(tmp_path / "trades.jsonl")]
+    with subprocess.Popen(arguments, env=environment, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # Linux says so where others say the end.
+            pass
+        assert process.wait(30) == 0
+    os.close(ours)
+    assert f"{COUNT}/{COUNT}".encode() in shown
