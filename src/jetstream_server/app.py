@@ -222,6 +222,7 @@ class Server:
         retention = Retention(self._replicas, clock_us=_clock_us)
         self._stack.push_async_callback(retention.close)
         self._replicas.roles += [following, isr_driver, retention]
+        self._replicas.progress.add(isr_driver)
         self._replicas.begin(incarnation)
         isr_driver.start()
         retention.start()

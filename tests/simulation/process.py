@@ -336,7 +336,8 @@ class Process:
             self._distrust()
         if replica is None:
             return
-        replica.tick(world.now)
+        if not replica.is_settled(world.now):
+            replica.tick(world.now)
         self.leading.tick()
         self.fetcher.tick()
         self.propose_changes()
@@ -367,7 +368,9 @@ class Process:
         """What the cores want of the metadata group: ISR changes, and a confirmed flush."""
         replica = self.replica
         assert replica is not None
+        settled = replica.is_settled(self.world.now)
         change = replica.propose(self.world.now)
+        assert change is None or not settled, "the server's driver would not have looked"
         if change is not None:
             self._propose_isr(replica, change)
         if not self._confirming:

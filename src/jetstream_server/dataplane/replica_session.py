@@ -66,7 +66,7 @@ class ReplicaSession:
         self._written = asyncio.Event()
 
     async def run(self) -> None:
-        self._replicas.sessions.add(self)
+        self._replicas.progress.add(self)
         keeping_alive = asyncio.get_running_loop().create_task(self._keep_alive())
         writing = asyncio.get_running_loop().create_task(self._write())
         # Neither end goes on without the other.
@@ -79,7 +79,7 @@ class ReplicaSession:
                     self._written.clear()
                     await self._written.wait()
         finally:
-            self._replicas.sessions.discard(self)
+            self._replicas.progress.discard(self)
             if self._notice_timer is not None:
                 self._notice_timer.cancel()
             keeping_alive.cancel()
@@ -110,8 +110,7 @@ class ReplicaSession:
         """Count the position now; the answer follows when its turn comes."""
         stream_id = request.stream_id
         try:
-            replica = self._replicas.led(stream_id)
-            answer = replica.fetch(request, now_us)
+            answer = self._replicas.fetch(request, now_us)
         except JetstreamError as error:
             self._forget(stream_id)
             self._refused.append(error_to_proto(request, error))

@@ -1,7 +1,8 @@
 """Drives the ISR changes that the leaders of this node decide on: ticks, proposals, outcomes.
 
-Only streams that have something to wait for are looked at: a stream whose replicas are all in sync
-and have everything costs nothing.
+Only streams that have something to wait for are looked at: one that is settled
+(`LeaderState.is_settled`) costs nothing until it is stirred by an append, a fetch of a replica that
+is out of sync, or metadata.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class IsrDriver:
     def __init__(self, metadata: MetadataLog, *, now_us: Callable[[], int]) -> None:
         self._metadata = metadata
         self._now_us = now_us
-        self._led: dict[Replica, None] = {}  # leaderships of streams with several replicas
+        self._unsettled: dict[Replica, None] = {}  # led here, with several replicas
         self._proposals: dict[int, asyncio.Task[None]] = {}
         # Changes of unknown outcome: the same change again is the same proposal (isr.py).
         self._unknown: dict[int, tuple[IsrChange, Proposal]] = {}
@@ -47,11 +48,14 @@ class IsrDriver:
 
     def role_changed(self, replica: Replica) -> None:
         """A RoleListener: only leaderships over other replicas are ticked."""
-        if replica.leadership is not None and len(replica.stream.replicas) > 1:
-            self._led[replica] = None
-        else:
-            self._led.pop(replica, None)
+        if replica.leadership is None:
+            self._unsettled.pop(replica, None)
             self._unknown.pop(replica.stream.id, None)
+
+    def progressed(self, replica: Replica) -> None:
+        """A ProgressListener: there may be something to wait for."""
+        if replica.leadership is not None:
+            self._unsettled[replica] = None
 
     def flushed(self, replica: Replica) -> None:
         """Of no concern to the ISR."""
@@ -74,10 +78,11 @@ class IsrDriver:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now_us = self._now_us()
-            for replica in tuple(self._led):
-                if _needs_attention(replica):
-                    replica.tick(now_us)
-                    self._consider(replica, now_us)
+            for replica in tuple(self._unsettled):
+                replica.tick(now_us)
+                self._consider(replica, now_us)
+                if replica.is_settled(now_us):
+                    self._unsettled.pop(replica, None)
 
     def _consider(self, replica: Replica, now_us: int) -> None:
         stream_id = replica.stream.id
@@ -108,12 +113,6 @@ class IsrDriver:
                 reason=error.message,
             )
         replica.settle(change, outcome, self._now_us())
-
-
-def _needs_attention(replica: Replica) -> bool:
-    """Whether time may change the ISR: somebody is out of it, or behind the leader's log."""
-    stream = replica.stream
-    return stream.isr != stream.replicas or replica.high_watermark < replica.log.log_end_offset
 
 
 def outcome_of(error: JetstreamError, proposal: Proposal) -> Outcome:

@@ -43,7 +43,8 @@ REPLICA_LAG_MAX_US = 10_000_000
 of its process lasts, shorter than publishers care to wait for their acknowledgements."""
 
 SLEEP_US = 1_000_000
-"""`tick` is called several times a second; a longer gap means that this process did not run."""
+"""`tick` is called several times a second; a longer gap means that this process did not run, or
+that there was nothing to look at (`is_settled`)."""
 
 NO_INCARNATION = -1
 """Of a node that has not registered yet."""
@@ -203,10 +204,25 @@ class LeaderState:
     def tick(self, now_us: int) -> None:
         """Time goes by; several times a second. After a sleep nobody is blamed for it."""
         slept_us = now_us - self._ticked_at_us
-        if slept_us > SLEEP_US:
-            for progress in self._followers.values():
-                progress.excuse(slept_us)
+        for progress in self._followers.values():
+            if slept_us > SLEEP_US:
+                progress.excuse(slept_us, now_us)
+            progress.ticked(self._log.log_end_offset, now_us)
         self._ticked_at_us = now_us
+
+    def is_settled(self, now_us: int) -> bool:
+        """Whether time alone changes nothing here: `tick` and `propose` can wait until something
+        is appended, fetched by a replica out of sync, or learned from the metadata."""
+        if not self._in_sync.may_propose(now_us):
+            return False
+        log_end_offset, committed = self._log.log_end_offset, self._in_sync.committed
+        for replica, progress in self._followers.items():
+            if replica in committed:
+                if progress.position < log_end_offset:
+                    return False
+            elif self._belongs(replica, now_us):
+                return False
+        return True
 
     def propose(self, now_us: int) -> IsrChange | None:
         """The change of the ISR to propose now, if one is due; `settle` must follow.

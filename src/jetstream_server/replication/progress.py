@@ -45,6 +45,11 @@ class FollowerProgress:
         """Whether it has been behind for too long. One that has everything never is."""
         return self.position < log_end_offset and now_us - self.caught_up_at_us > lag_max_us
 
-    def excuse(self, slept_us: int) -> None:
-        """The leader itself did not run for so long: that is no fault of the follower."""
-        self.caught_up_at_us += slept_us
+    def excuse(self, slept_us: int, now_us: int) -> None:
+        """The leader itself did not look for so long: that is no fault of the follower."""
+        self.caught_up_at_us = min(self.caught_up_at_us + slept_us, now_us)
+
+    def ticked(self, log_end_offset: int, now_us: int) -> None:
+        """Time went by. Who has everything asks for nothing more, and is caught up all along."""
+        if self.position >= log_end_offset:
+            self.caught_up_at_us = now_us

@@ -289,9 +289,13 @@ class Replica:
         return Records(request, leadership.standing, found)
 
     def tick(self, now_us: int) -> None:
-        """Time goes by; several times a second."""
+        """Time goes by; several times a second, unless `is_settled`."""
         if self.leadership is not None:
             self.leadership.tick(now_us)
+
+    def is_settled(self, now_us: int) -> bool:
+        """See `LeaderState.is_settled`; without a leadership there is nothing to look at."""
+        return self.leadership is None or self.leadership.is_settled(now_us)
 
     def propose(self, now_us: int) -> IsrChange | None:
         """The change of the ISR to propose now; see `LeaderState.propose`."""

@@ -49,6 +49,7 @@ from jetstream_server.metadata.changes import (
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.log_config import log_config_for
+from jetstream_server.replication.messages import Answer, FetchRequest
 from jetstream_server.replication.replica import Replica, RoleChange
 from jetstream_server.replication.run_book import RunBook
 
@@ -98,9 +99,10 @@ class RoleListener(Protocol):
 
 
 class ProgressListener(Protocol):
-    """A follower's connection: see dataplane.replica_session."""
+    """A follower's connection (dataplane.replica_session), and who changes the ISR."""
 
-    def progressed(self, replica: Replica) -> None: ...
+    def progressed(self, replica: Replica) -> None:
+        """A stream with several replicas grew, committed, changed, or may get a member in sync."""
 
 
 class Replicas:
@@ -141,7 +143,7 @@ class Replicas:
         self._flush_rounds: asyncio.Task[None] | None = None
         self.listener: ReplicaListener | None = None
         self.roles: list[RoleListener] = []
-        self.sessions: set[ProgressListener] = set()
+        self.progress: set[ProgressListener] = set()
         self.full_reason = ""
         """Why no append is taken anywhere (disk below its reserve); "": there is room."""
 
@@ -382,6 +384,14 @@ class Replicas:
         """Retention moved a leader's log start: followers are told."""
         self._progressed(replica)
 
+    def fetch(self, request: FetchRequest, now_us: int) -> Answer:
+        """Note where a follower stands, and answer it; raises as `Replica.fetch` does."""
+        replica = self.led(request.stream_id)
+        answer = replica.fetch(request, now_us)
+        if request.follower not in replica.stream.isr:
+            self._progressed(replica)
+        return answer
+
     def accepted(self, replica: Replica) -> None:
         """A follower's log changed by its leader's word: see to its flush."""
         if replica.stream.id in self._runs.record.suspects and not replica.needs_rebuild:
@@ -414,10 +424,10 @@ class Replicas:
             replica.moved()
 
     def _progressed(self, replica: Replica) -> None:
-        """Tell the followers' connections: there may be something to send."""
+        """Tell the followers' connections and the ISR's driver: there may be something to do."""
         if len(replica.stream.replicas) > 1:
-            for session in self.sessions:
-                session.progressed(replica)
+            for listener in self.progress:
+                listener.progressed(replica)
 
     def _committed(self, replica: Replica) -> None:
         if self.listener is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,7 @@ from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.proposal import Proposal
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.isr import IsrChange, Outcome
-from jetstream_server.replication.isr_driver import IsrDriver
+from jetstream_server.replication.isr_driver import TICK_SECONDS, IsrDriver
 from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop
 from tests.unit.metadata.cluster import Cluster
@@ -36,12 +37,15 @@ class FakeReplica:
     def __init__(self) -> None:
         self.stream: StreamMetadata = Cluster(nodes=3).create()
         self.leadership: object | None = object()
-        self.high_watermark = 0
-        self.log = cast(Any, type("Log", (), {"log_end_offset": 1}))
         self.wanted: IsrChange | None = CHANGE
         self.settled: list[tuple[IsrChange, Outcome]] = []
+        self.ticks = 0
 
-    def tick(self, _: int) -> None: ...
+    def tick(self, _: int) -> None:
+        self.ticks += 1
+
+    def is_settled(self, _: int) -> bool:
+        return self.wanted is None
 
     def propose(self, _: int) -> IsrChange | None:
         return self.wanted
@@ -81,6 +85,7 @@ def failed(error: JetstreamError) -> dict[str, Any]:
 async def drive(replica: FakeReplica, metadata: FakeMetadata) -> None:
     driver = IsrDriver(cast(MetadataLog, metadata), now_us=lambda: 0)
     driver.role_changed(cast(Replica, replica))
+    driver.progressed(cast(Replica, replica))
     driver.start()
     try:
         for _ in range(500):
@@ -139,3 +144,44 @@ def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcom
         assert replica.settled == [(CHANGE, outcome)]
 
     scenario()
+
+
+@on_loop
+async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> None:
+    replica = FakeReplica()
+    replica.wanted = None
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), now_us=lambda: 0)
+    driver.progressed(cast(Replica, replica))
+    driver.start()
+    try:
+        await _until(lambda: replica.ticks == 1)
+        await asyncio.sleep(3 * TICK_SECONDS)
+        assert replica.ticks == 1
+        driver.progressed(cast(Replica, replica))
+        await _until(lambda: replica.ticks == 2)
+    finally:
+        await driver.close()
+
+
+@on_loop
+async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
+    replica = FakeReplica()
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), now_us=lambda: 0)
+    driver.progressed(cast(Replica, replica))
+    replica.leadership = None
+    driver.role_changed(cast(Replica, replica))
+    driver.progressed(cast(Replica, replica))
+    driver.start()
+    try:
+        await asyncio.sleep(2 * TICK_SECONDS)
+    finally:
+        await driver.close()
+    assert replica.ticks == 0
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for _ in range(4_000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came to that")

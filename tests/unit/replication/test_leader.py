@@ -141,3 +141,60 @@ class TestIsr:
         state = leading(stream(), log)
         state.tick(LAG_US)
         assert state.propose(LAG_US) is None
+
+    def test_nobody_lags_for_as_long_as_there_was_nothing_to_fetch(self) -> None:
+        log = log_of(10)
+        state = leading(stream((0, 1), minimum=1), log)
+        state.fetch(request(1, 10), 1)
+        for now_us in range(0, 2 * LAG_US, 100_000):
+            state.tick(now_us)
+        log.log_end_offset = 11
+        assert state.propose(2 * LAG_US) is None
+
+    def test_an_idle_hour_excuses_no_follower_that_stops_after_it(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        hour_us = 3_600_000_000
+        for now_us in (1, hour_us):
+            for follower in (1, 2):
+                state.fetch(request(follower, log.log_end_offset), now_us)
+        log.log_end_offset = 11
+        state.fetch(request(1, 11), hour_us)
+        for now_us in range(hour_us, hour_us + LAG_US + 1, 100_000):
+            state.tick(now_us)
+        change = state.propose(hour_us + LAG_US)
+        assert change is not None
+        assert change.isr == (0, 1)
+
+
+class TestSettled:
+    """What the driver need not look at until something happens."""
+
+    def test_all_in_sync_with_everything_is_settled(self) -> None:
+        log = log_of(10)
+        state = leading(stream(), log)
+        assert not state.is_settled(1)
+        for follower in (1, 2):
+            state.fetch(request(follower, 10), 1)
+        assert state.is_settled(1)
+        log.log_end_offset = 11
+        assert not state.is_settled(1)
+
+    def test_a_replica_that_does_not_fetch_can_stay_out_unwatched(self) -> None:
+        state = leading(stream((0, 1)), log_of(10))
+        state.fetch(request(1, 10), 1)
+        assert state.is_settled(1)
+        state.fetch(request(2, 9), 1)
+        assert state.is_settled(1)
+        state.fetch(request(2, 10), 1)
+        assert not state.is_settled(1)
+
+    def test_a_change_under_way_is_watched(self) -> None:
+        state = leading(stream((0, 1)), log_of(10))
+        state.fetch(request(1, 10), 1)
+        state.fetch(request(2, 10), 1)
+        change = state.propose(1)
+        assert change is not None
+        assert not state.is_settled(1)
+        state.settle(change, Outcome.INELIGIBLE, 1)
+        assert not state.is_settled(2)
