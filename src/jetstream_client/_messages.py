@@ -270,6 +270,9 @@ class Cutter:
             return
         if self._chunks and header.base_offset < self.next_offset:
             raise CorruptBatchError("a batch begins before the previous one ends")
+        if self._end is not None and header.base_offset >= self._end:
+            self.next_offset = self._end  # The records up to there were compacted away.
+            return
         offsets = batch.offsets()
         start = bisect_left(offsets, self.next_offset)
         stop = len(offsets) if self._end is None else bisect_left(offsets, self._end)

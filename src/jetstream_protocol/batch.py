@@ -27,7 +27,8 @@ Body columns, in this order, those after the first only when their flag says so:
 Invariants. `body_crc` is computed once by whoever builds the batch and covers the body as stored
 (compressed, without padding); the leader re-stamps three fields and the header CRC, nothing else.
 `length` is header + body + padding to 8. A batch covers the offsets
-[base_offset, base_offset + last_offset_delta], even where compaction has removed records.
+[base_offset, base_offset + last_offset_delta], even where compaction has removed records; where it
+has removed whole batches, the next one says so by AFTER_GAP.
 
 CRCs prove integrity, not honesty: `Batch.check_columns` must pass before a producer's batch is
 appended or a stranger's buffers are handed to Arrow (a wild offset crashes the process).
@@ -84,10 +85,11 @@ class Flags(IntFlag):
     SUBJECT_COLUMN = 64
     TIMESTAMPS = 128
     OFFSET_DELTAS = 256
+    AFTER_GAP = 512
 
 
 COMPRESSION_MASK = 3
-_KNOWN_FLAGS = 511
+_KNOWN_FLAGS = 1023
 
 
 def _padded(length: int) -> int:
@@ -236,13 +238,14 @@ def encode(
     producer_id: int = NO_PRODUCER,
     producer_sequence: int = -1,
     compression: int = 0,
+    after_gap: bool = False,
 ) -> EncodedBatch:
     """Build a batch of `len(values)` records, not yet stamped.
 
     values, keys: None is null (for a value: a tombstone). subjects: one for all, or one each.
     header_blocks: raw NATS header blocks, b"" for none. timestamps: µs; without them every
-    record's timestamp is the append timestamp. offset_deltas, last_offset_delta: only after
-    compaction. compression: 0, Flags.ZSTD or Flags.LZ4. No reader accepts a batch longer than
+    record's timestamp is the append timestamp. offset_deltas, last_offset_delta, after_gap: only
+    after compaction. compression: 0, Flags.ZSTD or Flags.LZ4. No reader accepts a batch longer than
     BATCH_BYTES_MAX or of more than RECORDS_MAX records: who may have that much checks and splits.
     """
     count = len(values)
@@ -270,6 +273,8 @@ def encode(
     if offset_deltas is not None:
         flags |= Flags.OFFSET_DELTAS
         body.add(array("i", offset_deltas).tobytes())
+    if after_gap:
+        flags |= Flags.AFTER_GAP
     if last_offset_delta is None:
         last_offset_delta = count - 1
 

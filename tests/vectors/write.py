@@ -44,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
         "stamp": [100, 1, 1],
     },
     "compacted_to_nothing": {"values": [], "offset_deltas": [], "last_offset_delta": 3},
+    "after_gap": {"values": ["kept"], "stamp": [7, 1, 1], "after_gap": True},
     "producer": {"producer_id": 2**62, "producer_sequence": 2**31 - 1},
     "zstd": {"values": ["repeat " * 8] * 4, "compression": int(Flags.ZSTD)},
     "lz4": {"values": ["repeat " * 8] * 4, "compression": int(Flags.LZ4)},

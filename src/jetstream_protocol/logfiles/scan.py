@@ -2,7 +2,8 @@
 
 A segment is whole batches back to back from byte 0; each begins where the one before ends, so
 every batch begins at a multiple of 8. A *valid* batch passes both CRCs; it *continues* the log
-when its base offset is the next offset and its leader epoch is not below the one before.
+when its base offset is the next offset, or is behind it and the batch is marked AFTER_GAP, and its
+leader epoch is not below the one before.
 
 Validity (design 5). At the first position that holds no valid, continuing batch:
 
@@ -24,7 +25,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from jetstream_protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, crc32c, decode_header
+from jetstream_protocol.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    Flags,
+    crc32c,
+    decode_header,
+)
 from jetstream_protocol.errors import CorruptBatchError
 
 Read = Callable[[int, int], bytes]
@@ -34,7 +42,8 @@ SCAN_BYTES = 1 << 20
 """Read at a time by a scan of everything: large enough to make the reads' own cost vanish."""
 
 _ALIGNMENT = 8
-_SKIM = struct.Struct("<4s4xI4xq20xI")  # magic, length, base_offset, last_offset_delta
+_SKIM = struct.Struct("<4s2xHI4xq20xI")  # magic, flags, length, base_offset, last_offset_delta
+_AFTER_GAP = int(Flags.AFTER_GAP)
 
 
 @dataclass(slots=True)
@@ -47,11 +56,15 @@ class Tail:
 
     def problem(self, header: BatchHeader) -> str:
         """Why the batch does not continue the log; "" when it does."""
-        if header.base_offset != self.offset:
+        if header.base_offset != self.offset and not self.is_gap(header):
             return f"batch at offset {header.base_offset} where {self.offset} is next"
         if header.leader_epoch < self.leader_epoch:
             return f"leader epoch {header.leader_epoch} after epoch {self.leader_epoch}"
         return ""
+
+    def is_gap(self, header: BatchHeader) -> bool:
+        """Whether compaction removed batches between here and that one, as that one says."""
+        return header.base_offset > self.offset and bool(header.flags & _AFTER_GAP)
 
     def advance(self, header: BatchHeader) -> None:
         self.offset = header.next_offset
@@ -131,9 +144,9 @@ def skim(
     """Where each batch in [start, end) begins and ends, and its next offset; several times faster
     than `walk`.
 
-    `next_offset` is the base offset of the first one. Headers are believed without their CRC as
-    long as each batch continues the one before, so the batch the caller settles on has to be
-    decoded. Raises CorruptBatchError at the first damage, as `walk` would.
+    `next_offset` is the base offset of the first one, or lies in the gap before it. Headers are
+    believed without their CRC as long as each batch begins where the one before ends, so the batch
+    the caller settles on has to be decoded. Raises CorruptBatchError at the first damage, as `walk` would.
     """
     buffer, origin, position = b"", start, start
     while position < end:
@@ -142,10 +155,15 @@ def skim(
             buffer, origin, at = read(position, min(chunk_bytes, end - position)), position, 0
         if len(buffer) - at < HEADER_BYTES:
             raise CorruptBatchError("batch header cut short", position=position)
-        magic, length, base_offset, last_offset_delta = _SKIM.unpack_from(buffer, at)
+        magic, flags, length, base_offset, last_offset_delta = _SKIM.unpack_from(buffer, at)
         following = position + length
         if magic != MAGIC or base_offset != next_offset or not position < following <= end:
-            _explain(read, start, end, next_offset, position)
+            if base_offset < next_offset or not flags & _AFTER_GAP or following > end:
+                _explain(read, start, end, next_offset, position)
+            try:
+                decode_header(buffer, at)
+            except CorruptBatchError as error:
+                raise CorruptBatchError(error.reason, position=position) from error
         next_offset = base_offset + last_offset_delta + 1
         yield position, following, next_offset
         position = following

@@ -174,7 +174,7 @@ class _LogVerifier:
     ) -> Iterator[Finding]:
         tail = self._tail
         assert tail is not None
-        if header.base_offset != tail.offset and tail.offset >= 0:
+        if header.base_offset != tail.offset and tail.offset >= 0 and not tail.is_gap(header):
             message = f"batch at offset {header.base_offset} where {tail.offset} is next"
             yield Finding(file, position, Kind.OFFSET_GAP, message)
         if header.leader_epoch < tail.leader_epoch:

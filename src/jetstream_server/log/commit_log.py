@@ -152,17 +152,20 @@ class CommitLog:
                 self.producers.note(decode_header(batch.header), batch.body)
         return base_offset
 
-    def append_replica(self, data: bytes, *, leader_epoch: int | None = None) -> None:
+    def append_replica(
+        self, data: bytes, *, leader_epoch: int | None = None, gaps_below: int = 0
+    ) -> None:
         """As a follower: append whole stamped batches, back to back.
 
-        leader_epoch: the epoch they were asked for under; none may be newer. Raises
+        leader_epoch: the epoch they were asked for under; none may be newer. gaps_below: where the
+        gaps that compaction leaves may be; above, none may. Raises
         CorruptBatchError when the bytes are not whole valid batches, DivergedError when they do
         not continue this log: then none is appended. StorageFullError, StorageError: those that
         went into the segments before the failure are.
         """
         self._health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
-        headers = check_incoming(data, tail, leader_epoch)
+        headers = check_incoming(data, tail, leader_epoch, gaps_below)
         start = 0
         while headers:
             segment = self._segment_for(headers[0].length, headers[0].append_timestamp)
@@ -349,7 +352,8 @@ class CommitLog:
     # Removing. For the loop thread; each may wait for a running flush, and syncs what it did.
 
     def truncate(self, offset: int) -> int:
-        """Drop every batch that reaches to `offset` or beyond; returns the new log end.
+        """Drop every batch that reaches to `offset` or beyond; returns the new log end, where the
+        last one left ends.
 
         For a follower whose log departs from its leader's. Durable on return.
         """
@@ -363,8 +367,7 @@ class CommitLog:
     def _truncate(self, offset: int) -> None:
         segment = self._storage.segments.holding(offset)
         with self._health.reading():
-            position, header = segment.locate(offset)
-        end = header.base_offset
+            position, end = segment.locate_end(offset)
         if self._storage.checkpoint.recovery_point > end:
             # First, or bytes missing below the recovery point would look like a loss.
             self._save(self._storage.checkpoint.cut_to(end))

@@ -13,10 +13,14 @@ from jetstream_protocol.errors import DivergedError
 from jetstream_protocol.logfiles.scan import Tail, check_body
 
 
-def check_incoming(data: bytes, tail: Tail, leader_epoch_max: int | None) -> list[BatchHeader]:
+def check_incoming(
+    data: bytes, tail: Tail, leader_epoch_max: int | None, gaps_below: int
+) -> list[BatchHeader]:
     """The headers of the batches `data` is made of, all of which continue the log at `tail`.
 
-    leader_epoch_max: the epoch the bytes were asked for under; None: any. Raises
+    leader_epoch_max: the epoch the bytes were asked for under; None: any. gaps_below: **safety** a
+    batch may stand behind a gap that compaction left, if it begins at or below this: only what is
+    committed is compacted, so any other gap would be records lost. Raises
     CorruptBatchError when they are not whole valid batches, DivergedError when they do not
     continue the log.
     """
@@ -28,6 +32,8 @@ def check_incoming(data: bytes, tail: Tail, leader_epoch_max: int | None) -> lis
         problem = tail.problem(header)
         if not problem and leader_epoch_max is not None and header.leader_epoch > leader_epoch_max:
             problem = f"leader epoch {header.leader_epoch}, asked for under {leader_epoch_max}"
+        if not problem and tail.offset < header.base_offset > gaps_below:
+            problem = f"no batch at offset {tail.offset}, and a gap is not allowed there"
         if problem:
             raise DivergedError(problem, tail.leader_epoch, tail.offset)
         tail.advance(header)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, Flags, decode_header
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import index_name, segment_name
 from jetstream_protocol.logfiles.scan import skim, walk
@@ -104,7 +104,8 @@ class Segment:
     # Looking up.
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
-        """Position and header of the batch that holds `offset`, which lies in this segment."""
+        """Position and header of the batch that holds `offset`, which lies in this segment; in a
+        gap, of the first one behind it."""
         try:
             return self._seek(offset)
         except CorruptBatchError:
@@ -112,6 +113,17 @@ class Segment:
                 raise
             self._rebuild_index()  # The index may be the liar.
             return self._seek(offset)
+
+    def locate_end(self, offset: int) -> tuple[int, int]:
+        """Where the batches wholly below `offset` end: position, and offset. A gap behind them is
+        not counted in: what is appended next would not admit it."""
+        position, header = self.locate(offset)
+        if not header.flags & Flags.AFTER_GAP:
+            return position, header.base_offset
+        before = None
+        for at, header in self.headers(0, position):
+            before = (at + header.length, header.next_offset)
+        return before or (0, self.base_offset)
 
     def _seek(self, offset: int) -> tuple[int, BatchHeader]:
         size = self.size

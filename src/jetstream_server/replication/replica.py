@@ -331,7 +331,8 @@ class Replica:
             self.log.discard_damage()  # There is a leader to fetch it from again.
         match step:
             case Append(leader_epoch, True):
-                self.log.append_replica(data, leader_epoch=leader_epoch)
+                gaps_below = answer.standing.high_watermark if self.stream.was_compacted else 0
+                self.log.append_replica(data, leader_epoch=leader_epoch, gaps_below=gaps_below)
             case Truncate(offset):
                 self.log.truncate(offset)
             case Reset(offset):

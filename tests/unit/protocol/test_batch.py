@@ -119,6 +119,7 @@ def test_the_published_vectors_are_what_this_encoder_writes(name: str) -> None:
         producer_id=built["producer_id"],
         producer_sequence=built["producer_sequence"],
         compression=built["compression"],
+        after_gap=built.get("after_gap", False),
     )
     batch.stamp(*built["stamp"])
     if built["compression"]:
