@@ -158,7 +158,7 @@ def test_wild_value_offsets_never_reach_a_reader(offsets: tuple[int, ...]) -> No
         {"record_count": 4},
         {"last_offset_delta": 3},
         {"version": 2},
-        {"flags": 512},
+        {"flags": 1024},
         {"flags": 3},
         {"flags": 16},
         {"base_offset": -1},

@@ -146,7 +146,8 @@ def skim(
 
     `next_offset` is the base offset of the first one, or lies in the gap before it. Headers are
     believed without their CRC as long as each batch begins where the one before ends, so the batch
-    the caller settles on has to be decoded. Raises CorruptBatchError at the first damage, as `walk` would.
+    the caller settles on has to be decoded. Raises CorruptBatchError at the first damage, as `walk`
+    would.
     """
     buffer, origin, position = b"", start, start
     while position < end:
