@@ -107,6 +107,7 @@ class Replica:
         self.following: FollowerState | None = None
         self.counters = Counters()
         self.closed = False
+        log.producers.window_us = stream.config.duplicate_window_us
         self.high_watermark = log.log_start_offset
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
@@ -158,6 +159,7 @@ class Replica:
         if self.closed:
             return ()
         before, self.stream = self.stream, stream
+        self.log.producers.window_us = stream.config.duplicate_window_us
         if stream.config.flush != before.config.flush or skips(before, stream):
             self._flush_target = None
         me = nodes.get(self.node_id)

@@ -273,7 +273,10 @@ class Replicas:
             if is_suspect:
                 clean = False
                 self._forget_checkpoint(directory)
-            log = CommitLog.open(self._disk, directory, config, clean=clean)
+            log = CommitLog.open(
+                self._disk, directory, config, clean=clean,
+                duplicate_window_us=stream.config.duplicate_window_us,
+            )  # fmt: skip
         except StorageError as error:
             unreadable_reason = error.message
             # Not as recovered damage, which a replica may drop: what is there is not known.
@@ -363,6 +366,10 @@ class Replicas:
             self.listener.stopped_leading(replica)
 
     # Appending and flushing.
+
+    def wall_clock_us(self) -> int:
+        """When something appended now was appended."""
+        return self._clock_us()
 
     def append(self, replica: Replica, batch: EncodedBatch) -> int:
         """Append to a stream this node leads and see to its flush; returns the base offset.
