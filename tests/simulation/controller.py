@@ -22,6 +22,7 @@ class ControllerRole:
         self._reports: dict[NodeId, ReplicaReport] = {}
         self._claiming = False
         self._electing = False
+        self._granted_until_us = 0
         self.sessions: Sessions | None = None
 
     def claim(self) -> None:
@@ -48,6 +49,9 @@ class ControllerRole:
             claim_revision=epoch,
             nodes=process.view.nodes,
             now_us=process.world.now,
+            earlier_sure_at_us=max(
+                process.cluster.metadata.earlier_sure_at_us, self._granted_until_us
+            ),
         )
         process.world.count("controller claimed")
         process.note(f"is the controller, epoch {epoch}")
@@ -63,6 +67,7 @@ class ControllerRole:
             return
         if view.controller.epoch != sessions.claim_revision:
             self.sessions = None
+            self._granted_until_us = self._process.world.now
         elif view.nodes is not before.nodes:
             sessions.update(view.nodes, view.revision, self._process.world.now)
 
@@ -74,9 +79,10 @@ class ControllerRole:
             self._reports[heartbeat.node_id] = report
         else:
             self._reports.pop(heartbeat.node_id, None)
-        if sessions.heard(heartbeat, process.world.now):
+        runs_from_us = sessions.heard(heartbeat, process.world.now)
+        if runs_from_us is not None:
             process.cluster.network.send(
-                process.node_id, heartbeat.node_id, "on_grant", heartbeat.sent_at_us
+                process.node_id, heartbeat.node_id, "on_grant", runs_from_us
             )
 
     def tick(self) -> None:

@@ -66,6 +66,9 @@ class MetadataGroup:
         self.stream_id: StreamId | None = None
         self.views = [View(0, None, {}, self.registry.controller)]
         self.leader: Member | None = None
+        self.earlier_sure_at_us = 0
+        """When a leader before the present one was last sure of its majority."""
+        self._sure_at_us = 0
         self._leaderless_since = 0
         self._lazy_until = 0
         self._election_us = 0
@@ -168,7 +171,7 @@ class MetadataGroup:
         """Every CHECK_US: is the group's leader there, and if not, is it time for another?"""
         world, leader = self._world, self.leader
         if leader is not None and self._is_fit(leader):
-            self._leaderless_since = world.now
+            self._leaderless_since = self._sure_at_us = world.now
             leader.renew_control(world.now)
         else:
             if leader is not None and self._election_us == 0:
@@ -188,6 +191,7 @@ class MetadataGroup:
         self._election_us = 0
         if candidates:
             self.leader = candidates[self._world.between(0, len(candidates) - 1)]
+            self.earlier_sure_at_us = self._sure_at_us
             self._leaderless_since = self._world.now
             self._world.later(1_000, self.leader, self.leader.take_control)
 

@@ -659,7 +659,7 @@ def grants_while_fencing(patches: Patches) -> None:
     """A node gets a lease while the command that fences it is under way."""
     heard = Sessions.heard
 
-    def lenient(self: Sessions, heartbeat: Heartbeat, now_us: int) -> bool:
+    def lenient(self: Sessions, heartbeat: Heartbeat, now_us: int) -> int | None:
         session = self._sessions.get(heartbeat.node_id)
         if session is None or not session.fence_proposed:
             return heard(self, heartbeat, now_us)
@@ -676,7 +676,7 @@ def grants_to_who_is_behind(patches: Patches) -> None:
     """A node gets a lease before it has heard that it was fenced."""
     heard = Sessions.heard
 
-    def lenient(self: Sessions, heartbeat: Heartbeat, now_us: int) -> bool:
+    def lenient(self: Sessions, heartbeat: Heartbeat, now_us: int) -> int | None:
         return heard(self, replace(heartbeat, applied_revision=1 << 60), now_us)
 
     patches.set(Sessions, "heard", lenient)
@@ -685,24 +685,33 @@ def grants_to_who_is_behind(patches: Patches) -> None:
 @mutant
 def grants_without_authority(patches: Patches) -> None:
     """A controller goes on granting leases after it has lost its majority."""
-    init = Sessions.__init__
+    heard = Sessions.heard
 
-    def sure(self: Sessions, *arguments: Any, **rest: Any) -> None:
-        init(self, *arguments, **rest)
-        self._sure_until_us = 1 << 60
+    def sure(self: Sessions, heartbeat: Heartbeat, now_us: int) -> int | None:
+        self._sure_at_us = now_us
+        return heard(self, heartbeat, now_us)
 
-    patches.set(Sessions, "__init__", sure)
+    patches.set(Sessions, "heard", sure)
+
+
+@mutant
+def grants_whole_leases(patches: Patches) -> None:
+    """A lease does not become shorter by the age of its controller's certainty."""
+    heard = Sessions.heard
+
+    def whole(self: Sessions, heartbeat: Heartbeat, now_us: int) -> int | None:
+        return None if heard(self, heartbeat, now_us) is None else heartbeat.sent_at_us
+
+    patches.set(Sessions, "heard", whole)
 
 
 @mutant
 def fences_without_grace(patches: Patches) -> None:
-    """A new controller fences whom it has not heard yet."""
+    """A new controller waits for first heartbeats only, whatever leases its predecessors gave."""
     init = Sessions.__init__
 
     def hasty(self: Sessions, *arguments: Any, **rest: Any) -> None:
-        init(self, *arguments, **rest)
-        for session in self._sessions.values():
-            session.heard_at_us -= self._settings.authority_us + self._settings.timeout_us
+        init(self, *arguments, **{**rest, "earlier_sure_at_us": 0})
 
     patches.set(Sessions, "__init__", hasty)
 

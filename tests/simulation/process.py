@@ -481,8 +481,8 @@ class Process:
     def on_heartbeat(self, *arguments: Any) -> None:
         self.controller.on_heartbeat(*arguments)
 
-    def on_grant(self, sent_at_us: int) -> None:
-        self.lease.granted(sent_at_us)
+    def on_grant(self, runs_from_us: int) -> None:
+        self.lease.granted(runs_from_us)
         self.leading.lease_renewed()
 
     def take_control(self) -> None:

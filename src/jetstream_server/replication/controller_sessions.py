@@ -14,7 +14,7 @@ import structlog
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.passenger import Carrier
 from jetstream_server.replication.lease import Heartbeat, SessionSettings
-from jetstream_server.replication.quorum import Quorum
+from jetstream_server.replication.quorum import Backing, Quorum
 from jetstream_server.replication.session_messages import Echo, LogEnd, Ping, Reports, encode
 from jetstream_server.replication.sessions import FenceNode, Sessions, UnfenceNode
 
@@ -33,11 +33,13 @@ class ControllerSessions:
     changed, only replaced: other threads may read it.
     """
 
-    def __init__(self, settings: SessionSettings) -> None:
+    def __init__(self, settings: SessionSettings, backing: Backing) -> None:
         self.log_ends: Mapping[NodeId, Mapping[StreamId, LogEnd]] = {}
         self._settings = settings
+        self._backing = backing
         self._quorum: Quorum | None = None
         self._sessions: Sessions | None = None
+        self._granted_until_us = -1
         self._epoch: int | None = None
         self._revision = 0
         self._pinged_at_us = 0
@@ -49,6 +51,7 @@ class ControllerSessions:
             self._quorum = None
             self._follow_role(carrier, now_us)
             return
+        self._backing.back(carrier.term, now_us)
         self._ping(carrier, now_us)
         self._follow_role(carrier, now_us)
         sessions = self._sessions
@@ -61,18 +64,19 @@ class ControllerSessions:
             self._decided_at_us = now_us
             self._decide(carrier, sessions, now_us)
 
-    def heard(self, carrier: Carrier, heartbeat: Heartbeat, now_us: int) -> bool:
-        """Whether to grant the lease it asks for."""
+    def heard(self, carrier: Carrier, heartbeat: Heartbeat, now_us: int) -> int | None:
+        """From when the lease runs that is granted; None: none is (sessions.py)."""
         sessions, quorum = self._sessions, self._quorum
         # Between two turns the role may have been lost.
         if sessions is None or quorum is None or carrier.controller_epoch != self._epoch:
-            return False
+            return None
         sessions.renew(quorum.sure_at_us(now_us))
         return sessions.heard(heartbeat, now_us)
 
-    def echoed(self, voter: NodeId, echo: Echo) -> None:
+    def echoed(self, voter: NodeId, echo: Echo, now_us: int) -> None:
         if self._quorum is not None:
-            self._quorum.echoed(voter, echo.term, echo.sent_at_us)
+            backed_before_us = now_us - echo.backed_ago_us
+            self._quorum.echoed(voter, echo.term, echo.sent_at_us, backed_before_us)
 
     def reported(self, node_id: NodeId, reports: Reports) -> None:
         """More of a node's log ends; no log ends at all: there are none any more."""
@@ -86,15 +90,20 @@ class ControllerSessions:
         self.log_ends = {**self.log_ends, node_id: known}
 
     def _follow_role(self, carrier: Carrier, now_us: int) -> None:
-        """Begin with the own claim, end with it."""
+        """Begin with the own claim, once a majority has told of earlier leaders; end with it."""
         epoch = carrier.controller_epoch
-        if epoch == self._epoch:
+        if epoch != self._epoch:
+            if self._sessions is not None:
+                self._granted_until_us = now_us
+            self._epoch = epoch
+            self._sessions = None
+            self._told.clear()
+            self.log_ends = {}
+        quorum = self._quorum
+        if epoch is None or quorum is None or self._sessions is not None:
             return
-        self._epoch = epoch
-        self._sessions = None
-        self._told.clear()
-        self.log_ends = {}
-        if epoch is not None:
+        earlier_sure_at_us = quorum.earlier_sure_at_us()
+        if earlier_sure_at_us is not None:
             self._revision = carrier.registry.revision
             # The revision of now rather than of the claim, which may be a few behind already:
             # nobody is granted a lease who has not applied what this controller has.
@@ -103,12 +112,19 @@ class ControllerSessions:
                 claim_revision=self._revision,
                 nodes=carrier.registry.nodes,
                 now_us=now_us,
+                # Of this same term, too, there may have been an own claim before.
+                earlier_sure_at_us=max(earlier_sure_at_us, self._granted_until_us),
             )
 
     def _ping(self, carrier: Carrier, now_us: int) -> None:
         quorum = self._quorum
         if quorum is None or quorum.term != carrier.term:
-            quorum = self._quorum = Quorum(carrier.term, carrier.voters, carrier.node_id)
+            quorum = self._quorum = Quorum(
+                carrier.term,
+                carrier.voters,
+                carrier.node_id,
+                self._backing.before_us(carrier.term),
+            )
         elif now_us - self._pinged_at_us < self._settings.authority_us // PINGS_PER_AUTHORITY:
             return
         self._pinged_at_us = now_us

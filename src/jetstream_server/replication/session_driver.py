@@ -17,6 +17,7 @@ from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.passenger import Carrier
 from jetstream_server.replication.controller_sessions import ControllerSessions
 from jetstream_server.replication.lease import Heartbeat, SessionLease, SessionSettings
+from jetstream_server.replication.quorum import Backing
 from jetstream_server.replication.session_messages import (
     REPORTS_MAX,
     Echo,
@@ -60,7 +61,8 @@ class SessionDriver:
     ) -> None:
         self.lease = SessionLease(settings)
         self.log_ends: tuple[LogEnd, ...] = ()
-        self.controller = ControllerSessions(settings)
+        self._backing = Backing(clock_us())
+        self.controller = ControllerSessions(settings, self._backing)
         self._server = server
         self._settings = settings
         self._clock_us = clock_us
@@ -90,18 +92,25 @@ class SessionDriver:
         message = decode(peer, frame)
         match message:
             case Heartbeat():
-                if self.controller.heard(carrier, message, self._clock_us()):
-                    carrier.send(peer, encode(Grant(message.incarnation, message.sent_at_us)))
+                runs_from_us = self.controller.heard(carrier, message, self._clock_us())
+                if runs_from_us is not None:
+                    carrier.send(peer, encode(Grant(message.incarnation, runs_from_us)))
             case Grant():
                 self._granted(message)
             case Ping(term, sent_at_us):
                 # **safety** `term` as of now, not as of the last turn: see quorum.py.
                 if term == carrier.term and carrier.leader == peer:
-                    carrier.send(peer, encode(Echo(term, sent_at_us)))
+                    self._echo(carrier, term, sent_at_us)
             case Echo():
-                self.controller.echoed(peer, message)
+                self.controller.echoed(peer, message, self._clock_us())
             case Reports():
                 self.controller.reported(peer, message)
+
+    def _echo(self, carrier: Carrier, term: int, sent_at_us: int) -> None:
+        now_us = self._clock_us()
+        self._backing.back(term, now_us)
+        backed_ago_us = max(0, now_us - self._backing.before_us(term))
+        carrier.send(carrier.leader, encode(Echo(term, sent_at_us, backed_ago_us)))
 
     def _beat(self, carrier: Carrier, incarnation: int, now_us: int) -> None:
         """Send what is due: at once to a new controller, who cannot know of us otherwise."""
@@ -116,16 +125,18 @@ class SessionDriver:
         heartbeat = Heartbeat(carrier.node_id, incarnation, now_us, self._server.seen_revision)
         if carrier.leader != carrier.node_id:
             carrier.send(carrier.leader, encode(heartbeat))
-        elif self.controller.heard(carrier, heartbeat, now_us):
-            self._granted(Grant(incarnation, now_us))
+        else:
+            runs_from_us = self.controller.heard(carrier, heartbeat, now_us)
+            if runs_from_us is not None:
+                self._granted(Grant(incarnation, runs_from_us))
         self._report(carrier, incarnation, now_us, is_new=is_new)
 
     def _granted(self, grant: Grant) -> None:
-        if grant.incarnation != self._incarnation or grant.sent_at_us > self._sent_at_us:
+        if grant.incarnation != self._incarnation or grant.runs_from_us > self._sent_at_us:
             return
         now_us = self._clock_us()
         held = self.lease.holds(now_us)
-        self.lease.granted(grant.sent_at_us)
+        self.lease.granted(grant.runs_from_us)
         if not held and self.lease.holds(now_us):
             self._on_granted()
 

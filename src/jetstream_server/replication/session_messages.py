@@ -3,9 +3,10 @@
 Little-endian; the first byte is the kind. Whatever does not decode exactly is refused.
 
     0x40 heartbeat  incarnation, sent_at_us, applied_revision u64     node → metadata leader
-    0x41 grant      incarnation, sent_at_us u64: of the heartbeat     and back
+    0x41 grant      incarnation, runs_from_us u64                     and back
     0x42 ping       term, sent_at_us u64                              metadata leader → voter
-    0x43 echo       term, sent_at_us u64: of the ping                 and back, see quorum.py
+    0x43 echo       term, sent_at_us u64: of the ping,                and back, see quorum.py
+                    backed_ago_us u64
     0x44 reports    incarnation u64, count u32,                       node → metadata leader
                     count × (stream id, leader epoch u64, last epoch i64, log end offset u64,
                     damaged u8)
@@ -38,10 +39,11 @@ _REPORT = struct.Struct("<QQqQB")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The heartbeat of that incarnation, sent at that time of its own clock, is granted."""
+    """That incarnation's lease runs from that time of its clock: when it sent its heartbeat,
+    less the age of the controller's certainty."""
 
     incarnation: int
-    sent_at_us: int
+    runs_from_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,12 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """When this was sent, `term` was still the voter's current term."""
+    """When this was sent, `term` was still the voter's current term, and it had last backed a
+    leader of an earlier one so long ago."""
 
     term: int
     sent_at_us: int
+    backed_ago_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,12 @@ def encode(message: Message) -> bytes:
     match message:
         case Heartbeat(_, incarnation, sent_at_us, applied_revision):
             return _THREE.pack(_HEARTBEAT, incarnation, sent_at_us, applied_revision)
-        case Grant(incarnation, sent_at_us):
-            return _TWO.pack(_GRANT, incarnation, sent_at_us)
+        case Grant(incarnation, runs_from_us):
+            return _TWO.pack(_GRANT, incarnation, runs_from_us)
         case Ping(term, sent_at_us):
             return _TWO.pack(_PING, term, sent_at_us)
-        case Echo(term, sent_at_us):
-            return _TWO.pack(_ECHO, term, sent_at_us)
+        case Echo(term, sent_at_us, backed_ago_us):
+            return _THREE.pack(_ECHO, term, sent_at_us, backed_ago_us)
         case Reports(incarnation, log_ends):
             assert len(log_ends) <= REPORTS_MAX, "the sender divides them"
             head = _HEAD.pack(_REPORTS, incarnation, len(log_ends))
@@ -136,6 +140,6 @@ _DECODERS: dict[int, Callable[[NodeId, bytes], Message]] = {
     _HEARTBEAT: lambda sender, frame: Heartbeat(sender, *_THREE.unpack(frame)[1:]),
     _GRANT: lambda _, frame: Grant(*_TWO.unpack(frame)[1:]),
     _PING: lambda _, frame: Ping(*_TWO.unpack(frame)[1:]),
-    _ECHO: lambda _, frame: Echo(*_TWO.unpack(frame)[1:]),
+    _ECHO: lambda _, frame: Echo(*_THREE.unpack(frame)[1:]),
     _REPORTS: _decode_reports,
 }

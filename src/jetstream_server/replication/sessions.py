@@ -8,9 +8,12 @@ and unfencing enter the metadata log, every command under this claim's controlle
 * to the incarnation that is registered, while it is not fenced and no fencing of it is under way;
 * to a node that has applied everything up to its last fencing, unfencing or registration: one that
   was fenced meanwhile may still take itself for the leader of what it has lost;
-* while this controller is sure of its own role: `renew` was called within `authority_us`.
-A new controller cannot know what the one before has granted, up to `authority_us` after it lost
-its majority: so it fences nobody before `authority_us` plus a whole timeout have passed.
+* while this controller is sure of its own role: `renew` was called within `authority_us`; and the
+  lease begins earlier by as much as that was ago.
+A new controller does not know what the ones before it have granted; but none of those leases runs
+from later than `earlier_sure_at_us`, when one of them was last sure. So it takes every node for
+heard then, and fences nobody before a whole timeout has passed since. Nor before `greeting_us`
+after its claim: that is only to give those who are alive the time to say so.
 
 Times are µs of this node's monotonic clock.
 """
@@ -24,6 +27,8 @@ from typing import Any
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.streams import NodeMetadata
 from jetstream_server.replication.lease import Heartbeat, SessionSettings
+
+NEVER = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class _Session:
 class Sessions:
     """See the module. `claim_revision` is the controller epoch: the revision of the claim."""
 
-    __slots__ = ("_decided_at_us", "_sessions", "_settings", "_sure_until_us", "claim_revision")
+    __slots__ = ("_decided_at_us", "_sessions", "_settings", "_sure_at_us", "claim_revision")
 
     def __init__(
         self,
@@ -82,25 +87,25 @@ class Sessions:
         claim_revision: int,
         nodes: Mapping[NodeId, NodeMetadata],
         now_us: int,
+        earlier_sure_at_us: int,
     ) -> None:
+        """earlier_sure_at_us: no lease that another claim's sessions have granted, this node's own
+        included, runs from later than that."""
         self.claim_revision = claim_revision
         self._settings = settings
-        self._sure_until_us = -1
+        self._sure_at_us = NEVER
         self._decided_at_us = now_us
-        # As if all had been heard when the last grant of another controller may have been given.
-        granted_until_us = now_us + settings.authority_us
         not_heard_us = now_us - settings.timeout_us
+        heard_us = max(earlier_sure_at_us, not_heard_us + settings.greeting_us)
         self._sessions = {
-            node_id: _Session(
-                node, claim_revision, not_heard_us if node.fenced else granted_until_us
-            )
+            node_id: _Session(node, claim_revision, not_heard_us if node.fenced else heard_us)
             for node_id, node in nodes.items()
         }
 
     def renew(self, sure_at_us: int) -> None:
         """At that time a majority of the metadata group still followed this leader: the time at
         which a message was *sent* that a majority has answered since."""
-        self._sure_until_us = max(self._sure_until_us, sure_at_us + self._settings.authority_us)
+        self._sure_at_us = max(self._sure_at_us, sure_at_us)
 
     def update(self, nodes: Mapping[NodeId, NodeMetadata], revision: int, now_us: int) -> None:
         """The metadata of `revision` was applied here."""
@@ -116,19 +121,23 @@ class Sessions:
         for node_id in [known for known in self._sessions if known not in nodes]:
             del self._sessions[node_id]
 
-    def heard(self, heartbeat: Heartbeat, now_us: int) -> bool:
-        """A heartbeat arrived. Returns whether to grant the lease it asks for."""
+    def heard(self, heartbeat: Heartbeat, now_us: int) -> int | None:
+        """A heartbeat arrived. Returns from when, by the node's clock, the lease runs that is
+        granted; None: none is."""
         session = self._sessions.get(heartbeat.node_id)
         if session is None or heartbeat.incarnation != session.incarnation:
-            return False
+            return None
         if session.fenced or not session.fence_proposed:
             session.heard_at_us = max(session.heard_at_us, now_us)
-        return (
-            not session.fenced
-            and not session.fence_proposed
-            and heartbeat.applied_revision >= session.since_revision
-            and now_us < self._sure_until_us
-        )
+        age_us = now_us - self._sure_at_us
+        if (
+            session.fenced
+            or session.fence_proposed
+            or heartbeat.applied_revision < session.since_revision
+            or age_us >= self._settings.authority_us
+        ):
+            return None
+        return max(0, heartbeat.sent_at_us - age_us)
 
     def decide(self, now_us: int) -> list[FenceNode | UnfenceNode]:
         """What to propose now; several times a second, after every heartbeat that has arrived.

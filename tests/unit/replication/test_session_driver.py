@@ -27,6 +27,8 @@ from tests.unit.metadata.cluster import ADDRESSES
 from .session_fabric import SETTINGS, FakeCarrier, FakeServer
 
 SECOND = 1_000_000
+AGO_US = 100_000
+"""So long ago the other voters have backed an earlier leader."""
 
 
 class Bench:
@@ -76,7 +78,8 @@ class Bench:
         self.server.seen_revision = self.carrier.registry.revision
         for peer, message in self.turn():
             if isinstance(message, Ping):
-                self.hear(peer, Echo(message.term, message.sent_at_us))
+                self.hear(peer, Echo(message.term, message.sent_at_us, AGO_US))
+        self.turn()
 
     def heartbeat(self, node_id: int) -> Heartbeat:
         revision = self.carrier.registry.revision
@@ -168,13 +171,25 @@ class TestNode:
         bench = Bench()
         bench.server.incarnation = None
         bench.follow(1, term=4)
-        assert bench.hear(1, Ping(4, 123)) == [(1, Echo(4, 123))]
+        assert bench.hear(1, Ping(4, 123)) == [(1, Echo(4, 123, 0))]
         assert bench.hear(2, Ping(4, 123)) == []
         assert bench.hear(1, Ping(3, 123)) == []
         bench.carrier.term = 5  # It has voted, and knows of no leader yet but the old one.
         assert bench.hear(1, Ping(4, 123)) == []
         bench.carrier.leader = NO_NODE
         assert bench.hear(1, Ping(5, 123)) == []
+
+    def test_a_voter_tells_how_long_ago_it_backed_an_earlier_leader(self) -> None:
+        bench = Bench()
+        bench.follow(1, term=4)
+        bench.hear(1, Ping(4, 123))
+        bench.now_us += 200_000
+        bench.hear(1, Ping(4, 456))
+        bench.now_us += 300_000
+        bench.follow(2, term=6)
+        assert bench.hear(2, Ping(6, 789)) == [(2, Echo(6, 789, 300_000))]
+        bench.now_us += 100_000
+        assert bench.hear(2, Ping(6, 790)) == [(2, Echo(6, 790, 400_000))]
 
     def test_bytes_that_are_no_message_are_refused(self) -> None:
         bench = Bench()
@@ -242,10 +257,19 @@ class TestController:
         bench.carrier.claim = (1, bench.carrier.apply(op="claim_controller", node_id=0)["epoch"])
         bench.turn()
         assert bench.hear(1, bench.heartbeat(1)) == []
-        bench.hear(2, Echo(1, bench.now_us))
+        bench.hear(2, Echo(1, bench.now_us, AGO_US))
+        bench.turn()
         assert len(bench.hear(1, bench.heartbeat(1))) == 1
         bench.now_us += SETTINGS.authority_us
         assert bench.hear(1, bench.heartbeat(1)) == []
+
+    def test_a_lease_is_shorter_by_the_age_of_the_controllers_certainty(self) -> None:
+        bench = Bench()
+        bench.lead()
+        sure_at_us = bench.now_us
+        bench.now_us += 60_000
+        (granted,) = bench.hear(1, bench.heartbeat(1))
+        assert granted == (1, Grant(bench.incarnation(1), sure_at_us))
 
     def test_an_echo_of_an_earlier_term_does_not_make_it_sure(self) -> None:
         bench = Bench()
@@ -253,7 +277,8 @@ class TestController:
         bench.follow(0, term=3)
         bench.carrier.claim = (3, bench.carrier.apply(op="claim_controller", node_id=0)["epoch"])
         bench.turn()
-        bench.hear(1, Echo(1, bench.now_us))
+        bench.hear(1, Echo(1, bench.now_us, AGO_US))
+        bench.turn()
         assert bench.hear(1, bench.heartbeat(1)) == []
 
     def test_a_role_lost_since_the_last_turn_grants_nothing(self) -> None:
@@ -277,8 +302,7 @@ class TestController:
     def test_the_silent_are_fenced_under_its_epoch_until_that_has_applied(self) -> None:
         bench = Bench()
         bench.lead()
-        grace_us = SETTINGS.authority_us + SETTINGS.timeout_us
-        for _ in range(grace_us // 100_000 + 2):
+        for _ in range(SETTINGS.timeout_us // 100_000 + 2):
             bench.turn(100_000)
             bench.hear(1, bench.heartbeat(1))
         fence = {
@@ -296,6 +320,31 @@ class TestController:
         bench.hear(2, bench.heartbeat(2))
         bench.turn(100_000)
         assert [command["op"] for command in bench.carrier.commands] == ["unfence_node"]
+
+    def test_it_waits_a_timeout_from_when_an_earlier_leader_was_last_sure(self) -> None:
+        bench = Bench()
+        bench.now_us += SETTINGS.timeout_us  # Long since this process has begun.
+        bench.lead()
+        backed_us = bench.now_us - AGO_US
+        while not bench.carrier.commands:
+            assert bench.now_us <= backed_us + SETTINGS.timeout_us + 200_000
+            bench.turn(10_000)
+        assert bench.now_us > backed_us + SETTINGS.timeout_us
+
+    def test_a_second_claim_in_one_term_waits_for_the_leases_of_the_first(self) -> None:
+        bench = Bench()
+        bench.now_us += SETTINGS.timeout_us
+        bench.lead()
+        for _ in range(10):
+            bench.turn(100_000)
+        bench.carrier.apply(op="claim_controller", node_id=2)  # Someone's late claim.
+        bench.turn()
+        again_us = bench.now_us
+        bench.carrier.claim = (1, bench.carrier.apply(op="claim_controller", node_id=0)["epoch"])
+        bench.turn()
+        while not bench.carrier.commands:
+            bench.turn(10_000)
+        assert again_us + SETTINGS.timeout_us < bench.now_us
 
     def test_a_group_of_one_never_fences_itself(self) -> None:
         bench = Bench(voters=(0,))

@@ -43,7 +43,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Heartbeat, st.just(SENDER), numbers, numbers, numbers),
     st.builds(Grant, numbers, numbers),
     st.builds(Ping, numbers, numbers),
-    st.builds(Echo, numbers, numbers),
+    st.builds(Echo, numbers, numbers, numbers),
     st.builds(reports, numbers, st.lists(rows, max_size=5)),
 )
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.replication.quorum import Quorum
+from jetstream_server.replication.controller_sessions import (
+    PINGS_PER_AUTHORITY,
+    ControllerSessions,
+)
+from jetstream_server.replication.lease import Heartbeat, SessionSettings
+from jetstream_server.replication.quorum import Backing, Quorum
 from jetstream_server.replication.sessions import Sessions
 
 from .session_fabric import SETTINGS, Fabric, Violation
@@ -70,20 +75,35 @@ def test_leases_outlive_a_planned_change_of_the_metadata_leader() -> None:
     assert fabric.fenced_at_us == []
 
 
-def test_a_new_controller_fences_the_old_one_after_its_grace() -> None:
+@pytest.mark.parametrize("election_seconds", [0.1, 0.4, 0.9])
+def test_an_old_controller_is_fenced_as_soon_as_any_other_node(election_seconds: float) -> None:
     fabric = started()
-    fabric.nodes[0].frozen_until_us = fabric.now_us + 10_000_000
-    fabric.run(0.7)
-    began_us = fabric.now_us
+    frozen_us = fabric.now_us
+    fabric.nodes[0].frozen_until_us = frozen_us + 10_000_000
+    fabric.run(election_seconds)
     fabric.elect(1)
     fabric.run(3)
     (node_id, at_us), *_ = fabric.fenced_at_us
     assert node_id == 0
-    grace_us = SETTINGS.authority_us + SETTINGS.timeout_us
-    assert grace_us <= at_us - began_us < grace_us + 300_000
+    soonest_us = SETTINGS.timeout_us - SETTINGS.authority_us // PINGS_PER_AUTHORITY
+    assert soonest_us <= at_us - frozen_us < SETTINGS.timeout_us + 200_000
     fabric.run(10)
     assert not is_fenced(fabric, 0)
     assert holds(fabric, 0)
+
+
+def test_after_a_long_election_everybody_has_time_to_say_that_he_is_alive() -> None:
+    fabric = started()
+    fabric.nodes[0].frozen_until_us = fabric.now_us + 10_000_000
+    fabric.run(5)
+    began_us = fabric.now_us
+    fabric.elect(1)
+    fabric.run(1)
+    ((node_id, at_us),) = fabric.fenced_at_us
+    assert node_id == 0
+    assert SETTINGS.greeting_us <= at_us - began_us < SETTINGS.greeting_us + 200_000
+    assert holds(fabric, 1)
+    assert holds(fabric, 2)
 
 
 def test_an_isolated_controller_grants_nothing_and_fences_nobody() -> None:
@@ -149,10 +169,60 @@ def one_echo_for_ever(self: Quorum, now_us: int) -> int:
     return now_us if max(self._echoed_us.values()) >= 0 else -1
 
 
-def no_grace(self: Sessions, sure_at_us: int) -> None:
-    self._sure_until_us = max(self._sure_until_us, sure_at_us + SETTINGS.authority_us)
-    for session in self._sessions.values():
-        session.heard_at_us = min(session.heard_at_us, sure_at_us)
+def greets_only(_: Quorum) -> int:
+    """Whatever leases there may be."""
+    return 0
+
+
+def asks_nobody(self: Quorum) -> int:
+    """What this node itself has backed is all there was."""
+    return self._backed_before_us
+
+
+def hears_only_others(self: Quorum) -> int | None:
+    """What this node itself has backed does not count."""
+    known = sorted(self._told_us.values())
+    return known[self._needed - 1] if len(known) >= self._needed else None
+
+
+def waits_less(self: Quorum) -> int | None:
+    """By what a lease is shorter than a timeout, and a little more."""
+    if len(self._told_us) < self._needed:
+        return None
+    told_us = max(self._backed_before_us, sorted(self._told_us.values())[self._needed - 1])
+    return told_us - (SETTINGS.timeout_us - SETTINGS.lease_us) - 200_000
+
+
+def forgets_whom_it_backed(self: Backing, term: int) -> int:
+    return 0
+
+
+class _AsVoterOnly(Backing):
+    """Somebody else's backing: a leader does not count as backing itself."""
+
+    def __init__(self, backing: Backing) -> None:
+        self._of_voter = backing
+
+    def back(self, term: int, now_us: int) -> None:
+        self._of_voter.back(term, self._of_voter._latest_us)
+
+    def before_us(self, term: int) -> int:
+        return self._of_voter.before_us(term)
+
+
+init = ControllerSessions.__init__
+heard = Sessions.heard
+
+
+def backs_only_others(
+    self: ControllerSessions, settings: SessionSettings, backing: Backing
+) -> None:
+    init(self, settings, _AsVoterOnly(backing))
+
+
+def grants_whole_leases(self: Sessions, heartbeat: Heartbeat, now_us: int) -> int | None:
+    """However long ago the controller was sure of its role."""
+    return None if heard(self, heartbeat, now_us) is None else heartbeat.sent_at_us
 
 
 @pytest.mark.parametrize(
@@ -160,7 +230,13 @@ def no_grace(self: Sessions, sure_at_us: int) -> None:
     [
         (Quorum, "sure_at_us", always_sure),
         (Quorum, "sure_at_us", one_echo_for_ever),
-        (Sessions, "renew", no_grace),
+        (Quorum, "earlier_sure_at_us", greets_only),
+        (Quorum, "earlier_sure_at_us", asks_nobody),
+        (Quorum, "earlier_sure_at_us", hears_only_others),
+        (Quorum, "earlier_sure_at_us", waits_less),
+        (Backing, "before_us", forgets_whom_it_backed),
+        (ControllerSessions, "__init__", backs_only_others),
+        (Sessions, "heard", grants_whole_leases),
     ],
 )
 def test_without_the_rule_somebody_is(
