@@ -18,10 +18,21 @@ READY_SECONDS = 20.0
 PORTS_PER_NODE = 5
 
 
+# Below Linux's ephemeral range.
+_PORTS_FROM = 20_000
+_PORTS_HERE = 12_000
+
+
 def free_port_base(count: int = PORTS_PER_NODE) -> int:
-    """The first of `count` consecutive loopback ports nobody listens on now."""
+    """The first of `count` consecutive loopback ports nobody listens on now.
+
+    Tests that run beside these (pytest-xdist's workers) have ports of their own.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    width = _PORTS_HERE // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    first = _PORTS_FROM + number * width
     for _ in range(200):
-        base = random.randrange(20_000, 32_000 - count)  # Below Linux's ephemeral range.
+        base = random.randrange(first, first + width - count)
         sockets: list[socket.socket] = []
         try:
             for port in range(base, base + count):
