@@ -48,6 +48,9 @@ def node_name(node: int) -> str:
 class LocalCluster:
     """A cluster's folder and the processes it knows. Methods raise ClusterError."""
 
+    server: tuple[str, ...] = (sys.executable, "-m", "jetstream_server")
+    """What a node runs."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
         self._pids_file = self.directory / "processes.json"
@@ -177,15 +180,9 @@ class LocalCluster:
         if node_name(node) in self.pids():
             return
         data = self.directory / node_name(node)
-        arguments = [
-            "--config",
-            str(self.node_config_file),
-            "--node-id",
-            str(node),
-            "--data",
-            str(data),
-        ]
-        self._start(node_name(node), [sys.executable, "-m", "jetstream_server", *arguments])
+        config = str(self.node_config_file)
+        arguments = ["--config", config, "--node-id", str(node), "--data", str(data)]
+        self._start(node_name(node), [*self.server, *arguments])
 
     def wait_for_node(self, node: int) -> None:
         """Returns when /readyz says that the node takes part."""

@@ -146,7 +146,7 @@ class Server:
             self._disk,
             str(self._config.data),
             node_id=self._node.id,
-            cluster_id=None if alone else self._config.cluster,
+            cluster="" if alone else self._config.cluster,
         )
         self._stack.callback(self._close_folder)
         await self._start_metadata()
@@ -158,13 +158,6 @@ class Server:
 
     async def _start_metadata(self) -> None:
         session = new_session()
-        self._runs = RunBook(
-            self._disk,
-            f"{self._folder.path}/runs",
-            f"{self._folder.cluster_id}/{self._node.id}",
-        )
-        self._was_clean = self._runs.record.clean
-        self._runs.begin(session)
         self._metadata = RaftMetadataLog(
             MemberConfig(
                 directory=self._folder.metadata_directory,
@@ -179,16 +172,21 @@ class Server:
         )
         self._membership = Membership(
             self._metadata,
-            self._runs,
             node_id=self._node.id,
             session=session,
             lost=self.failed.set,
         )
         await self._metadata.start()
         self._stack.push_async_callback(self._metadata.close)
-        await self._membership.until_led(
+        cluster_id = await self._membership.until_led(
             self._folder.cluster_id, list(self._config.ingest.ack_subjects)
         )
+        self._folder.join(cluster_id)
+        self._runs = RunBook(
+            self._disk, f"{self._folder.path}/runs", f"{cluster_id}/{self._node.id}"
+        )
+        self._was_clean = self._runs.record.clean
+        self._runs.begin(session)
 
     def _loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake in a callback is logged; without one of its tasks the node cannot go on."""
@@ -208,7 +206,7 @@ class Server:
         node = self._node
         addresses = {port: getattr(node, port).advertise for port in PORTS}
         incarnation = await self._membership.register(
-            self._replicas, rack=node.rack, addresses=addresses
+            self._replicas, self._runs, rack=node.rack, addresses=addresses
         )
         self._joined = True
         identity = NodeIdentity(
@@ -227,7 +225,7 @@ class Server:
         isr_driver.start()
         retention.start()
         self._stack.push_async_callback(isr_driver.close)
-        await self._membership.take_part(self._replicas, self._stack)
+        await self._membership.take_part(self._replicas, self._runs, self._stack)
 
     def _set_unknown_streams_aside(self) -> None:
         """Folders of streams nobody registered are kept for QUARANTINE_DAYS, then deleted.

@@ -1,15 +1,16 @@
 """The data folder of a node: its lock, whose it is, and the streams in it.
 
     <data>/lock            held with flock while a server runs
-    <data>/meta.json       {"format_version": 1, "cluster_id": "...", "node_id": 1}
+    <data>/meta.json       {"format_version": 1, "cluster": "…", "cluster_id": "…", "node_id": 1}
     <data>/runs            what is known of earlier runs (replication.run_book)
     <data>/metadata/       the metadata group's own files
     <data>/streams/<id>/   one log each
     <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>
 
-Crash policy: `meta.json` is written once, before anything else. A folder without it is new; one
-whose `meta.json` is unreadable, or belongs to another cluster, node or format, stops the start,
-since using it could mix two histories.
+Crash policy: `meta.json` is written before anything else, and once more when the cluster has agreed
+on its id (`join`), before there are any streams. A folder without it is new; one whose `meta.json`
+is unreadable, or belongs to another cluster, node or format, stops the start, since using it could
+mix two histories. `cluster` is the configured name, for people; the id is what tells clusters apart.
 """
 
 from __future__ import annotations
@@ -19,33 +20,41 @@ import json
 import os
 import shutil
 import time
-import uuid
+from dataclasses import asdict, dataclass, replace
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_server.log.disk import Disk, storage_error
 
 FORMAT_VERSION = 1
+IDENTITY_NAME = "meta.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose folder it is: what meta.json says. "" stands for what is not known yet."""
+
+    format_version: int
+    cluster: str
+    cluster_id: str
+    node_id: int
 
 
 class DataFolder:
     """An open, locked data folder."""
 
-    def __init__(self, disk: Disk, path: str, cluster_id: str, node_id: int, lock: int) -> None:
+    def __init__(self, disk: Disk, path: str, identity: Identity, lock: int) -> None:
         self._disk = disk
         self._lock = lock
+        self._identity = identity
         self.path = path
-        self.cluster_id = cluster_id
-        self.node_id = node_id
 
     @classmethod
-    def open(
-        cls, disk: Disk, path: str, *, node_id: int, cluster_id: str | None = None
-    ) -> DataFolder:
+    def open(cls, disk: Disk, path: str, *, node_id: int, cluster: str = "") -> DataFolder:
         """Lock the folder, making it first where there is none.
 
-        cluster_id: None takes the folder's own, or a new one for a new folder. Raises
-        StorageError when it cannot be written or another server holds it,
-        PreconditionFailedError when it is another cluster's, node's or format's.
+        cluster: the configured name; "" for a node that is alone. Raises StorageError when the
+        folder cannot be written or another server holds it, PreconditionFailedError when it is
+        another cluster's, node's or format's.
         """
         path = os.path.abspath(path)
         try:
@@ -56,14 +65,40 @@ class DataFolder:
         try:
             for name in ("streams", "metadata", "quarantine"):
                 os.makedirs(os.path.join(path, name), exist_ok=True)
-            cluster_id = _check_identity(disk, path, node_id, cluster_id)
-            return cls(disk, path, cluster_id, node_id, lock)
+            identity = _check_identity(disk, path, node_id, cluster)
+            return cls(disk, path, identity, lock)
         except OSError as error:
             os.close(lock)
             raise storage_error(error, f"data folder {path} cannot be used") from error
         except (StorageError, PreconditionFailedError):
             os.close(lock)
             raise
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's; "" until the node has joined one."""
+        return self._identity.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._identity.node_id
+
+    def join(self, cluster_id: str) -> None:
+        """The metadata group is that of this cluster. Raises PreconditionFailedError when the
+        folder belongs to another one, StorageError when that cannot be written."""
+        if self.cluster_id == cluster_id:
+            return
+        if self.cluster_id:
+            raise PreconditionFailedError(
+                f"{self.path} belongs to cluster {self.cluster_id}, and its metadata group is that "
+                f"of cluster {cluster_id}"
+            )
+        identity = replace(self._identity, cluster_id=cluster_id)
+        try:
+            _write_identity(self._disk, os.path.join(self.path, IDENTITY_NAME), identity)
+        except OSError as error:
+            raise storage_error(error, f"data folder {self.path} cannot be written") from error
+        self._identity = identity
 
     @property
     def metadata_directory(self) -> str:
@@ -122,39 +157,47 @@ def _take_lock(path: str) -> int:
     return lock
 
 
-def _check_identity(disk: Disk, path: str, node_id: int, cluster_id: str | None) -> str:
-    """Hold meta.json against what is expected, or write it; returns the cluster id."""
-    file = os.path.join(path, "meta.json")
+def _check_identity(disk: Disk, path: str, node_id: int, cluster: str) -> Identity:
+    """Hold meta.json against what is expected, or write it."""
+    file = os.path.join(path, IDENTITY_NAME)
     if not disk.exists(file):
         if os.listdir(os.path.join(path, "streams")):
             raise PreconditionFailedError(
                 f"{path} holds streams but no meta.json; restore the file, or move the folder away"
             )
-        cluster_id = cluster_id or uuid.uuid4().hex
-        meta = {"format_version": FORMAT_VERSION, "cluster_id": cluster_id, "node_id": node_id}
-        disk.write_atomic(file, json.dumps(meta, indent=2).encode() + b"\n")
+        identity = Identity(FORMAT_VERSION, cluster, "", node_id)
+        _write_identity(disk, file, identity)
         disk.fsync_directory(os.path.dirname(path))
-        return cluster_id
-    found_version, found_cluster, found_node = _read_identity(disk, file)
-    if found_version != FORMAT_VERSION:
+        return identity
+    found = _read_identity(disk, file)
+    if found.format_version != FORMAT_VERSION:
         raise PreconditionFailedError(
-            f"{path} has format {found_version}; this software uses format {FORMAT_VERSION}"
+            f"{path} has format {found.format_version}; this software uses format {FORMAT_VERSION}"
         )
-    if found_node != node_id:
+    if found.node_id != node_id:
         raise PreconditionFailedError(
-            f"{path} belongs to node {found_node}, and this is node {node_id}"
+            f"{path} belongs to node {found.node_id}, and this is node {node_id}"
         )
-    if cluster_id is not None and found_cluster != cluster_id:
+    if "" not in (found.cluster, cluster) and found.cluster != cluster:
         raise PreconditionFailedError(
-            f"{path} belongs to cluster {found_cluster}, and this is cluster {cluster_id}"
+            f"{path} belongs to cluster {found.cluster}, and this is cluster {cluster}"
         )
-    return found_cluster
+    return found
 
 
-def _read_identity(disk: Disk, file: str) -> tuple[int, str, int]:
+def _write_identity(disk: Disk, file: str, identity: Identity) -> None:
+    disk.write_atomic(file, json.dumps(asdict(identity), indent=2).encode() + b"\n")
+
+
+def _read_identity(disk: Disk, file: str) -> Identity:
     try:
         meta = json.loads(disk.read_file(file))
-        return int(meta["format_version"]), str(meta["cluster_id"]), int(meta["node_id"])
+        return Identity(
+            int(meta["format_version"]),
+            str(meta["cluster"]),
+            str(meta["cluster_id"]),
+            int(meta["node_id"]),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise PreconditionFailedError(
             f"{file} is damaged; restore it, or move the folder away and start anew"

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.raft import RaftMetadataLog
@@ -44,7 +50,6 @@ class Membership:
     def __init__(
         self,
         metadata: RaftMetadataLog,
-        runs: RunBook,
         *,
         node_id: int,
         session: str,
@@ -52,7 +57,6 @@ class Membership:
     ) -> None:
         """Made before the metadata log starts: the node's session rides on its thread."""
         self._metadata = metadata
-        self._runs = runs
         self._node_id = NodeId(node_id)
         self._session = session
         self._lost = lost
@@ -62,18 +66,37 @@ class Membership:
         """Whether this node may act as a leader at this very moment (design 6, 7)."""
         return self._node_session.lease_holds()
 
-    async def until_led(self, cluster_id: str, ack_subjects: list[str]) -> None:
-        """Wait for a metadata leader, as long as it takes, and for all it has committed."""
-        settings = {"op": "set_cluster", "cluster_id": cluster_id, "ack_subjects": ack_subjects}
-        await self._repeated(settings)
-        await self._repeated({"op": "barrier"})
+    async def until_led(self, cluster_id: str, ack_subjects: list[str]) -> str:
+        """Wait for a metadata leader, as long as it takes, and for all it has committed.
 
-    async def register(self, replicas: Replicas, *, rack: str, addresses: Mapping[str, str]) -> int:
+        cluster_id: what the data folder says; "" if it is new. Returns the cluster's id, which in
+        a new cluster whoever comes first makes up. Raises PreconditionFailedError for a folder
+        whose cluster's metadata is gone.
+        """
+        await self._repeated({"op": "barrier"})
+        if not self._metadata.registry.settings.cluster_id:
+            if cluster_id:
+                raise PreconditionFailedError(
+                    f"the data folder belongs to cluster {cluster_id}, but its metadata group is "
+                    "new and knows no cluster: restore the metadata folders of a majority, or "
+                    "move the data folders away"
+                )
+            try:
+                await self._repeated({"op": "set_cluster", "cluster_id": uuid.uuid4().hex})
+            except PreconditionFailedError:
+                pass  # Another node came first: its id it is.
+        await self._repeated({"op": "set_cluster", "ack_subjects": ack_subjects})
+        await self._repeated({"op": "barrier"})
+        return self._metadata.registry.settings.cluster_id
+
+    async def register(
+        self, replicas: Replicas, runs: RunBook, *, rack: str, addresses: Mapping[str, str]
+    ) -> int:
         """Say that this run is there and what its logs are worth; returns its incarnation."""
         known = self._metadata.registry.nodes.get(self._node_id)
         replaces = "" if known is None else known.session
         problems = {int(replica.stream.id): replica.log.offline_reason for replica in replicas}
-        trust = judge(self._runs.record, None if known is None else known.session, problems)
+        trust = judge(runs.record, None if known is None else known.session, problems)
         registered = await self._repeated(
             {
                 "op": "register_node",
@@ -85,7 +108,7 @@ class Membership:
                 "distrusted": list(trust.distrusted),
             }
         )
-        self._runs.registered(self._session)
+        runs.registered(self._session)
         return int(registered["incarnation"])
 
     async def _repeated(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -99,14 +122,14 @@ class Membership:
                 )
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def take_part(self, replicas: Replicas, stack: AsyncExitStack) -> None:
+    async def take_part(self, replicas: Replicas, runs: RunBook, stack: AsyncExitStack) -> None:
         """Be heard, and perhaps be the controller; what that starts is stopped by `stack`."""
         self._node_session.start(
             lambda: leaderless_log_ends(
                 self._node_id,
                 self._metadata.registry,
                 replicas,
-                set(map(StreamId, self._runs.record.suspects)),
+                set(map(StreamId, runs.record.suspects)),
             )
         )
         stack.push_async_callback(self._node_session.close)

@@ -30,14 +30,26 @@ def open_folder(disk: OsDisk, path: Path, *, node_id: int = 1) -> DataFolder:
 
 def test_new_folder_gets_an_identity_and_keeps_it(disk: OsDisk, tmp_path: Path) -> None:
     folder = open_folder(disk, tmp_path / "data")
-    cluster_id = folder.cluster_id
-    assert cluster_id
+    assert folder.cluster_id == ""
+    folder.join("c5")
     folder.close()
     meta = json.loads((tmp_path / "data" / "meta.json").read_text())
-    assert meta == {"format_version": 1, "cluster_id": cluster_id, "node_id": 1}
+    assert meta == {"format_version": 1, "cluster": "", "cluster_id": "c5", "node_id": 1}
     again = open_folder(disk, tmp_path / "data")
-    assert (again.cluster_id, again.node_id) == (cluster_id, 1)
+    again.join("c5")
+    assert (again.cluster_id, again.node_id) == ("c5", 1)
     again.close()
+
+
+def test_a_folder_joins_one_cluster_for_ever(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path)
+    folder.join("ours")
+    before = (tmp_path / "meta.json").read_bytes()
+    with pytest.raises(PreconditionFailedError, match="belongs to cluster ours"):
+        folder.join("theirs")
+    assert folder.cluster_id == "ours"
+    assert (tmp_path / "meta.json").read_bytes() == before
+    folder.close()
 
 
 def test_second_server_on_the_same_folder_is_refused(disk: OsDisk, tmp_path: Path) -> None:
@@ -60,16 +72,17 @@ def test_lock_dies_with_its_process(disk: OsDisk, tmp_path: Path) -> None:
 
 
 def test_folder_of_another_node_cluster_or_format_is_refused(disk: OsDisk, tmp_path: Path) -> None:
-    first = DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="ours")
+    first = DataFolder.open(disk, str(tmp_path), node_id=1, cluster="ours")
     first.close()
     with pytest.raises(PreconditionFailedError, match="belongs to node 1, and this is node 2"):
-        DataFolder.open(disk, str(tmp_path), node_id=2, cluster_id="ours")
+        DataFolder.open(disk, str(tmp_path), node_id=2, cluster="ours")
     with pytest.raises(PreconditionFailedError, match="belongs to cluster ours"):
-        DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="theirs")
+        DataFolder.open(disk, str(tmp_path), node_id=1, cluster="theirs")
+    open_folder(disk, tmp_path).close()  # A node that is alone has no name to compare.
     meta = tmp_path / "meta.json"
     meta.write_text(meta.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(PreconditionFailedError, match="format 2"):
-        DataFolder.open(disk, str(tmp_path), node_id=1, cluster_id="ours")
+        DataFolder.open(disk, str(tmp_path), node_id=1, cluster="ours")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"node_id": "x"}'])

@@ -1,0 +1,40 @@
+"""A whole server whose wall clock a test can set, back and forth, while it runs.
+
+    python clocked_server.py CLOCKS --config … --node-id N …
+
+CLOCKS is a file of 64-bit integers: by how many microseconds the clock of node N is off. Monotonic
+clocks are left as they are, as when an administrator or NTP sets the time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+import time
+from collections.abc import Callable
+
+CLOCK = struct.Struct("<q")
+
+
+def shift(microseconds: Callable[[], int]) -> None:
+    """Have the process's wall clock be off by as much as `microseconds` says at the time."""
+    time_ns = time.time_ns
+    time.time_ns = lambda: time_ns() + microseconds() * 1000
+    time.time = lambda: time.time_ns() / 1e9
+
+
+def main() -> None:
+    path = sys.argv.pop(1)
+    node = int(sys.argv[sys.argv.index("--node-id") + 1])
+    with open(path, "rb") as file:
+        clocks = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    shift(lambda: int(CLOCK.unpack_from(clocks, CLOCK.size * node)[0]))
+
+    from jetstream_server.cli import main as serve
+
+    serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Wall clocks of running nodes are set forth and back; only time stamps show it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.cluster.local import LocalCluster, node_name
+from jetstream_protocol.logfiles.findings import Kind
+from jetstream_protocol.logfiles.verify import verify
+from tests.integration.clocked_server import CLOCK
+from tests.support.cluster import TestCluster
+from tests.support.load import Load
+
+HOUR_US = 3_600_000_000
+
+
+class ClockedLocalCluster(LocalCluster):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        program = Path(__file__).with_name("clocked_server.py")
+        self.clocks = directory.with_name("clocks")
+        self.server = (sys.executable, str(program), str(self.clocks))
+
+
+class ClockedCluster(TestCluster):
+    kind = ClockedLocalCluster
+
+    def set_clock(self, node: int, microseconds: int) -> None:
+        assert isinstance(self.cluster, ClockedLocalCluster)
+        with self.cluster.clocks.open("r+b") as file:
+            file.seek(CLOCK.size * node)
+            file.write(CLOCK.pack(microseconds))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClockedCluster]:
+    (tmp_path / "clocks").write_bytes(bytes(CLOCK.size * 3))
+    running = ClockedCluster(tmp_path / "cluster")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+def test_clocks_that_jump_cost_no_lease_and_no_ack_and_time_stamps_never_fall(
+    cluster: ClockedCluster,
+) -> None:
+    cluster.api(0).create("orders", "orders")
+    leader = cluster.describe("orders").stream.leader
+    before = {node: cluster.log(node) for node in cluster.nodes}
+    load = Load(cluster.nats, "orders", window=16).start()
+    load.wait_for_acks(200)
+    for hours in (1, -2, 1000, 0):
+        for node in cluster.nodes:
+            # Each its own: no two agree on the time, nor on by how much it has changed.
+            cluster.set_clock(node, hours * HOUR_US * (node + 1))
+        load.wait_for_acks(200)
+    last = cluster.api(leader).read_all("orders")[-1].header.append_timestamp
+    assert last - time.time_ns() // 1000 > 900 * HOUR_US
+    after = cluster.describe("orders").stream
+    assert (after.leader, after.leader_epoch, sorted(after.isr)) == (leader, 0, cluster.nodes)
+    for node in cluster.nodes:
+        said = cluster.log(node).removeprefix(before[node])
+        assert "session_lost" not in said
+        assert "node_fenced" not in said
+
+    # Whoever leads next is six weeks behind what is in its log already.
+    cluster.kill(leader)
+    load.wait_for_acks(200)
+    cluster.restart(leader)
+    cluster.wait_for_isr("orders", cluster.nodes)
+    cluster.check_everywhere("orders", load.stop())
+    for node in cluster.nodes:
+        cluster.kill(node)
+        findings = list(verify(cluster.cluster.directory / node_name(node)))
+        assert Kind.TIMESTAMP_REGRESSION not in {finding.kind for finding in findings}, findings
