@@ -4,13 +4,16 @@ An ack is a NATS message to the publisher's reply subject. Its payload is the JS
 client libraries' `js.publish()` already understands (docs/protocol.md, "Acks"):
 
     {"stream":"orders","seq":43}                                        seq = offset + 1
+    {"stream":"orders","seq":1043,"count":1000,"duplicate":true,"correlation":"c-17"}
     {"error":{"code":503,"err_code":20012,"description":"…"},"stream":"orders","seq":0}
+
+The last three fields only where they apply: the first of a batch, the others as asked for.
 
 Invariants.
 * **safety** Nothing is sent to a reply that `ack_subjects` does not allow, nor to one that is not a
   plain literal subject: a publisher must not make this server publish where it may not itself, and
   a reply must not be able to smuggle a second protocol line. Refused replies are counted.
-* Whole batches are formatted at once: no Python statement runs per ack.
+* Whole batches are formatted at once: no Python statement runs per ack that says the usual.
 """
 
 from __future__ import annotations
@@ -41,6 +44,20 @@ class Selection(NamedTuple):
     replies: list[bytes]
     positions: Sequence[int]
     refused: int
+
+
+class Answer(NamedTuple):
+    """An acknowledgement that says more than stream and sequence.
+
+    end_offset: behind the last record. record_count: of a batch, 0 for a single record.
+    correlation: b"" for none.
+    """
+
+    reply: bytes
+    end_offset: int
+    record_count: int = 0
+    duplicate: bool = False
+    correlation: bytes = b""
 
 
 class AckPolicy:
@@ -91,14 +108,7 @@ class AckFormat:
         self._before = b'{"stream":%b,"seq":' % self._name.encode()
         self._after = b"}"
 
-    def acks(
-        self,
-        replies: Sequence[bytes],
-        positions: Sequence[int],
-        base_offset: int,
-        *,
-        duplicate: bool = False,
-    ) -> bytes:
+    def acks(self, replies: Sequence[bytes], positions: Sequence[int], base_offset: int) -> bytes:
         """One PUB per reply, for the record at `base_offset` + its position (ascending)."""
         first_sequence = base_offset + 1
         if isinstance(positions, range) and positions.step == 1:
@@ -107,37 +117,47 @@ class AckFormat:
             )
         else:
             sequences = [first_sequence + position for position in positions]
-        after = b',"duplicate":true}' if duplicate else self._after
         parts = []
         start = 0
         # All numbers of as many digits make payloads of one length, which is in the PUB line.
         while start < len(sequences):
             digits = len(str(sequences[start]))
             stop = bisect_left(sequences, 10**digits, start)
-            parts.append(
-                self._of_one_length(replies[start:stop], sequences[start:stop], digits, after)
-            )
+            parts.append(self._of_one_length(replies[start:stop], sequences[start:stop], digits))
             start = stop
         return b"".join(parts)
 
     def _of_one_length(
-        self, replies: Sequence[bytes], sequences: Sequence[int], digits: int, after: bytes
+        self, replies: Sequence[bytes], sequences: Sequence[int], digits: int
     ) -> bytes:
         """Twice as fast as formatting one ack at a time: one format over one flat tuple."""
-        length = len(self._before) + digits + len(after)
-        ack = b"PUB %%b %d\r\n" % length + _literal(self._before) + b"%d" + after + b"\r\n"
+        length = len(self._before) + digits + len(self._after)
+        ack = b"PUB %%b %d\r\n" % length + _literal(self._before) + b"%d" + self._after + b"\r\n"
         fields: list[bytes | int] = [0] * (2 * len(replies))
         fields[0::2] = replies
         fields[1::2] = sequences
         return ack * len(replies) % tuple(fields)
 
-    def nacks(self, replies: Sequence[bytes], error: JetstreamError) -> bytes:
+    def answer(self, answer: Answer) -> bytes:
+        """One PUB, of an ack that says more."""
+        payload = b"".join((
+            b"%b%d" % (self._before, answer.end_offset),
+            b',"count":%d' % answer.record_count if answer.record_count else b"",
+            b',"duplicate":true' if answer.duplicate else b"",
+            _correlated(answer.correlation),
+            self._after,
+        ))  # fmt: skip
+        return b"PUB %b %d\r\n%b\r\n" % (answer.reply, len(payload), payload)
+
+    def nacks(
+        self, replies: Sequence[bytes], error: JetstreamError, correlation: bytes = b""
+    ) -> bytes:
         """One PUB per reply, all saying why the record was not stored."""
-        payload = self.nack_payload(error)
+        payload = self.nack_payload(error, correlation)
         nack = b"PUB %%b %d\r\n" % len(payload) + _literal(payload) + b"\r\n"
         return nack * len(replies) % tuple(replies)
 
-    def nack_payload(self, error: JetstreamError) -> bytes:
+    def nack_payload(self, error: JetstreamError, correlation: bytes = b"") -> bytes:
         spelling = CODES[type(error)]
         # Exactly these three: nats-py passes them on as keyword arguments.
         fields = {
@@ -146,7 +166,13 @@ class AckFormat:
             "description": error.message,
         }
         text = json.dumps(fields, separators=(",", ":"))
-        return f'{{"error":{text},"stream":{self._name},"seq":0}}'.encode()
+        said = f'{{"error":{text},"stream":{self._name},"seq":0'.encode()
+        return said + _correlated(correlation) + b"}"
+
+
+def _correlated(correlation: bytes) -> bytes:
+    """The field that repeats what the asker called its message; b"" for none."""
+    return b',"correlation":%b' % json.dumps(correlation.decode()).encode() if correlation else b""
 
 
 def _literal(text: bytes) -> bytes:

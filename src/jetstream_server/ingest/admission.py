@@ -1,28 +1,75 @@
-"""From a delivery to what is stored of it: refusals, keys, tombstones, ack levels.
+"""From a delivery to what is stored of it: refusals, keys, tombstones, ack levels, demands.
 
-Decides only; `StreamIngest` appends and answers. Deliveries without headers of ours, which are
-nearly all, pass through as they came: nothing here looks at their messages one by one.
+Decides only; `StreamIngest` appends and answers. Deliveries without headers of ours and without
+envelopes, which are nearly all, pass through as they came: nothing here looks at their messages
+one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from jetstream_protocol.envelope import NO_EXPECTATION, RecordEnvelope
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
     PreconditionFailedError,
+    UnsupportedHeaderError,
 )
-from jetstream_server.ingest.headers import AckLevel, Directives, inspect, keys_only
+from jetstream_server.ingest.headers import (
+    NOTHING,
+    AckLevel,
+    Directives,
+    asks_for,
+    inspect,
+    keys_only,
+)
 from jetstream_server.ingest.parser import Delivery
+
+
+class Opened(NamedTuple):
+    """The envelope a record came in. around: the header block of the NATS message, where the record
+    has one of its own that is stored instead; else b""."""
+
+    envelope: RecordEnvelope
+    around: bytes
+
+
+NOTHING_OPENED: Final[Mapping[int, Opened]] = MappingProxyType({})
+
+
+class Demand(NamedTuple):
+    """What a message asks for that depends on the others, or changes its answer.
+
+    message_id: store it once. expected_offset: store it only as the record of that offset.
+    correlation: to be repeated in its answer, b"" for none.
+    """
+
+    message_id: bytes | None = None
+    expected_offset: int | None = None
+    correlation: bytes = b""
+
+
+NO_DEMAND: Final = Demand()
+
+
+class Refused(NamedTuple):
+    """A message that is not appended."""
+
+    reply: bytes
+    error: JetstreamError
+    correlation: bytes = b""
 
 
 @dataclass(slots=True)
 class Admitted:
     """The messages to append, as parallel lists, and who is to be told what.
 
-    replies: answered at ack level `all`, b"" for none. early: (position, reply) to be answered once
-    appended (level `leader`). refused: (reply, why), of messages that are not appended.
+    replies: answered at ack level `all`, b"" for none. early: by position, replies to be answered
+    once appended (level `leader`). demands: by position, of the few messages that have any.
     """
 
     values: list[bytes | None]
@@ -30,57 +77,160 @@ class Admitted:
     replies: list[bytes]
     header_blocks: list[bytes] | None
     keys: list[bytes | None] | None = None
-    early: list[tuple[int, bytes]] = field(default_factory=list)
-    refused: list[tuple[bytes, JetstreamError]] = field(default_factory=list)
+    early: dict[int, bytes] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    demands: dict[int, Demand] = field(default_factory=dict)
 
-    def part(self, start: int, stop: int) -> Admitted:
-        """The messages at [start, stop), without refusals."""
+    def only(self, positions: Sequence[int]) -> Admitted:
+        """The messages at those positions, ascending, without refusals."""
+        if len(positions) == len(self.values):
+            return self
+        blocks, keys = self.header_blocks, self.keys
+        new = {position: index for index, position in enumerate(positions)}
         return Admitted(
-            values=self.values[start:stop],
-            subjects=self.subjects[start:stop],
-            replies=self.replies[start:stop],
-            header_blocks=None if self.header_blocks is None else self.header_blocks[start:stop],
-            keys=None if self.keys is None else self.keys[start:stop],
-            early=[(at - start, reply) for at, reply in self.early if start <= at < stop],
+            values=[self.values[at] for at in positions],
+            subjects=[self.subjects[at] for at in positions],
+            replies=[self.replies[at] for at in positions],
+            header_blocks=None if blocks is None else [blocks[at] for at in positions],
+            keys=None if keys is None else [keys[at] for at in positions],
+            early={new[at]: reply for at, reply in self.early.items() if at in new},
+            demands={new[at]: demand for at, demand in self.demands.items() if at in new},
         )
 
+    def correlation(self, position: int) -> bytes:
+        """What to repeat in the answer to the message there; b"" for nothing."""
+        return self.demands.get(position, NO_DEMAND).correlation
 
-def admit(delivery: Delivery, stream_name: str) -> Admitted:
-    """Everything a stream of that name stores of `delivery`."""
+    def reply_at(self, position: int) -> tuple[bytes, bool]:
+        """Where the message there is to be answered, b"" for nowhere, and whether early."""
+        early = self.early.get(position)
+        return (self.replies[position], False) if early is None else (early, True)
+
+    def take_reply(self, position: int) -> tuple[bytes, bool]:
+        """The same; it asks no more."""
+        taken = self.reply_at(position)
+        self.replies[position] = b""
+        self.early.pop(position, None)
+        return taken
+
+    def askers(self, *, early: bool = True) -> list[tuple[bytes, bytes]]:
+        """Reply subject and correlation of everyone who asks for an answer; early: of ack level
+        `leader` too."""
+        found = [
+            (reply, self.correlation(position))
+            for position, reply in enumerate(self.replies)
+            if reply
+        ]
+        if early:
+            found += [(reply, self.correlation(at)) for at, reply in self.early.items()]
+        return found
+
+
+def admit(
+    delivery: Delivery, stream_name: str, opened: Mapping[int, Opened] = NOTHING_OPENED
+) -> Admitted:
+    """Everything a stream of that name stores of `delivery`.
+
+    opened: by position, the envelopes that messages came in; their values, header blocks and
+    replies are in the delivery.
+    """
     admitted = Admitted(
         list(delivery.values), delivery.subjects, delivery.replies, delivery.header_blocks
     )
-    if not b"".join(delivery.subjects).isascii():
-        admitted = _without_foreign_subjects(admitted)
-    if admitted.header_blocks is None:
-        return admitted
-    keys = keys_only(admitted.header_blocks)
-    if keys is not None:
-        admitted.keys = list(keys)
-        return admitted
-    outcomes = inspect(admitted.header_blocks, admitted.values)
-    if outcomes is None:
-        return admitted
-    return _follow(admitted, [_expect(outcome, stream_name) for outcome in outcomes])
-
-
-def _without_foreign_subjects(given: Admitted) -> Admitted:
-    """NATS subjects are UTF-8 by specification; readers (Arrow, Spark) rely on it."""
-    kept = _empty(given)
-    for index, subject in enumerate(given.subjects):
-        try:
-            subject.decode()
-        except UnicodeDecodeError:
-            error = InvalidRequestError("the subject is not UTF-8")
-            kept.refused.append((given.replies[index], error))
+    outcomes: Sequence[Directives | JetstreamError] | None = None
+    if admitted.header_blocks is not None:
+        keys = keys_only(admitted.header_blocks)
+        if keys is None:
+            outcomes = inspect(admitted.header_blocks, admitted.values)
+        elif opened:
+            outcomes = [Directives(key=key) for key in keys]
         else:
-            _keep(kept, given, index, given.values[index])
+            admitted.keys = list(keys)
+    is_ascii = b"".join(delivery.subjects).isascii()
+    if outcomes is None and is_ascii and not opened:
+        return admitted
+    if outcomes is None:
+        found: Sequence[bytes | None] = admitted.keys or [None] * len(admitted.values)
+        outcomes = [NOTHING if key is None else Directives(key=key) for key in found]
+    return _follow(admitted, outcomes, stream_name, opened)
+
+
+def _follow(
+    given: Admitted,
+    outcomes: Sequence[Directives | JetstreamError],
+    stream_name: str,
+    opened: Mapping[int, Opened],
+) -> Admitted:
+    """Apply each message's directives; refused ones are left out."""
+    followed: list[tuple[Directives, bytes]] = []  # with its correlation
+    positions: list[int] = []
+    refused: list[Refused] = []
+    for position, asked in enumerate(outcomes):
+        outcome, correlation = asked, b""
+        if position in opened:
+            correlation = opened[position].envelope.correlation
+            outcome = _enveloped(outcome, opened[position])
+        outcome = _expect(outcome, stream_name, given.subjects[position])
+        if isinstance(outcome, JetstreamError):
+            refused.append(Refused(given.replies[position], outcome, correlation))
+        else:
+            followed.append((outcome, correlation))
+            positions.append(position)
+    kept = given.only(positions)
+    kept.refused = refused
+    kept.replies = list(kept.replies)
+    for position, (directive, correlation) in enumerate(followed):
+        _apply(kept, position, directive, correlation)
+    if any(directive.key is not None for directive, _ in followed):
+        kept.keys = [directive.key for directive, _ in followed]
     return kept
 
 
+def _apply(kept: Admitted, position: int, directive: Directives, correlation: bytes) -> None:
+    demand = Demand(directive.message_id or None, directive.expected_offset, correlation)
+    if demand != NO_DEMAND:
+        kept.demands[position] = demand
+    if directive.tombstone:
+        kept.values[position] = None
+    if directive.ack_level in (AckLevel.NONE, AckLevel.LEADER):
+        reply, kept.replies[position] = kept.replies[position], b""
+        if reply and directive.ack_level == AckLevel.LEADER:
+            kept.early[position] = reply
+
+
+def _enveloped(outcome: Directives | JetstreamError, opened: Opened) -> Directives | JetstreamError:
+    """What a message asks for in its headers and its envelope together; nothing twice."""
+    if isinstance(outcome, JetstreamError):
+        return outcome
+    envelope, unheard = opened.envelope, asks_for(opened.around)
+    if unheard:
+        return UnsupportedHeaderError(
+            f"header {unheard} is not supported around a record with headers of its own"
+        )
+    asked: dict[str, object] = {}
+    if envelope.key is not None:
+        asked["key"] = envelope.key
+    if envelope.expected_offset != NO_EXPECTATION:
+        asked["expected_offset"] = envelope.expected_offset
+    if envelope.ack_leader:
+        asked["ack_level"] = AckLevel.LEADER
+    for name in asked:
+        if getattr(outcome, name) is not None:
+            return InvalidRequestError(f"{name} is said by the envelope and by a header")
+    if envelope.value is None:
+        asked["tombstone"] = True
+    return outcome._replace(**asked)  # type: ignore[arg-type]  # by the names above
+
+
 def _expect(
-    outcome: Directives | InvalidRequestError, stream_name: str
+    outcome: Directives | JetstreamError, stream_name: str, subject: bytes
 ) -> Directives | JetstreamError:
+    if not subject.isascii():
+        # NATS subjects are UTF-8 by specification; readers (Arrow, Spark) rely on it.
+        try:
+            subject.decode()
+        except UnicodeDecodeError:
+            return InvalidRequestError("the subject is not UTF-8")
     if isinstance(outcome, Directives) and outcome.expected_stream is not None:
         expected = outcome.expected_stream
         if expected != stream_name.encode():
@@ -88,37 +238,3 @@ def _expect(
             quoted = expected[:64].decode("utf-8", "replace")
             return PreconditionFailedError(f"expected stream {quoted!a}, this is {stream_name!r}")
     return outcome
-
-
-def _follow(given: Admitted, outcomes: list[Directives | JetstreamError]) -> Admitted:
-    """Apply each message's directives; refused ones are left out."""
-    kept = _empty(given)
-    keys: list[bytes | None] = []
-    for index, outcome in enumerate(outcomes):
-        reply = given.replies[index]
-        if isinstance(outcome, JetstreamError):
-            kept.refused.append((reply, outcome))
-            continue
-        position = len(kept.values)
-        _keep(kept, given, index, None if outcome.tombstone else given.values[index])
-        keys.append(outcome.key)
-        if outcome.ack_level in (AckLevel.NONE, AckLevel.LEADER):
-            kept.replies[position] = b""
-            if reply and outcome.ack_level == AckLevel.LEADER:
-                kept.early.append((position, reply))
-    if any(key is not None for key in keys):
-        kept.keys = keys
-    return kept
-
-
-def _empty(given: Admitted) -> Admitted:
-    blocks: list[bytes] | None = None if given.header_blocks is None else []
-    return Admitted([], [], [], blocks, refused=given.refused)
-
-
-def _keep(kept: Admitted, given: Admitted, index: int, value: bytes | None) -> None:
-    kept.values.append(value)
-    kept.subjects.append(given.subjects[index])
-    kept.replies.append(given.replies[index])
-    if kept.header_blocks is not None and given.header_blocks is not None:
-        kept.header_blocks.append(given.header_blocks[index])

@@ -10,8 +10,8 @@
 | `Jetstream-Ack: none\\|leader\\|all` | this message's ack level instead of the stream's |
 | `Jetstream-Tombstone: true` | the record's value is null; the payload must be empty |
 | `Nats-Expected-Stream` | refuse the message unless the stream has this name |
-| `Nats-Msg-Id` | kept with the record; at present duplicates are not recognised by it |
-| `Nats-Expected-Last-Sequence` | parsed, but at present refused like the unsupported ones |
+| `Nats-Msg-Id` | what a repetition of this message is known by |
+| `Nats-Expected-Last-Sequence` | refuse the message unless it gets this offset |
 
 Every other header of `UNSUPPORTED` asks for something NATS JetStream would do and this server does
 not: the message is refused, for ignoring a condition breaks the publisher's promise to itself.
@@ -31,9 +31,11 @@ from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import InvalidRequestError, UnsupportedHeaderError
 
-UNSUPPORTED: Final = re.compile(
-    rb"Nats-(?:Expected-.*|TTL|Rollup|Incr|Schedule.*|Batch-.*)|Jetstream-.*"
+_UNSUPPORTED_NAMES: Final = (
+    rb"Nats-(?:Expected-[^\s:]*+|TTL|Rollup|Incr|Schedule[^\s:]*+|Batch-[^\s:]*+)"
+    rb"|Jetstream-[^\s:]*+"
 )
+UNSUPPORTED: Final = re.compile(_UNSUPPORTED_NAMES)
 """Matched against names that are not supported: conditions, time to live, purging, counters,
 schedules and atomic batches of NATS JetStream's publishers."""
 
@@ -47,6 +49,7 @@ _BLOCK: Final = re.compile(
 _FIELD: Final = re.compile(rb"\r\n(%b)[ \t]*+:[ \t]*+(%b)" % (_NAME, _VALUE))
 _OURS: Final = re.compile(rb"\r\n((?:Jetstream|Nats)-%b)[ \t]*+:[ \t]*+(%b)" % (_NAME, _VALUE))
 _SEQUENCE_DIGITS_MAX: Final = 19
+_ASKS: Final = re.compile(rb"\r\n((?:%b|Nats-Msg-Id))[ \t]*+:" % _UNSUPPORTED_NAMES)
 
 _OTHERS: Final = rb"(?:(?!Jetstream-|Nats-)%b[ \t]*+:%b\r\n)*+" % (_NAME, _VALUE)
 _KEYED: Final = re.compile(
@@ -70,7 +73,7 @@ class Directives(NamedTuple):
     tombstone: bool = False
     message_id: bytes | None = None
     expected_stream: bytes | None = None
-    expected_last_sequence: int | None = None
+    expected_offset: int | None = None
 
 
 NOTHING: Final = Directives()
@@ -91,6 +94,15 @@ def keys_only(header_blocks: list[bytes]) -> list[bytes] | None:
     return [key.rstrip(b" \t") for _, key in found]
 
 
+def asks_for(header_blocks: bytes) -> str:
+    """A header in header blocks, joined, that asks this server for anything; "" for none.
+
+    One search, however many records there are.
+    """
+    found = _ASKS.search(header_blocks)
+    return "" if found is None else _text(found[1])
+
+
 def inspect(header_blocks: Sequence[bytes], values: Sequence[bytes | None]) -> list[Outcome] | None:
     """One outcome for each message of a delivery; None when no header concerns this server."""
     joined = b"".join(header_blocks)
@@ -107,8 +119,6 @@ def _outcome(block: bytes, value: bytes | None) -> Outcome:
         directives = parse_directives(block)
     except InvalidRequestError as error:
         return error
-    if directives.expected_last_sequence is not None:
-        return UnsupportedHeaderError("header Nats-Expected-Last-Sequence is not supported yet")
     if directives.tombstone and value:
         return InvalidRequestError("a message with Jetstream-Tombstone must have no payload")
     return directives
@@ -177,7 +187,8 @@ _SUPPORTED: Final[dict[bytes, tuple[str, Callable[[bytes], bytes | AckLevel | bo
     b"Jetstream-Tombstone": ("tombstone", _flag),
     b"Nats-Msg-Id": ("message_id", bytes),
     b"Nats-Expected-Stream": ("expected_stream", bytes),
-    b"Nats-Expected-Last-Sequence": ("expected_last_sequence", _sequence),
+    # The last sequence JetStream would have: it counts from 1, so this is our next offset.
+    b"Nats-Expected-Last-Sequence": ("expected_offset", _sequence),
 }
 """Which field of the directives a header sets, and how its value is read."""
 

@@ -1,10 +1,13 @@
 """One led stream's way from NATS into the log, and its acks' way back.
 
-    delivery ─> admit ─> encode ─> append ─> pending ─(high watermark rose)─> acks
+    delivery ─> take apart ─> admit ─> demands ─> encode ─┐
+                    └── batches ─> open ─> sequence ──────┴> append ─> pending ─(committed)─> acks
 
 Invariants.
 * **safety** An ack of level `all` is written only for records below the high watermark of the same
   leadership; when the leadership ends its pending acks are dropped in silence.
+* **safety** A duplicate is answered as its original is: once that is below the high watermark,
+  whatever the ack level. What is on its way to being committed is behind it in the same queue.
 * What waits is bounded, over all streams together (`Bounds`): beyond, messages that ask for an ack
   are refused with one, and messages that do not are still stored.
 """
@@ -12,22 +15,27 @@ Invariants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 from jetstream_protocol import batch as batches
+from jetstream_protocol.envelope import NO_EXPECTATION
 from jetstream_protocol.errors import (
+    CorruptBatchError,
     JetstreamError,
     MessageTooLargeError,
     PermissionDeniedError,
+    PreconditionFailedError,
     StorageError,
     StorageFullError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_server.ingest.acks import AckFormat, AckPolicy
-from jetstream_server.ingest.admission import Admitted, admit
+from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer
+from jetstream_server.ingest.admission import NOTHING_OPENED, Admitted, Demand, Opened, admit
+from jetstream_server.ingest.enveloped import ArrivedBatch, holds_envelopes, take_apart
 from jetstream_server.ingest.parser import Delivery
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
@@ -54,20 +62,28 @@ class Bounds:
 
 
 class _Pending(NamedTuple):
-    """One appended batch: who hears of it once the high watermark reaches `end_offset`."""
+    """One appended batch: who hears of it once the high watermark reaches `end_offset`.
+
+    answers: to those that are told more than the position of their record.
+    """
 
     end_offset: int
     base_offset: int
     replies: list[bytes]
     positions: Sequence[int]
     length: int
+    answers: list[Answer]
+
+    @property
+    def ack_count(self) -> int:
+        return len(self.replies) + len(self.answers)
 
 
 class StreamIngest:
     """Lives as long as one leadership of one stream on this node."""
 
     __slots__ = (
-        "_acknowledges", "_bounds", "_format", "_pending", "_policy", "_replicas", "_write",
+        "_bounds", "_format", "_pending", "_policy", "_replicas", "_write",
         "refusal", "replica", "sid",
     )  # fmt: skip
 
@@ -88,26 +104,44 @@ class StreamIngest:
         self._bounds = bounds
         self._write = write
         self._format = AckFormat(replica.stream.name)
-        self._acknowledges = replica.stream.config.acks == "reply"
         self._pending: deque[_Pending] = deque()
 
     def deliver(self, delivery: Delivery) -> None:
         """Store one delivery and answer it now or when it commits; never raises for its content."""
-        admitted = admit(delivery, self.replica.stream.name)
-        for reply, error in admitted.refused:
-            self._nack([reply], error)
+        acks = self.replica.stream.config.acks
+        if holds_envelopes(delivery):
+            for part in take_apart(delivery, acks):
+                if isinstance(part, ArrivedBatch):
+                    self._deliver_batch(part)
+                else:
+                    self._deliver_records(part.delivery, part.opened)
+            return
+        if acks != "reply":
+            delivery.replies = [b""] * len(delivery)
+        self._deliver_records(delivery, NOTHING_OPENED)
+
+    # Records.
+
+    def _deliver_records(self, delivery: Delivery, opened: Mapping[int, Opened]) -> None:
+        admitted = admit(delivery, self.replica.stream.name, opened)
+        for refused in admitted.refused:
+            self._nack([refused.reply], refused.error, refused.correlation)
         if not admitted.values:
             return
-        error_or_none = self._why_not_ack(admitted)
+        asked = len(admitted.replies) - admitted.replies.count(b"")
+        error_or_none = self._why_not_ack(asked)
         if error_or_none is not None:
             admitted = self._without_askers(admitted, error_or_none)
-        if admitted.values:
+        if not admitted.values:
+            return
+        if admitted.demands:
+            self._append_demanding(admitted)
+        else:
             self._append(admitted)
 
-    def _why_not_ack(self, admitted: Admitted) -> JetstreamError | None:
-        """Why messages that ask for an ack cannot be taken now; None when they can."""
-        asked = len(admitted.replies) - admitted.replies.count(b"")
-        if not self._acknowledges or not asked:
+    def _why_not_ack(self, asked: int) -> JetstreamError | None:
+        """Why so many messages that ask for an ack cannot be taken now; None when they can."""
+        if not asked:
             return None
         reason = self._bounds.reason(asked)
         if reason:
@@ -122,16 +156,55 @@ class StreamIngest:
 
     def _without_askers(self, admitted: Admitted, error: JetstreamError) -> Admitted:
         """Refuse the messages that ask for level `all`; what is left asks for nothing (of that)."""
-        self._nack([reply for reply in admitted.replies if reply], error)
-        early = {position for position, _ in admitted.early}
-        left = Admitted([], [], [], None if admitted.header_blocks is None else [])
-        for index, reply in enumerate(admitted.replies):
-            if not reply:
-                part = admitted.part(index, index + 1)
-                if index in early:
-                    left.early.append((len(left.values), part.early[0][1]))
-                _extend(left, part)
-        return left
+        self._nack_all(admitted.askers(early=False), error)
+        return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
+
+    def _append_demanding(self, admitted: Admitted) -> None:
+        """Messages some of which depend on those before them, so these are stored first."""
+        kept: list[int] = []
+        ids: set[bytes] = set()
+        for position in range(len(admitted.values)):
+            demand = admitted.demands.get(position)
+            if demand is not None:
+                if kept and (demand.expected_offset is not None or demand.message_id in ids):
+                    self._append(admitted.only(kept))
+                    kept, ids = [], set()
+                if not self._is_wanted(admitted, position, demand):
+                    continue
+                if demand.message_id is not None:
+                    ids.add(demand.message_id)
+            kept.append(position)
+        if kept:
+            self._append(admitted.only(kept))
+
+    def _is_wanted(self, admitted: Admitted, position: int, demand: Demand) -> bool:
+        """Whether to store the message; otherwise it is answered.
+
+        The order is JetStream's: a repetition is recognised before its condition is looked at,
+        which its original has made untrue.
+        """
+        log = self.replica.log
+        original = None
+        if demand.message_id is not None:
+            original = log.producers.offset_of(demand.message_id, self._replicas.wall_clock_us())
+        if original is not None:
+            reply, _ = admitted.reply_at(position)
+            self._answer_duplicate(
+                Answer(reply, original + 1, duplicate=True, correlation=demand.correlation)
+            )
+            return False
+        error = self._unexpected(demand.expected_offset)
+        if error is not None:
+            reply, _ = admitted.reply_at(position)
+            self._nack([reply], error, demand.correlation)
+        return error is None
+
+    def _unexpected(self, expected_offset: int | None) -> JetstreamError | None:
+        """Why the next record may not be stored by one that expects it to get that offset."""
+        log_end_offset = self.replica.log.log_end_offset
+        if expected_offset in (None, NO_EXPECTATION, log_end_offset):
+            return None
+        return PreconditionFailedError(f"wrong last sequence: {log_end_offset}")
 
     def _append(self, admitted: Admitted) -> None:
         encoded = batches.encode(
@@ -147,10 +220,9 @@ class StreamIngest:
         try:
             base_offset = self._replicas.append(self.replica, encoded)
         except JetstreamError as error:
-            self._nack([reply for reply in admitted.replies if reply], error)
-            self._nack([reply for _, reply in admitted.early], error)
+            self._nack_all(admitted.askers(), error)
             return
-        if self._acknowledges:
+        if self.replica.stream.config.acks != "off":
             self._remember(admitted, base_offset, encoded.length)
 
     def _append_in_halves(self, admitted: Admitted) -> None:
@@ -159,26 +231,96 @@ class StreamIngest:
             error = MessageTooLargeError(
                 f"a message with its headers must fit into {batches.BATCH_BYTES_MAX} bytes"
             )
-            self._nack(admitted.replies, error)
-            self._nack([reply for _, reply in admitted.early], error)
+            self._nack_all(admitted.askers(), error)
             return
-        self._append(admitted.part(0, count // 2))
-        self._append(admitted.part(count // 2, count))
+        self._append(admitted.only(range(count // 2)))
+        self._append(admitted.only(range(count // 2, count)))
 
     def _remember(self, admitted: Admitted, base_offset: int, length: int) -> None:
         """Answer level `leader` now, and level `all` once it is committed (perhaps it is)."""
+        answers = self._told_more(admitted, base_offset) if admitted.demands else []
         if admitted.early:
-            early = self._policy.select([reply for _, reply in admitted.early])
+            early = self._policy.select(list(admitted.early.values()))
             self._count_suppressed(early.refused)
-            positions = [admitted.early[index][0] for index in early.positions]
+            at = list(admitted.early)
+            positions = [at[index] for index in early.positions]
             self._ack(early.replies, positions, base_offset)
         replies, positions_all, refused = self._policy.select(admitted.replies)
         self._count_suppressed(refused)
         end_offset = base_offset + len(admitted.values)
-        pending = _Pending(end_offset, base_offset, replies, positions_all, length)
+        self._wait(_Pending(end_offset, base_offset, replies, positions_all, length, answers))
+
+    def _told_more(self, admitted: Admitted, base_offset: int) -> list[Answer]:
+        """Take the askers that gave a correlation id out of the usual ones; answers those of level
+        `leader` and returns what the others are to be told."""
+        answers = []
+        for position, demand in admitted.demands.items():
+            if not demand.correlation:
+                continue
+            reply, is_early = admitted.take_reply(position)
+            answer = Answer(reply, base_offset + position + 1, correlation=demand.correlation)
+            if not self._may_answer(reply):
+                continue
+            if is_early:
+                self._answer(answer)
+            else:
+                answers.append(answer)
+        return answers
+
+    # Batches.
+
+    def _deliver_batch(self, arrived: ArrivedBatch) -> None:
+        envelope, reply = arrived.envelope, arrived.reply
+        error = self._why_not_ack(1 if reply and not envelope.ack_leader else 0)
+        try:
+            if error is not None:
+                raise error
+            self._store_batch(arrived)
+        except JetstreamError as refusal:
+            self._nack([reply], refusal, envelope.correlation)
+
+    def _store_batch(self, arrived: ArrivedBatch) -> None:
+        """Append a producer's batch, or find it appended. Raises JetstreamError: it is not."""
+        envelope, reply = arrived.envelope, arrived.reply
+        encoded, batch = arrived.open()
+        header = batch.header
+        if header.producer_id >= 0:
+            producers = self.replica.log.producers
+            original = producers.check(header.producer_id, header.producer_sequence)
+            if original is not None:
+                count = original.next_offset - original.base_offset
+                self._answer_duplicate(
+                    Answer(reply, original.next_offset, count, True, envelope.correlation)
+                )
+                return
+        error = self._unexpected(envelope.expected_offset)
+        if error is not None:
+            raise error
+        base_offset = self._replicas.append(self.replica, encoded)
+        end_offset = base_offset + encoded.record_count
+        answer = Answer(reply, end_offset, encoded.record_count, False, envelope.correlation)
+        answers = [answer] if self._may_answer(reply) else []
+        if answers and envelope.ack_leader:
+            self._answer(answers.pop())
+        if self.replica.stream.config.acks != "off":
+            self._wait(_Pending(end_offset, base_offset, [], (), encoded.length, answers))
+
+    # Answers.
+
+    def _answer_duplicate(self, answer: Answer) -> None:
+        """Once its original is committed, which it is when all that is in the log now is."""
+        if not self._may_answer(answer.reply):
+            return
+        if answer.end_offset <= self.replica.high_watermark:
+            self._answer(answer)
+        else:
+            end_offset = self.replica.log.log_end_offset
+            self._wait(_Pending(end_offset, end_offset, [], (), 0, [answer]))
+
+    def _wait(self, pending: _Pending) -> None:
         self._pending.append(pending)
-        self._bounds.pending_acks += len(replies)
-        self._bounds.uncommitted_bytes += length
+        self._bounds.pending_acks += pending.ack_count
+        self._bounds.uncommitted_bytes += pending.length
         self.committed()
 
     def committed(self) -> None:
@@ -190,9 +332,11 @@ class StreamIngest:
             self._forget(done)
             if done.replies:
                 self._ack(done.replies, done.positions, done.base_offset)
+            for answer in done.answers:
+                self._answer(answer)
 
     def _forget(self, pending: _Pending) -> None:
-        self._bounds.pending_acks -= len(pending.replies)
+        self._bounds.pending_acks -= pending.ack_count
         self._bounds.uncommitted_bytes -= pending.length
 
     def _ack(self, replies: Sequence[bytes], positions: Sequence[int], base_offset: int) -> None:
@@ -200,13 +344,27 @@ class StreamIngest:
             self._write(self._format.acks(replies, positions, base_offset))
             self.replica.counters.acks_sent += len(replies)
 
-    def _nack(self, replies: list[bytes], error: JetstreamError) -> None:
-        if not self._acknowledges:
-            return
+    def _answer(self, answer: Answer) -> None:
+        self._write(self._format.answer(answer))
+        self.replica.counters.acks_sent += 1
+
+    def _may_answer(self, reply: bytes) -> bool:
+        """Whether there is anybody to answer; a reply that is not allowed is counted."""
+        allowed, _, refused = self._policy.select([reply])
+        self._count_suppressed(refused)
+        return bool(allowed)
+
+    def _nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
+        self._nack([reply for reply, correlation in askers if not correlation], error)
+        for reply, correlation in askers:
+            if correlation:
+                self._nack([reply], error, correlation)
+
+    def _nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
         allowed, _, refused = self._policy.select(replies)
         self._count_suppressed(refused)
         if allowed:
-            self._write(self._format.nacks(allowed, _for_publishers(error)))
+            self._write(self._format.nacks(allowed, _for_publishers(error), correlation))
             self.replica.counters.nacks_sent += len(allowed)
 
     def _count_suppressed(self, count: int) -> None:
@@ -222,7 +380,8 @@ class StreamIngest:
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            self._nack(pending.replies, error)
+            askers = [(answer.reply, answer.correlation) for answer in pending.answers]
+            self._nack_all([*zip(pending.replies, repeat(b""), strict=False), *askers], error)
 
     def drop(self) -> None:
         """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""
@@ -234,18 +393,11 @@ def _for_publishers(error: JetstreamError) -> JetstreamError:
     """Without the names of our files, which are nobody's business beyond NATS."""
     if isinstance(error, StorageFullError):
         return StorageFullError("the disk is full")
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError) and not _is_theirs(error):
         return StorageError("the stream's log takes no appends; its description says why")
     return error
 
 
-def _extend(left: Admitted, part: Admitted) -> None:
-    if part.keys is not None and left.keys is None:
-        left.keys = [None] * len(left.values)
-    if left.keys is not None:
-        left.keys.extend(part.keys or [None])
-    left.values.extend(part.values)
-    left.subjects.extend(part.subjects)
-    left.replies.extend(part.replies)
-    if left.header_blocks is not None:
-        left.header_blocks.extend(part.header_blocks or [b""])
+def _is_theirs(error: StorageError) -> bool:
+    """Whether it is their own bytes that are not in order, and no file's."""
+    return isinstance(error, CorruptBatchError) and not error.file

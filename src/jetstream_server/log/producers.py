@@ -30,7 +30,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from jetstream_protocol.batch import HEADER_BYTES, Batch, BatchHeader, Flags
+from jetstream_protocol.batch import COMPRESSION_MASK, HEADER_BYTES, Batch, BatchHeader, Flags
 from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
 
 BATCHES_KEPT: Final = 5
@@ -44,6 +44,9 @@ MESSAGE_IDS_MAX: Final = 1 << 17
 DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
 
 _HEADERS: Final = int(Flags.HEADERS)
+# Ids are in batches that leaders made of messages: those they never compress, and a producer's
+# batch with an id in it they refuse.
+_MAY_HOLD_IDS: Final = _HEADERS | COMPRESSION_MASK
 _NAME: Final = b"Nats-Msg-Id"
 # As ingest reads it (headers.py): only in a block that follows the grammar does it mean anything.
 _MESSAGE_ID: Final = re.compile(rb"\r\n" + _NAME + rb"[ \t]*+:[ \t]*+([^\r\n\x00]*+)\r\n")
@@ -56,7 +59,7 @@ def concerns(header: bytes | bytearray) -> bool:
     """Whether a batch with this header, as bytes, may have to be noted: a fraction of the cost of
     decoding it, and most need not be."""
     flags, _, producer_id = _CONCERNS.unpack_from(header)
-    return bool(producer_id >= 0 or flags & _HEADERS)
+    return bool(producer_id >= 0 or flags & _MAY_HOLD_IDS == _HEADERS)
 
 
 class StoredBatch(NamedTuple):
@@ -140,7 +143,7 @@ class Producers:
         """A batch was appended; body: as stored, with or without padding."""
         if header.producer_id >= 0:
             self._note_batch(header)
-        if header.flags & _HEADERS and self.window_us:
+        if header.flags & _MAY_HOLD_IDS == _HEADERS and self.window_us:
             found = message_ids(header, body)
             for offset, message_id in found:
                 self._remember(MessageId(offset, header.append_timestamp, message_id))
@@ -199,7 +202,7 @@ class Producers:
     def note_all(self, headers: Sequence[BatchHeader], data: bytes, start: int) -> None:
         """Batches were appended that stand back to back in `data`, from `start` on."""
         for header in headers:
-            if header.producer_id >= 0 or header.flags & _HEADERS:
+            if header.producer_id >= 0 or header.flags & _MAY_HOLD_IDS == _HEADERS:
                 body = start + HEADER_BYTES
                 self.note(header, data[body : body + header.body_length])
             start += header.length

@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasError,
     UnsupportedHeaderError,
 )
-from jetstream_server.ingest.acks import AckFormat, AckPolicy
+from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer
 
 
 def published(wire: bytes) -> list[tuple[bytes, bytes]]:
@@ -119,9 +119,31 @@ def test_no_acks_are_no_bytes() -> None:
     assert AckFormat("s").nacks([], NotEnoughReplicasError("x")) == b""
 
 
-def test_a_duplicate_is_acknowledged_as_one() -> None:
-    ((_, payload),) = published(AckFormat("s").acks([b"r"], [3], 9, duplicate=True))
-    assert json.loads(payload) == {"stream": "s", "seq": 13, "duplicate": True}
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(b"r", 13), {"seq": 13}),
+        (Answer(b"r", 13, duplicate=True), {"seq": 13, "duplicate": True}),
+        (Answer(b"r", 13, 10), {"seq": 13, "count": 10}),
+        (
+            Answer(b"r", 13, 10, True, 'é"\r\n%b'.encode()),
+            {"seq": 13, "count": 10, "duplicate": True, "correlation": 'é"\r\n%b'},
+        ),
+    ],
+)
+def test_an_answer_says_what_applies_and_nothing_else(
+    answer: Answer, said: dict[str, object]
+) -> None:
+    ((subject, payload),) = published(AckFormat("s").answer(answer))
+    assert subject == b"r"
+    assert json.loads(payload) == {"stream": "s"} | said
+
+
+def test_a_nack_repeats_the_correlation_id() -> None:
+    wire = AckFormat("s").nacks([b"r"], UnsupportedHeaderError("no"), "é%b\r\n".encode())
+    ((_, payload),) = published(wire)
+    answer = json.loads(payload)
+    assert (answer["correlation"], answer["error"]["description"]) == ("é%b\r\n", "no")
 
 
 @pytest.mark.parametrize("text", ["100 % sure", '"quoted" \\ ä', "%b %d", "line\r\nPUB x 0"])

@@ -48,7 +48,7 @@ def test_a_subject_that_is_not_utf8_is_refused_and_its_neighbours_keep_their_hea
     )
     assert (admitted.values, admitted.subjects, admitted.keys) == ([b"good"], [b"a.b"], [b"k"])
     assert admitted.replies == [b""]
-    assert [(reply, type(error)) for reply, error in admitted.refused] == [
+    assert [(reply, type(error)) for reply, error, _ in admitted.refused] == [
         (b"r0", InvalidRequestError)
     ]
 
@@ -64,9 +64,9 @@ def test_one_refused_message_leaves_the_others_where_they_belong() -> None:
         "s",
     )
     assert admitted.values == [b"1", b"3", None]
-    assert admitted.early == [(0, b"r0"), (1, b"r2")]
+    assert admitted.early == {0: b"r0", 1: b"r2"}
     assert admitted.replies == [b"", b"", b"r3"]
-    assert [(reply, type(error)) for reply, error in admitted.refused] == [
+    assert [(reply, type(error)) for reply, error, _ in admitted.refused] == [
         (b"r1", PreconditionFailedError)
     ]
 
@@ -79,5 +79,5 @@ def test_a_part_keeps_early_answers_with_their_messages() -> None:
         ),
         "s",
     )
-    part = admitted.part(1, 2)
-    assert (part.values, part.early, part.keys) == ([b"2"], [(0, b"r1")], [b"k"])
+    part = admitted.only([1])
+    assert (part.values, part.early, part.keys) == ([b"2"], {0: b"r1"}, [b"k"])

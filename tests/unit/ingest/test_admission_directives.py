@@ -34,7 +34,7 @@ def test_a_tombstone_is_null_and_keeps_its_key() -> None:
 def test_a_tombstone_with_a_payload_is_refused() -> None:
     admitted = admit(delivery((b"x", b"_INBOX.r", block(b"Jetstream-Tombstone: true"))), "s")
     assert admitted.values == []
-    ((reply, error),) = admitted.refused
+    ((reply, error, _),) = admitted.refused
     assert reply == b"_INBOX.r"
     assert isinstance(error, InvalidRequestError)
 
@@ -48,7 +48,7 @@ def test_the_expected_stream_is_taken_and_another_is_refused() -> None:
         "orders",
     )
     assert admitted.values == [b"1"]
-    ((reply, error),) = admitted.refused
+    ((reply, error, _),) = admitted.refused
     assert reply == b"_INBOX.2"
     assert isinstance(error, PreconditionFailedError)
 
@@ -58,7 +58,7 @@ def test_a_refusal_quotes_no_more_than_a_little(filler: bytes) -> None:
     admitted = admit(
         delivery((b"1", b"", block(b"Nats-Expected-Stream: " + filler * 500_000))), "orders"
     )
-    ((_, error),) = admitted.refused
+    ((_, error, _),) = admitted.refused
     assert len(error.message) < 700
 
 
@@ -74,7 +74,7 @@ def test_ack_levels_decide_who_is_answered_when() -> None:
         "s",
     )
     assert admitted.replies == [b"_INBOX.1", b"", b"", b"", b"_INBOX.5"]
-    assert admitted.early == [(1, b"_INBOX.2")]
+    assert admitted.early == {1: b"_INBOX.2"}
     assert len(admitted.values) == 5
 
 
@@ -89,8 +89,8 @@ def test_positions_of_early_answers_follow_refusals() -> None:
         "s",
     )
     assert admitted.values == [b"2", b"4"]
-    assert admitted.early == [(0, b"_INBOX.2"), (1, b"_INBOX.4")]
-    assert [reply for reply, _ in admitted.refused] == [b"", b"_INBOX.3"]
+    assert admitted.early == {0: b"_INBOX.2", 1: b"_INBOX.4"}
+    assert [refused.reply for refused in admitted.refused] == [b"", b"_INBOX.3"]
 
 
 def test_a_subject_that_is_not_utf8_is_refused_and_utf8_is_not() -> None:
@@ -103,4 +103,4 @@ def test_a_subject_that_is_not_utf8_is_refused_and_utf8_is_not() -> None:
     admitted = admit(found, "s")
     assert admitted.values == [b"1", b"3"]
     assert admitted.subjects == ["a.é".encode(), b"a.b"]
-    assert [reply for reply, _ in admitted.refused] == [b"_INBOX.0", b"_INBOX.2"]
+    assert [refused.reply for refused in admitted.refused] == [b"_INBOX.0", b"_INBOX.2"]

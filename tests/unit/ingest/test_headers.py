@@ -7,6 +7,7 @@ from jetstream_server.ingest.headers import (
     NOTHING,
     AckLevel,
     Directives,
+    asks_for,
     inspect,
     keys_only,
     parse_directives,
@@ -42,7 +43,7 @@ def test_every_directive_is_read() -> None:
         tombstone=True,
         message_id=b"id-1",
         expected_stream=b"orders",
-        expected_last_sequence=42,
+        expected_offset=42,
     )
 
 
@@ -87,10 +88,26 @@ def test_what_is_not_supported_is_refused_not_ignored(name: str) -> None:
         parse_directives(block(name.encode() + b": 1"))
 
 
-def test_expected_last_sequence_is_refused_until_it_is_honoured() -> None:
-    outcomes = inspect([block(b"Nats-Expected-Last-Sequence: 1")], [b""])
-    assert outcomes is not None
-    assert isinstance(outcomes[0], UnsupportedHeaderError)
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [
+        (b"Jetstream-Key", True),
+        (b"Jetstream-Anything", True),
+        (b"Nats-Msg-Id", True),
+        (b"Nats-Expected-Stream", True),
+        (b"Nats-Expected-Last-Sequence", True),
+        (b"Nats-Schedule-TTL", True),
+        (b"Nats-TTL", True),
+        (b"Nats-Trace-Dest", False),
+        (b"Nats-TTLs", False),
+        (b"nats-msg-id", False),
+        (b"X-Nats-Msg-Id", False),
+        (b"Source", False),
+    ],
+)
+def test_headers_that_ask_for_anything_are_found_among_many_blocks(name: bytes, asks: bool) -> None:
+    blocks = [block(b"X: y"), b"", block(b"X: y", name + b" \t: z"), block(b"X: y")]
+    assert asks_for(b"".join(blocks)) == (f"{name.decode()!r}" if asks else "")
 
 
 @pytest.mark.parametrize(

@@ -3,94 +3,21 @@
 from __future__ import annotations
 
 import errno
-import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import NotEnoughReplicasError, UnknownOutcomeError
-from jetstream_server.ingest.acks import AckPolicy
-from jetstream_server.ingest.parser import Delivery
-from jetstream_server.ingest.stream import Bounds, StreamIngest
+from jetstream_server.ingest.stream import Bounds
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.replication.replica import Replica
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import on_loop
-from tests.support.node import Node
+from tests.unit.ingest.streams import INBOX, stream_on
 
 UNAVAILABLE, STORAGE_FULL, STORAGE_ERROR = 10008, 10047, 10077
 TOO_LARGE, UNKNOWN, NOT_ENOUGH, WRONG_STREAM = 10054, 20013, 20012, 10071
-
-
-@dataclass
-class Stream:
-    """A stream being ingested, and what was written to NATS for it."""
-
-    node: Node
-    replica: Replica
-    bounds: Bounds
-    ingest: StreamIngest
-    written: list[bytes] = field(default_factory=list)
-
-    def deliver(self, *messages: tuple[bytes, bytes], headers: list[bytes] | None = None) -> None:
-        """(value, reply) each, as one read of the connection brought them."""
-        values, replies = [m[0] for m in messages], [m[1] for m in messages]
-        subjects = [b"orders.%d" % index for index in range(len(messages))]
-        self.ingest.deliver(Delivery(1, subjects, replies, values, headers))
-
-    def answers(self) -> list[tuple[str, dict[str, Any]]]:
-        """(reply subject, payload) of everything written since the last call."""
-        wire, found = b"".join(self.written), []
-        self.written.clear()
-        while wire:
-            line, _, rest = wire.partition(b"\r\n")
-            _, subject, length = line.split(b" ")
-            found.append((subject.decode(), json.loads(rest[: int(length)])))
-            wire = rest[int(length) + 2 :]
-        return found
-
-    def acked(self) -> list[tuple[str, int]]:
-        return [(reply, payload["seq"]) for reply, payload in self.answers()]
-
-    def nacked(self) -> list[tuple[str, int]]:
-        return [(reply, payload["error"]["err_code"]) for reply, payload in self.answers()]
-
-    def values(self) -> list[bytes | None]:
-        """Everything appended, committed or not."""
-        log = self.replica.log
-        found = log.read(0, 1 << 30, log.log_end_offset)
-        if found is None:
-            return []
-        return [value for each in iterate(log.pread(found)) for value in each.values()]
-
-
-def stream_on(
-    tmp_path: Path,
-    *,
-    bounds: Bounds | None = None,
-    disk: FaultyDisk | None = None,
-    **config: object,
-) -> Stream:
-    node = Node(tmp_path / "streams", disk=disk)
-    replicas = node.start()
-    replica = node.create(config=config)
-    bounds = bounds or Bounds(1000, 1 << 20)
-    written: list[bytes] = []
-
-    def write(data: bytes) -> bool:
-        written.append(data)
-        return True
-
-    ingest = StreamIngest(replica, replicas, AckPolicy(), bounds, write)
-    replica.on_commit = lambda _: ingest.committed()
-    return Stream(node, replica, bounds, ingest, written)
-
-
-INBOX = b"_INBOX.a"
 
 
 @on_loop

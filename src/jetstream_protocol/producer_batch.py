@@ -1,0 +1,97 @@
+"""What a producer may send as a batch, and how a leader makes sure of it (design 4).
+
+A producer computes its own checksums, so they prove nothing about what it meant. **safety** Before
+such a batch is appended everything in it is checked, because from then on every reader takes the
+leader's word: the bounds of every column, the decompressed size, the subject, and that no column is
+in it which only the server writes. docs/protocol.md, "Envelopes", lists the rules.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jetstream_protocol.batch import (
+    BATCH_BYTES_MAX,
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    NO_PRODUCER,
+    Batch,
+    EncodedBatch,
+    Flags,
+    decode_header,
+)
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    MessageTooLargeError,
+)
+
+EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What a compressed body may hold. Sixteen times NATS's default `max_payload`; a few kilobytes that
+expand to the 64 MiB of the largest batch would cost the server, and each reader, far more than
+their sender."""
+
+_SETTABLE: Final = int(
+    Flags.ZSTD | Flags.LZ4 | Flags.VALUE_VALIDITY | Flags.KEYS | Flags.KEY_VALIDITY
+    | Flags.HEADERS | Flags.TIMESTAMPS
+)  # fmt: skip
+
+
+def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
+    """The batch in `data`, ready to be stamped and appended to a log, and a view of it.
+
+    subject: what NATS delivered it on. What the leader stamps may be anything in `data`. Raises
+    InvalidRequestError, MessageTooLargeError and CorruptBatchError, which say what is wrong.
+    """
+    if len(data) < HEADER_BYTES:
+        raise CorruptBatchError("batch header cut short")
+    if len(data) > BATCH_BYTES_MAX:
+        raise MessageTooLargeError(f"a batch is at most {BATCH_BYTES_MAX} bytes long")
+    header = bytearray(data[:HEADER_BYTES])
+    last_offset_delta = int.from_bytes(header[44:48], "little")
+    encoded = EncodedBatch(header, data[HEADER_BYTES:], 0, last_offset_delta)
+    encoded.stamp(0, 0, 0)
+    claimed = decode_header(header)
+    if claimed.length != len(data):
+        raise CorruptBatchError(f"batch of {claimed.length} bytes in {len(data)}")
+    _check_claims(claimed.flags, claimed.record_count, claimed.uncompressed_length)
+    _check_producer(claimed.producer_id, claimed.producer_sequence)
+    encoded.record_count = claimed.record_count
+    batch = Batch.decode(bytes(header) + encoded.body)
+    batch.check_columns()
+    if batch.layout.subject != subject:
+        raise InvalidRequestError(
+            f"the batch is of subject {_text(batch.layout.subject)}, "
+            f"NATS delivered it on {_text(subject)}"
+        )
+    return encoded, batch
+
+
+def _check_claims(flags: int, record_count: int, uncompressed_length: int) -> None:
+    """Before anything is decompressed or allocated."""
+    foreign = flags & ~_SETTABLE
+    if foreign:
+        raise InvalidRequestError(
+            f"batch flags {foreign:#x} are not a producer's to set: one subject for all, and "
+            "nothing that only the server writes"
+        )
+    if not record_count:
+        raise InvalidRequestError("a batch without records")
+    if flags & COMPRESSION_MASK and uncompressed_length > EXPANDED_BYTES_MAX:
+        raise MessageTooLargeError(
+            f"a compressed batch holds at most {EXPANDED_BYTES_MAX} bytes, not "
+            f"{uncompressed_length}"
+        )
+
+
+def _check_producer(producer_id: int, sequence: int) -> None:
+    is_nobody = (producer_id, sequence) == (NO_PRODUCER, -1)
+    if not is_nobody and (producer_id < 0 or sequence < 0):
+        raise InvalidRequestError(
+            f"producer id {producer_id} with sequence {sequence}: both -1, or neither negative"
+        )
+
+
+def _text(subject: bytes) -> str:
+    """Short enough to be quoted to whoever sent it."""
+    return ascii(subject[:64].decode("utf-8", "backslashreplace"))
