@@ -6,7 +6,7 @@ taken from the query is not evaluated again by Spark: it must mean exactly what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -18,6 +18,20 @@ from jetstream_protocol.subjects import to_regex
 from pyspark_jetstream.ranges import Range
 
 OFFSET_MAX = 2**63 - 1
+
+_OPERATIONS = {
+    "EqualTo": "equal",
+    "EqualNullSafe": "equal",
+    "GreaterThan": "greater",
+    "GreaterThanOrEqual": "greater_equal",
+    "LessThan": "less",
+    "LessThanOrEqual": "less_equal",
+    "In": "is_in",
+}
+"""Spark's filters, by the names of their classes: PySpark 4.0 does not have them."""
+
+_TYPES: dict[str, type] = {"offset": int, "timestamp": datetime, "subject": str, "stream": str}
+"""The columns that are never null, with what they are compared with."""
 
 
 class Condition(Protocol):
@@ -81,3 +95,38 @@ def _bounds(comparison: Comparison) -> tuple[int, int]:
         "greater": (value + 1, OFFSET_MAX),
         "greater_equal": (value, OFFSET_MAX),
     }[comparison.operation]
+
+
+def taken(filters: Iterable[Any]) -> tuple[list[Comparison], list[Any]]:
+    """The filters of a query that we evaluate, and those left to Spark."""
+    comparisons: list[Comparison] = []
+    left = []
+    for each in filters:
+        comparison = _comparison(each)
+        if comparison is not None:
+            comparisons.append(comparison)
+        elif not _always_holds(each):
+            left.append(each)
+    return comparisons, left
+
+
+def _column(given: Any) -> str | None:
+    path: tuple[str, ...] = getattr(given, "attribute", ())
+    return path[0] if len(path) == 1 and path[0] in _TYPES else None
+
+
+def _always_holds(given: Any) -> bool:
+    return type(given).__name__ == "IsNotNull" and _column(given) is not None
+
+
+def _comparison(given: Any) -> Comparison | None:
+    operation, column = _OPERATIONS.get(type(given).__name__), _column(given)
+    if operation is None or column is None:
+        return None
+    kind = _TYPES[column]
+    if kind is str and operation not in ("equal", "is_in"):
+        return None
+    values = tuple(given.value) if operation == "is_in" else (given.value,)
+    if not values or not all(type(value) is kind for value in values):
+        return None
+    return Comparison(column, operation, values if operation == "is_in" else given.value)

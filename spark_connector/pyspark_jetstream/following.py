@@ -71,8 +71,8 @@ class Follower:
         go beyond these, and do not wait either.
         """
         found = await self._look(start, limits, targets)
-        if found is start and targets is None and start is not None:
-            await self._wait(start)
+        if found is start and targets is None:
+            await self._wait()
             found = await self._look(start, limits, targets)
         return found
 
@@ -86,18 +86,17 @@ class Follower:
             latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}
         marks = dict(start.streams) if start else {}
         starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
-        if start is None:
-            ends = latest
-        elif is_delayed(starts, latest, limits, time.monotonic() - self._last_batch_at):
+        if start is None or start.initial:
+            # Spark runs the first batch in any case; the sooner where it began is on record, the
+            # better.
+            return await self._marked(start, starts, admitted(starts, latest, limits.offsets_max))
+        if is_delayed(starts, latest, limits, time.monotonic() - self._last_batch_at):
             return start
-        else:
-            ends = admitted(starts, latest, limits.offsets_max)
-        if start is not None and ends == {n: mark.offset for n, mark in marks.items()}:
+        ends = admitted(starts, latest, limits.offsets_max)
+        if ends == {number: mark.offset for number, mark in marks.items()}:
             return start
         end = await self._marked(start, starts, ends)
-        if start is not None:
-            earliest = {number: held.earliest for number, held in known.items()}
-            self.check_losses(start, end, earliest)
+        self.check_losses(start, end, {number: held.earliest for number, held in known.items()})
         self._last_batch_at = time.monotonic()
         return end
 
@@ -173,7 +172,7 @@ class Follower:
             self._cluster = (await self._client.describe_cluster()).cluster_id
         return self._cluster
 
-    async def _wait(self, start: Offsets) -> None:
+    async def _wait(self) -> None:
         """Until a record comes, at most `IDLE_SECONDS`."""
         watched = list(self.latest.items())[:LONG_POLLS_MAX]
         patience = IDLE_SECONDS if len(self.latest) <= LONG_POLLS_MAX else MANY_SECONDS

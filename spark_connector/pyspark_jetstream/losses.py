@@ -23,7 +23,13 @@ def is_selected(full_name: str, selection: Selection) -> bool:
 def losses(
     start: Offsets, end: Offsets, earliest: Mapping[int, int], selection: Selection
 ) -> Iterator[str]:
-    """One clause for each loss. earliest: the first offset kept, where known."""
+    """One clause for each loss. earliest: the first offset kept, where known.
+
+    A query that has not read anything yet has lost nothing, also when it begins anew behind the
+    end of its first batch.
+    """
+    if start.initial:
+        return
     if start.cluster != end.cluster:
         yield (
             f"the checkpoint belongs to cluster {start.cluster!r} and servers to {end.cluster!r}"

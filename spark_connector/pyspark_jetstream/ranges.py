@@ -43,7 +43,9 @@ def tasks(
     for part in ranges:
         wanted = max(round(len(part) / total * min_partitions), -(-len(part) // records_max), 1)
         parts.extend(_cut(part, min(wanted, len(part))))
-    return [(part,) for part in parts] if min_partitions else _packed(parts)
+    if min_partitions:
+        return [(part,) for part in parts]
+    return _packed(parts, min(PACKED_RECORDS, records_max))
 
 
 def _cut(whole: Range, count: int) -> list[Range]:
@@ -58,11 +60,11 @@ def _cut(whole: Range, count: int) -> list[Range]:
     return parts
 
 
-def _packed(parts: Sequence[Range]) -> list[tuple[Range, ...]]:
+def _packed(parts: Sequence[Range], records_max: int) -> list[tuple[Range, ...]]:
     found: list[tuple[Range, ...]] = []
     pack: list[Range] = []
     for part in parts:
-        if pack and sum(map(len, pack)) + len(part) > PACKED_RECORDS:
+        if pack and sum(map(len, pack)) + len(part) > records_max:
             found.append(tuple(pack))
             pack = []
         pack.append(part)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
     )
     from pyspark.sql.types import StructType
 
@@ -42,3 +44,15 @@ class JetstreamDataSource(DataSource):
         from pyspark_jetstream.stream import stream_reader
 
         return stream_reader(read_options(self.options, "stream"), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_jetstream.options import write_options
+        from pyspark_jetstream.writer import batch_writer
+
+        return batch_writer(write_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_jetstream.options import write_options
+        from pyspark_jetstream.writer import stream_writer
+
+        return stream_writer(write_options(self.options), schema)

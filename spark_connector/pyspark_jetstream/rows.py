@@ -1,0 +1,132 @@
+"""The rows of a write: which columns there may be, and what is published of them.
+
+    value    binary or string; null is a tombstone, which needs a key
+    key      binary or string, optional
+    headers  array<struct<key: string, value: binary or string>>, optional
+    subject  string, optional where the option `subject` names one for all rows
+
+Text is published as UTF-8. Record batches are taken apart column by column; what is done per row is
+what building a batch of the log needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+from pyspark_jetstream.errors import OptionError
+
+COLUMNS = ("value", "key", "headers", "subject")
+HeaderPairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one subject, in their order. keys, headers: None where there is no such column."""
+
+    subject: str
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+    headers: list[HeaderPairs | None] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def check_columns(schema: StructType, subject: str) -> None:
+    """Raises OptionError unless rows of `schema` can be published."""
+    kinds = {field.name: field.dataType for field in schema.fields}
+    strangers = [name for name in kinds if name not in COLUMNS]
+    if strangers:
+        raise OptionError(
+            f"a write has no use for column {', '.join(strangers)}: select value and, where "
+            "wanted, key, headers, subject; for a whole row use to_json(struct(*)) AS value"
+        )
+    if "value" not in kinds:
+        raise OptionError("a write needs a column value: for example to_json(struct(*)) AS value")
+    for name in ("value", "key"):
+        if name in kinds and not isinstance(kinds[name], BinaryType | StringType):
+            raise OptionError(
+                f"column {name} is {kinds[name].simpleString()}: make it binary or string, for "
+                f"example by CAST({name} AS STRING) or to_json({name})"
+            )
+    if "headers" in kinds and not _are_headers(kinds["headers"]):
+        raise OptionError(
+            f"column headers is {kinds['headers'].simpleString()}: it must be "
+            "array<struct<key:string,value:binary>>"
+        )
+    if "subject" in kinds and not isinstance(kinds["subject"], StringType):
+        raise OptionError("column subject must be a string: CAST it")
+    if "subject" not in kinds and not subject:
+        raise OptionError("publish where? add option subject, or a column subject")
+
+
+def _are_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and isinstance(fields[1].dataType, BinaryType | StringType)
+    )
+
+
+def by_subject(batch: pa.RecordBatch, subject: str) -> Iterator[Rows]:
+    """The rows of each subject, subjects in order of appearance. `subject` serves without column.
+
+    Raises OptionError for a row that cannot be published.
+    """
+    if batch.num_rows == 0:
+        return
+    if "subject" not in batch.schema.names:
+        yield _rows(batch, subject)
+        return
+    subjects = batch.column("subject")
+    if subjects.null_count:
+        raise OptionError(
+            "a row has no subject: fill the column, for example by coalesce(subject, 'orders.x')"
+        )
+    for each in pc.unique(subjects).to_pylist():
+        yield _rows(batch.filter(pc.equal(subjects, each)), each)
+
+
+def _rows(batch: pa.RecordBatch, subject: str) -> Rows:
+    keys = _binary(batch, "key")
+    values = _binary(batch, "value")
+    assert values is not None
+    if batch.column("value").null_count and (
+        keys is None or any(v is None and k is None for k, v in zip(keys, values, strict=True))
+    ):
+        raise OptionError(
+            "a row has neither value nor key: a null value is a tombstone and needs a key; filter "
+            "such rows out, or use coalesce(value, '')"
+        )
+    return Rows(subject, values, keys, _headers(batch))
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None] | None:
+    if name not in batch.schema.names:
+        return None
+    found: list[bytes | None] = batch.column(name).cast(pa.binary()).to_pylist()
+    return found
+
+
+def _headers(batch: pa.RecordBatch) -> list[HeaderPairs | None] | None:
+    if "headers" not in batch.schema.names or batch.column("headers").null_count == len(batch):
+        return None
+    return [
+        None if row is None else [(each["key"], _text(each["value"])) for each in row]
+        for row in batch.column("headers").to_pylist()
+    ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return b"".decode() if value is None else bytes(value).decode("utf-8", "surrogateescape")

@@ -1,0 +1,149 @@
+"""Writes: every task publishes its rows and waits until the streams have acknowledged them.
+
+A task that was acknowledged in full is done; one that was not fails, and Spark runs it again. What
+an attempt that failed has published stays published. Each batch therefore carries an identity that
+a second attempt repeats (`publish.Identity`), by which the server knows it again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+
+from pyspark_jetstream.errors import OptionError, explained, log
+from pyspark_jetstream.options import WriteOptions
+from pyspark_jetstream.publish import Identity, publish
+from pyspark_jetstream.rows import check_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # PySpark 4.0 hands rows to streaming writers.
+    HAS_STREAM_ARROW = False
+else:
+    HAS_STREAM_ARROW = True
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+"""Local properties of a streaming query's tasks."""
+
+ROWS = 10_000
+"""Put into one record batch where Spark hands over rows."""
+
+
+class Published(WriterCommitMessage):
+    """What a task has published. `duplicates` of the rows were there already."""
+
+    def __init__(self, rows: int, duplicates: int) -> None:
+        self.rows = rows
+        self.duplicates = duplicates
+
+
+class _Writer:
+    """What batch and streaming writers share. Picklable."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema, options.subject)
+        self.options = options
+        self.schema = schema
+
+    def published(self, batches: Iterator[pa.RecordBatch], run: str) -> Published:
+        """run: names this write, the same in every attempt."""
+        context = TaskContext.get()
+        assert context is not None
+        identity = Identity(run, context.partitionId())
+        with explained(self.options.servers):
+            rows, duplicates = publish(self.options, batches, identity)
+        return Published(rows, duplicates)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write.format("jetstream").mode("append")`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # Made once, on the driver: all attempts of all tasks have it.
+        self.run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.published(iterator, self.run)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        done = sum(each.rows for each in messages if isinstance(each, Published))
+        log.warning("a write failed; at least %d rows of it are published and stay", done)
+
+
+class _StreamWriter(_Writer):
+    """`df.writeStream.format("jetstream")`."""
+
+    def write_batches(self, batches: Iterator[pa.RecordBatch]) -> Published:
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if not query or not batch:
+            raise OptionError("Spark does not say which query and batch this is: report a bug")
+        return self.published(batches, f"{query}/{batch}")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        duplicates = sum(each.duplicates for each in messages if isinstance(each, Published))
+        if duplicates:
+            log.warning("batch %d: %d rows were published before", batchId, duplicates)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What is published stays; Spark runs the batch again, and the server knows it again."""
+
+
+class StreamRowWriter(_StreamWriter, DataSourceStreamWriter):
+    """For PySpark 4.0."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self.write_batches(self._batches(iterator))
+
+    def _batches(self, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self.schema)
+        waiting: list[dict[str, object]] = []
+        for row in rows:
+            waiting.append(row.asDict(recursive=True))
+            if len(waiting) == ROWS:
+                yield pa.RecordBatch.from_pylist(waiting, schema)
+                waiting = []
+        yield pa.RecordBatch.from_pylist(waiting, schema)
+
+
+if HAS_STREAM_ARROW:
+
+    class StreamArrowWriter(_StreamWriter, DataSourceStreamArrowWriter):
+        """From PySpark 4.1 on."""
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            return self.write_batches(iterator)
+
+
+def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> BatchWriter:
+    """Raises OptionError."""
+    if overwrite:
+        raise OptionError(
+            "a stream cannot be overwritten, records are only added: use mode('append')"
+        )
+    return BatchWriter(options, schema)
+
+
+def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
+    """Raises OptionError."""
+    if HAS_STREAM_ARROW:
+        return StreamArrowWriter(options, schema)
+    return StreamRowWriter(options, schema)

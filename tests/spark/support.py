@@ -1,0 +1,148 @@
+"""What the Spark tests share: a session, a stream of known records, a query that is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from jetstream_client import AsyncClient, Client
+
+CONFIG = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "768m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+PATIENCE_SECONDS = 60.0
+
+
+@contextmanager
+def local_session(
+    folder: Path, master: str = "local[2]", config: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session whose JVM ends with it."""
+    builder = SparkSession.builder.master(master).appName("tests")
+    for name, value in {**CONFIG, "spark.sql.warehouse.dir": str(folder), **(config or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    gateway: Any = session.sparkContext._gateway
+    try:
+        yield session
+    finally:
+        session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(PATIENCE_SECONDS)
+        type(session.sparkContext)._gateway = None
+        type(session.sparkContext)._jvm = None
+
+
+@dataclass(frozen=True)
+class Log:
+    """A stream on subjects `<name>.>` of the server at `grpc`."""
+
+    grpc: str
+    client: Client
+    name: str
+
+    @classmethod
+    def create(cls, grpc: str, client: Client, name: str, replicas: int = 1) -> Log:
+        client.create_stream(name, f"{name}.>", replicas=replicas)
+        return cls(grpc, client, name)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"servers": self.grpc, "streams": self.name}
+
+    def publish(self, numbers: Sequence[int], subject: str = "x", **more: Any) -> None:
+        """Records with the values `0`, `1`, …, acknowledged, in order."""
+        publish(self.grpc, f"{self.name}.{subject}", [b"%d" % n for n in numbers], **more)
+
+    def read(self, spark: SparkSession, **options: object) -> DataFrame:
+        reader = spark.read.format("jetstream").options(**self.options)
+        return reader.options(**texts(options)).load()
+
+    def read_stream(self, spark: SparkSession, **options: object) -> DataFrame:
+        reader = spark.readStream.format("jetstream").options(**self.options)
+        return reader.options(**texts(options)).load()
+
+
+def texts(options: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
+
+
+def publish(grpc: str, subject: str, values: Sequence[bytes], **more: Any) -> None:
+    async def go() -> None:
+        async with AsyncClient(grpc) as client:
+            for start in range(0, len(values), 4_000):
+                window = values[start : start + 4_000]
+                await asyncio.gather(*(client.publish(subject, value, **more) for value in window))
+
+    asyncio.run(go())
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of the Python error that Spark shows among its own words."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = ("pyspark_jetstream.", "jetstream_protocol.", "jetstream_client.")
+    said = [number for number, line in enumerate(lines) if line.startswith(ours)]
+    assert said, str(error)
+    following = lines[said[-1] + 1] if said[-1] + 1 < len(lines) else ""
+    assert following.startswith(("SQLSTATE", "at ", "===", "Driver", "Caused")) or not following
+    return lines[said[-1]]
+
+
+class Collector:
+    """A sink for foreachBatch that remembers the offsets of each batch, by its id.
+
+    Idempotent, as sinks must be for exactly-once: a batch that is run again replaces itself.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self.replaced: list[tuple[int, list[int], list[int]]] = []
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        found = sorted(row.offset for row in batch.select("offset").collect())
+        if number in self.batches:
+            self.replaced.append((number, self.batches[number], found))
+        self.batches[number] = found
+
+    @property
+    def offsets(self) -> list[int]:
+        return sorted(offset for found in self.batches.values() for offset in found)
+
+
+@contextmanager
+def running(
+    frame: DataFrame, checkpoint: Path, sink: Callable[[DataFrame, int], None], **trigger: Any
+) -> Iterator[StreamingQuery]:
+    """A query over `frame`, stopped at the end."""
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    query = (writer.trigger(**trigger) if trigger else writer).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def until(holds: Callable[[], bool], what: str, query: StreamingQuery | None = None) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if query is not None and query.exception() is not None:
+            raise AssertionError(f"the query ended: {query.exception()}")
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_SECONDS} s"
+        time.sleep(0.05)

@@ -1,0 +1,101 @@
+"""What is asked wrongly is answered in one line that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jetstream_client import Client
+from tests.spark.support import Log, last_line, texts
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def three(server: ServerProcess) -> Iterator[Log]:
+    """A stream of three records."""
+    with Client(server.grpc) as client:
+        log = Log.create(server.grpc, client, "three")
+        log.publish(range(3))
+        yield log
+
+
+NOBODY = {"servers": "127.0.0.1:1", "timeout": "1s"}
+
+READS = [
+    ({"failOnDataLos": "false"}, "did you mean failOnDataLoss?"),
+    ({"streams": "no_such_stream"}, "name one of those there are: three@three.>"),
+    (NOBODY, "check that option servers (127.0.0.1:1) names nodes of the cluster"),
+    ({"startingOffsets": '{"stranger": 1}'}, "leave it out or add it to option streams"),
+    ({"startingOffsets": '{"STREAM": 99}'}, "it holds [0, 3); choose an offset in there"),
+    (
+        {"startingOffsets": '{"STREAM": 2}', "endingOffsets": '{"STREAM": 1}'},
+        "startingOffsets must not lie behind endingOffsets",
+    ),
+    ({"streamPattern": "zzz.*", "streams": ""}, "`jetstream stream list` shows the streams"),
+    ({"maxOffsetsPerTrigger": "5"}, "means nothing to a batch read: leave it out"),
+]
+
+
+@pytest.mark.parametrize(("options", "advice"), READS, ids=lambda each: str(each)[:40])
+def test_a_read_asked_for_wrongly_says_what_to_do(
+    spark: SparkSession, three: Log, options: dict[str, str], advice: str
+) -> None:
+    given = {name: value.replace("STREAM", three.name) for name, value in options.items()}
+    with pytest.raises(PySparkException) as raised:
+        three.read(spark, **given).collect()
+    assert advice in last_line(raised.value)
+
+
+def test_a_schema_of_ones_own_is_refused(spark: SparkSession, three: Log) -> None:
+    reader = spark.read.format("jetstream").options(**three.options).schema("value string")
+    with pytest.raises(PySparkException) as raised:
+        reader.load().collect()
+    assert "leave .schema() out and select what you need" in last_line(raised.value)
+
+
+STREAMING_READS = [
+    ({"endingOffsets": "latest"}, "means nothing to a streaming read: leave it out"),
+    ({"streams": "no_such_stream"}, "there is no such stream"),
+    (NOBODY, "check that option servers (127.0.0.1:1) names nodes of the cluster"),
+]
+
+
+@pytest.mark.parametrize(("options", "advice"), STREAMING_READS, ids=lambda each: str(each)[:40])
+def test_a_streaming_read_asked_for_wrongly_says_what_to_do(
+    spark: SparkSession, three: Log, options: dict[str, str], advice: str
+) -> None:
+    frame = three.read_stream(spark, **options)
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination()
+    assert advice in last_line(raised.value)
+
+
+WRITES = [
+    ("SELECT 1 AS number", {}, "to_json(struct(*)) AS value"),
+    ("SELECT 'v' AS value, CAST(NULL AS STRING) AS subject", {}, "coalesce(subject"),
+    ("SELECT CAST(NULL AS STRING) AS value", {}, "a null value is a tombstone and needs a key"),
+    ("SELECT 'v' AS value", {"subject": "nobody.listens"}, "create one"),
+    ("SELECT 'v' AS value", {"natsCredentials": "/nowhere.creds"}, "cannot read /nowhere.creds"),
+]
+
+
+@pytest.mark.parametrize(("query", "options", "advice"), WRITES, ids=lambda each: str(each)[:40])
+def test_a_write_asked_for_wrongly_says_what_to_do(
+    spark: SparkSession, three: Log, query: str, options: dict[str, str], advice: str
+) -> None:
+    writer = spark.sql(query).write.format("jetstream").mode("append")
+    given = {"servers": three.grpc, "subject": f"{three.name}.x", **options}
+    with pytest.raises(PySparkException) as raised:
+        writer.options(**texts(given)).save()
+    assert advice in last_line(raised.value)
+
+
+def test_overwriting_is_refused(spark: SparkSession, three: Log) -> None:
+    writer = spark.sql("SELECT 'v' AS value").write.format("jetstream").mode("overwrite")
+    with pytest.raises(PySparkException) as raised:
+        writer.options(servers=three.grpc, subject=f"{three.name}.x").save()
+    assert "use mode('append')" in last_line(raised.value)

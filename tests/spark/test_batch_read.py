@@ -1,0 +1,181 @@
+"""Batch reads on a real server: rows, ranges, filters, splitting."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from jetstream_client import Client
+from tests.spark.support import Log, publish
+
+
+def test_every_column_arrives_as_it_was_published(spark: SparkSession, log: Log) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    log.client.publish(f"{log.name}.eu", b"\x00\xff", key="k", headers={"a": ["1", "2"], "b": "ü"})
+    log.client.publish(f"{log.name}.us", None, key="k")
+    log.client.publish(f"{log.name}.us", b"")
+    rows = log.read(spark, includeHeaders=True).orderBy("offset").collect()
+    assert [row.stream for row in rows] == [log.name] * 3
+    assert [row.subject for row in rows] == [f"{log.name}.{each}" for each in ("eu", "us", "us")]
+    assert [row.offset for row in rows] == [0, 1, 2]
+    assert [row.key for row in rows] == [b"k", b"k", None]
+    assert [row.value for row in rows] == [b"\x00\xff", None, b""]
+    headers = [(each.key, bytes(each.value)) for each in rows[0].headers]
+    assert headers[:3] == [("a", b"1"), ("a", b"2"), ("b", "ü".encode())]
+    assert rows[2].headers is None
+    times = [row.timestamp.replace(tzinfo=UTC) for row in rows]
+    assert before < times[0] <= times[1] <= times[2] <= datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_the_schema_is_the_documented_one(spark: SparkSession, log: Log) -> None:
+    assert log.read(spark).schema.simpleString() == (
+        "struct<stream:string,subject:string,offset:bigint,timestamp:timestamp,"
+        "key:binary,value:binary>"
+    )
+    assert log.read(spark, includeHeaders="true").schema["headers"].dataType.simpleString() == (
+        "array<struct<key:string,value:binary>>"
+    )
+
+
+def test_an_empty_stream_is_an_empty_table(spark: SparkSession, log: Log) -> None:
+    assert log.read(spark).collect() == []
+
+
+def test_ranges_are_split_evenly_and_read_whole(spark: SparkSession, log: Log) -> None:
+    log.publish(range(5_000))
+    frame = log.read(spark, minPartitions=4)
+    assert frame.rdd.getNumPartitions() == 4
+    assert [len(part) for part in frame.select("offset").rdd.glom().collect()] == [1_250] * 4
+    assert sorted(row.offset for row in frame.collect()) == list(range(5_000))
+    assert log.read(spark, maxRecordsPerPartition=500).rdd.getNumPartitions() == 10
+    assert [int(row.value) for row in log.read(spark).orderBy("offset").collect()] == list(
+        range(5_000)
+    )
+
+
+def test_offsets_bound_a_read_and_the_end_is_exclusive(spark: SparkSession, log: Log) -> None:
+    log.publish(range(100))
+
+    def offsets(**options: object) -> list[int]:
+        return sorted(row.offset for row in log.read(spark, **options).select("offset").collect())
+
+    full_name = f"{log.name}@{log.name}.>"
+    assert offsets(startingOffsets=json.dumps({log.name: 90})) == list(range(90, 100))
+    assert offsets(endingOffsets=json.dumps({full_name: 10})) == list(range(10))
+    assert offsets(
+        startingOffsets=json.dumps({log.name: -2}), endingOffsets=json.dumps({log.name: -1})
+    ) == list(range(100))
+    assert (
+        offsets(startingOffsets=json.dumps({log.name: 5}), endingOffsets=json.dumps({log.name: 5}))
+        == []
+    )
+    assert offsets(startingOffsets=json.dumps({log.name: 5000}), failOnDataLoss="false") == []
+
+
+def test_timestamps_bound_a_read_by_the_moment_of_the_append(spark: SparkSession, log: Log) -> None:
+    log.publish(range(10))
+    last = max(message.timestamp for message in log.client.fetch(log.name))
+    while True:
+        log.client.publish(f"{log.name}.x", b"later")
+        later = log.client.fetch(log.name, 10)[0].timestamp
+        if later.timestamp() * 1000 // 1 > last.timestamp() * 1000 // 1 + 1:
+            break
+        log = Log.create(log.grpc, log.client, log.name + "_again")
+        log.publish(range(10))
+        last = max(message.timestamp for message in log.client.fetch(log.name))
+    boundary = last + timedelta(milliseconds=1)
+    iso = boundary.isoformat()
+    milliseconds = int(boundary.timestamp() * 1000)
+    for start in (iso, milliseconds):
+        rows = log.read(spark, startingTimestamp=start).collect()
+        assert [row.offset for row in rows] == [10]
+    rows = log.read(spark, endingTimestamp=iso).collect()
+    assert sorted(row.offset for row in rows) == list(range(10))
+
+
+def test_streams_are_chosen_by_list_by_pattern_and_by_subject(
+    spark: SparkSession, client: Client, log: Log
+) -> None:
+    for name in ("chosen_a", "chosen_b"):
+        client.create_stream(name, f"{name}.>")
+        for region in ("eu", "us"):
+            publish(log.grpc, f"{name}.{region}.x", [b"1"] * 3)
+
+    def counts(**options: str) -> dict[str, int]:
+        reader = spark.read.format("jetstream").option("servers", log.grpc).options(**options)
+        return {
+            row.subject: row["count"] for row in reader.load().groupBy("subject").count().collect()
+        }
+
+    everything = {f"chosen_{n}.{r}.x": 3 for n in "ab" for r in ("eu", "us")}
+    assert counts(streams="chosen_a, chosen_b@chosen_b.>") == everything
+    assert counts(streamPattern="chosen_.*") == everything
+    assert counts(streamPattern="chosen_.*", subject="*.eu.>") == {
+        "chosen_a.eu.x": 3,
+        "chosen_b.eu.x": 3,
+    }
+    assert counts(subject="chosen_b.us.*") == {"chosen_b.us.x": 3}
+
+
+def test_a_limit_ends_the_reading_early(spark: SparkSession, log: Log) -> None:
+    log.publish(range(3_000))
+    assert len(log.read(spark).limit(5).collect()) == 5
+
+
+def test_push_down_keeps_the_answer_and_spares_the_reading(spark: SparkSession, log: Log) -> None:
+    log.publish(range(300), "eu")
+    log.publish(range(300, 600), "us")
+    middle = log.client.fetch(log.name, 300)[0].timestamp.isoformat()
+    questions = [
+        "offset >= 100 AND offset < 110",
+        "offset = 599",
+        "offset IN (3, 4, 700)",
+        "offset > 200 AND subject = '{name}.us'",
+        "timestamp >= timestamp '{middle}' AND offset <= 400",
+        "subject IN ('{name}.us', 'x') AND value = X'353939'",
+        "offset < 10 OR subject = '{name}.us'",
+        "NOT offset = 5 AND offset < 8",
+        "stream = '{name}' AND offset < 3",
+        "offset < 0",
+    ]
+    plain = log.read(spark)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        for question in questions:
+            where = question.format(name=log.name, middle=middle)
+            wanted = sorted(row.offset for row in plain.where(where).collect())
+            pushed = log.read(spark, pushDownFilters="true").where(where)
+            assert sorted(row.offset for row in pushed.collect()) == wanted, where
+        ours = log.read(spark, pushDownFilters="true").where("offset >= 100 AND offset < 110")
+        plan = ours._jdf.queryExecution().executedPlan().toString()
+        assert "BatchScan jetstream" in plan
+        assert " Filter " not in plan
+        few = log.read(spark, pushDownFilters="true").where("offset < 3")
+        others = log.read(spark, pushDownFilters="true").where("offset > 590")
+        assert few.union(others).count() == 3 + 9
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    # A session that has it on serves readers that have it off.
+    assert log.read(spark).where("offset = 7").count() == 1
+
+
+def test_a_dataframe_is_planned_once_and_its_rows_stay_the_same(
+    spark: SparkSession, log: Log
+) -> None:
+    log.publish(range(5))
+    frame = log.read(spark)
+    assert frame.count() == 5
+    log.publish(range(5))
+    assert frame.count() == 5
+    assert log.read(spark).count() == 10
+
+
+def test_a_view_passes_its_options(spark: SparkSession, log: Log) -> None:
+    log.publish(range(7))
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW seven USING jetstream "
+        f"OPTIONS (servers '{log.grpc}', streams '{log.name}')"
+    )
+    assert spark.sql("SELECT count(*) AS n FROM seven WHERE offset > 2").first()["n"] == 4  # type: ignore[index]
