@@ -15,12 +15,12 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.changes import Change, StreamCreated
 from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.raft_messages import REGULAR
-from jetstream_server.metadata.records import Entry
 
 from .metadata_group import agreed, create, members, persist, register, running, until
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.records import Entry, Snapshot
 
 steps = st.lists(
     st.one_of(

@@ -1,7 +1,8 @@
 """What an examination of log files can find wrong.
 
 *Repairable* findings are put right when the server next opens the log, and cost no record that
-was ever flushed. The others are **damage**: the server keeps the bytes, and takes the log offline.
+was ever flushed. The others are **damage**: the server keeps the bytes, and takes the log offline;
+without sound metadata it does not start.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ class Kind(StrEnum):
     MISSING_INDEX = "missing_index"  # a sealed segment without one
     BAD_INDEX = "bad_index"  # damaged, of another segment, or pointing at no batch
     BAD_CHECKPOINT = "bad_checkpoint"  # damaged, of another log, or contradicting the batches
-    BAD_IDENTITY = "bad_identity"  # meta.json is missing or unreadable
+    BAD_IDENTITY = "bad_identity"  # meta.json or group.json: missing, unreadable, contradicting
+    BAD_METADATA = "bad_metadata"  # a record of the metadata that nothing valid explains
+    MISSING_METADATA = "missing_metadata"  # the journal, the snapshot, or entries between them
+    BAD_RUNS = "bad_runs"  # `runs` is damaged or another folder's: it vouches for no log
     LEFTOVER_FILE = "leftover_file"  # an atomic write that never took place
     UNKNOWN_FILE = "unknown_file"  # no file of ours: nothing reads it
     UNREADABLE = "unreadable"  # the operating system refuses to read it
@@ -33,6 +37,7 @@ _REPAIRABLE = frozenset(
         Kind.MISSING_INDEX,
         Kind.BAD_INDEX,
         Kind.BAD_CHECKPOINT,
+        Kind.BAD_RUNS,
         Kind.LEFTOVER_FILE,
         Kind.UNKNOWN_FILE,
     }

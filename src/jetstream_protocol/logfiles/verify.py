@@ -8,7 +8,6 @@ server's last segment, the batch being appended looks torn.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles import checkpoint_file, index_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.files import (
-    IDENTITY_NAME,
     STREAMS_NAME,
     SegmentFile,
     is_data_folder,
@@ -36,6 +34,7 @@ from jetstream_protocol.logfiles.names import (
     base_offset_of,
 )
 from jetstream_protocol.logfiles.scan import Bad, Read, Tail, find_valid, walk_past_damage
+from jetstream_protocol.logfiles.verify_metadata import verify_beside_streams
 
 _STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME)
 
@@ -60,13 +59,7 @@ def verify(path: str | Path) -> Iterator[Finding]:
 
 
 def _verify_data_folder(path: Path) -> Iterator[Finding]:
-    identity = path / IDENTITY_NAME
-    try:
-        meta = json.loads(identity.read_bytes())
-        int(meta["format_version"]), int(meta["node_id"]), str(meta["cluster_id"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"says not whose folder this is: {error}"
-        yield Finding(str(identity), 0, Kind.BAD_IDENTITY, message)
+    yield from verify_beside_streams(path)
     for folder in stream_folders(path):
         if folder.name.isascii() and folder.name.isdigit():
             yield from _verify_log_folder(folder)

@@ -10,7 +10,7 @@
 Crash policy: `meta.json` is written before anything else, and once more when the cluster has agreed
 on its id (`join`), before there are any streams. A folder without it is new; one whose `meta.json`
 is unreadable, or belongs to another cluster, node or format, stops the start, since using it could
-mix two histories. `cluster` is the configured name, for people; the id is what tells clusters apart.
+mix two histories. `cluster` is the configured name, for people; the id tells clusters apart.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The metadata group's durable log: entries, term and vote in one journal, and one snapshot.
 
-    <directory>/journal    file header, then records; append-only
-    <directory>/snapshot   file header, then records; replaced as a whole
+    <directory>/journal    append-only
+    <directory>/snapshot   replaced as a whole
 
-File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format version. Records:
-records.py.
+Their format: jetstream_protocol.logfiles.metadata_records.
 
 Crash policy. Nothing is promised before `sync` has returned. On open, a bad record with no valid
 record anywhere behind it is a torn tail: it was never promised, and is cut off. A bad record with
@@ -23,10 +22,12 @@ import os
 from collections.abc import Callable, Sequence
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.metadata.files import read_file, replace_file, sync_path
-from jetstream_server.metadata.records import (
+from jetstream_protocol.logfiles.metadata_records import (
     ENTRY,
+    FIRST_INDEX,
     HEADER_BYTES,
+    JOURNAL_HEADER,
+    SNAPSHOT_HEADER,
     STATE,
     TRUNCATE,
     VOTE,
@@ -36,9 +37,7 @@ from jetstream_server.metadata.records import (
     encode_record,
     scan,
 )
-
-_JOURNAL_HEADER = b"JSMETAJ\x01"
-_SNAPSHOT_HEADER = b"JSMETAS\x01"
+from jetstream_server.metadata.files import read_file, replace_file, sync_path
 
 
 class Journal:
@@ -85,7 +84,7 @@ class Journal:
                 "take part again with this folder"
             )
         else:
-            replace_file(path, [_JOURNAL_HEADER])
+            replace_file(path, [JOURNAL_HEADER])
         journal._fit_to(snapshot, path)
         journal._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         journal.size_bytes = os.fstat(journal._descriptor).st_size
@@ -182,7 +181,7 @@ class Journal:
         state = encode_record(STATE, snapshot.index, snapshot.term, snapshot.data)
         replace_file(
             os.path.join(self.directory, "snapshot"),
-            [_SNAPSHOT_HEADER, state, *map(encode_entry, snapshot.base)],
+            [SNAPSHOT_HEADER, state, *map(encode_entry, snapshot.base)],
         )
         path = os.path.join(self.directory, "journal")
         self._rewrite(path, kept)
@@ -193,7 +192,7 @@ class Journal:
     def _recover(self, path: str) -> None:
         """Replay the journal's records; cut off a torn tail."""
         data = read_file(path)
-        if len(data) < HEADER_BYTES or data[:HEADER_BYTES] != _JOURNAL_HEADER:
+        if len(data) < HEADER_BYTES or data[:HEADER_BYTES] != JOURNAL_HEADER:
             raise StorageError(f"{path} at byte 0: not a metadata journal this software can read")
         end = HEADER_BYTES
         for kind, index, term, payload, end in scan(path, data, tolerate_torn_tail=True):
@@ -217,7 +216,17 @@ class Journal:
         self.held.append(entry)
 
     def _fit_to(self, snapshot: Snapshot | None, path: str) -> None:
-        """Finish an `install` that was interrupted between its two files."""
+        """Finish an `install` that was interrupted between its two files.
+
+        Raises StorageError when entries between the two are missing: the snapshot is gone, or an
+        older one was put in its place.
+        """
+        if self.held and self.held[0].index > max(FIRST_INDEX, self.snapshot_index + 1):
+            raise StorageError(
+                f"{path} begins with entry {self.held[0].index}, but the snapshot beside it ends "
+                f"with {self.snapshot_index}: restore this node's metadata folder or let it join "
+                "anew with an empty data folder"
+            )
         if snapshot is None:
             return
         following = [entry for entry in self.held if entry.index > snapshot.index]
@@ -233,7 +242,7 @@ class Journal:
 
     def _rewrite(self, path: str, entries: Sequence[Entry]) -> None:
         vote = encode_record(VOTE, 0, self.term, self.voted_for.encode())
-        replace_file(path, [_JOURNAL_HEADER, vote, *map(encode_entry, entries)])
+        replace_file(path, [JOURNAL_HEADER, vote, *map(encode_entry, entries)])
 
 
 def read_snapshot(directory: str) -> Snapshot | None:
@@ -250,7 +259,7 @@ def snapshot_file(directory: str) -> bytes:
 
 def decode_snapshot(data: bytes, path: str) -> Snapshot:
     """A snapshot file's content. Raises StorageError, naming `path`, if it is damaged."""
-    if data[:HEADER_BYTES] != _SNAPSHOT_HEADER:
+    if data[:HEADER_BYTES] != SNAPSHOT_HEADER:
         raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
     records = list(scan(path, data, tolerate_torn_tail=False))
     kinds = [record[0] for record in records]

@@ -30,12 +30,12 @@ from pysyncobj.config import FAIL_REASON
 from pysyncobj.node import Node
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.raft_library import Outbox, RaftTimings, check_version, configuration
-from jetstream_server.metadata.raft_log import FIRST_INDEX, RaftLog
+from jetstream_server.metadata.raft_log import RaftLog
 from jetstream_server.metadata.raft_messages import REGULAR, Message, is_command
-from jetstream_server.metadata.records import Entry
 from jetstream_server.metadata.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.status import Role
 

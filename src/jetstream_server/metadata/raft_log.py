@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
 from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.raft_messages import NO_OP
-from jetstream_server.metadata.records import Entry
-
-FIRST_INDEX = 1
 
 
 class RaftLog:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_server.metadata.records import Entry
+from jetstream_protocol.logfiles.metadata_records import Entry
 
 Message = dict[str, Any]
 """A message in pysyncobj's own form."""

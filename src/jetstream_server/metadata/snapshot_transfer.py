@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_server.metadata.journal import decode_snapshot, snapshot_file
-from jetstream_server.metadata.records import Snapshot
 
 PIECE_BYTES = 256 * 1024
 SNAPSHOT_BYTES_MAX = 512 * 1024 * 1024

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import structlog
 
 from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.carriage import Carriage
 from jetstream_server.metadata.changes import Change
@@ -32,7 +33,6 @@ from jetstream_server.metadata.passenger import Passenger, is_passengers
 from jetstream_server.metadata.proposals import Outcome, Proposals
 from jetstream_server.metadata.raft_core import SURELY_NOT_APPLIED, RaftCore
 from jetstream_server.metadata.raft_messages import decode, encode
-from jetstream_server.metadata.records import Entry, Snapshot
 from jetstream_server.metadata.state_image import StateImage
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.transport import PeerLinks

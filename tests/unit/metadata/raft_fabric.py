@@ -21,12 +21,12 @@ from pathlib import Path
 import pysyncobj.syncobj
 import pytest
 
+from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.journal import Journal, read_snapshot
 from jetstream_server.metadata.raft_core import RaftCore
 from jetstream_server.metadata.raft_library import RaftTimings
 from jetstream_server.metadata.raft_messages import decode, encode
-from jetstream_server.metadata.records import Snapshot
 
 STEP_SECONDS = 0.02
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_server.metadata.journal import Journal, read_snapshot
-from jetstream_server.metadata.records import Entry, Snapshot
 
 
 def entry(index: int, term: int = 1) -> Entry:

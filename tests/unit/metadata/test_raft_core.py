@@ -6,9 +6,9 @@ import pysyncobj.syncobj
 import pytest
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.raft_messages import NO_OP, REGULAR
-from jetstream_server.metadata.records import Entry
 
 from .raft_fabric import Fabric
 

@@ -1,6 +1,7 @@
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_server.metadata.raft_messages import (
     COMMAND_BYTES_MAX,
     NO_OP,
@@ -9,7 +10,6 @@ from jetstream_server.metadata.raft_messages import (
     decode,
     encode,
 )
-from jetstream_server.metadata.records import Entry
 
 ENTRIES = [Entry(bytes([NO_OP]), 8, 2), Entry(bytes([REGULAR]) + b"text", 9, 3)]
 MESSAGES: list[Message] = [

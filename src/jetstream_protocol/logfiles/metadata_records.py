@@ -1,5 +1,10 @@
 """Records: how the metadata journal and its snapshot are written, and what damage looks like.
 
+    <data>/metadata/journal    file header, then records; append-only
+    <data>/metadata/snapshot   file header, then records; replaced as a whole
+
+File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format version. A record:
+
     0   4s  magic "JSMR"       12  u64  index
     4   u32 kind               20  u64  term
     8   u32 length             28  u32  CRC32C of bytes 0..28 and the payload
@@ -22,7 +27,11 @@ import google_crc32c
 
 from jetstream_protocol.errors import StorageError
 
+JOURNAL_HEADER = b"JSMETAJ\x01"
+SNAPSHOT_HEADER = b"JSMETAS\x01"
 HEADER_BYTES = 8
+FIRST_INDEX = 1
+"""Of a log's first entry."""
 _RECORD = struct.Struct("<4sIIQQ")  # magic, kind, length, index, term
 _CRC = struct.Struct("<I")
 _MAGIC = b"JSMR"
@@ -89,29 +98,44 @@ def _decode(data: bytes, position: int) -> Record | None:
     return Record(kind, index, term, data[start:end], end)
 
 
+class Damage(NamedTuple):
+    """A stretch without a valid record; the next one begins at `resumes_at`, None: nowhere."""
+
+    position: int
+    resumes_at: int | None
+
+
+def walk(data: bytes) -> Iterator[Record | Damage]:
+    """Every valid record of a whole file, and the damage between them."""
+    position: int | None = HEADER_BYTES
+    while position is not None and position < len(data):
+        record = _decode(data, position)
+        if record is None:
+            damage = Damage(position, _next_valid(data, position))
+            yield damage
+            position = damage.resumes_at
+        else:
+            yield record
+            position = record.end
+
+
 def scan(path: str, data: bytes, *, tolerate_torn_tail: bool) -> Iterator[Record]:
     """The records of a whole file, up to a torn tail where one is tolerated.
 
     Raises StorageError, naming `path` and position, for damage anywhere else.
     """
-    position = HEADER_BYTES
-    while position < len(data):
-        record = _decode(data, position)
-        if record is None:
-            if tolerate_torn_tail and not _valid_record_after(data, position):
-                return
+    for found in walk(data):
+        if isinstance(found, Record):
+            yield found
+        elif not tolerate_torn_tail or found.resumes_at is not None:
             raise StorageError(
-                f"{path} at byte {position}: corrupt record with valid ones around it; restore "
-                "this node's metadata folder or let it join anew with an empty data folder"
+                f"{path} at byte {found.position}: corrupt record with valid ones around it; "
+                "restore this node's metadata folder or let it join anew with an empty data folder"
             )
-        yield record
-        position = record.end
 
 
-def _valid_record_after(data: bytes, position: int) -> bool:
+def _next_valid(data: bytes, position: int) -> int | None:
     candidate = data.find(_MAGIC, position + 1)
-    while candidate >= 0:
-        if _decode(data, candidate) is not None:
-            return True
+    while candidate >= 0 and _decode(data, candidate) is None:
         candidate = data.find(_MAGIC, candidate + 1)
-    return False
+    return candidate if candidate >= 0 else None

@@ -1,0 +1,248 @@
+"""Examining what a data folder holds beside its streams: whose it is, the metadata, the runs.
+
+    meta.json, metadata/group.json   compared by the server, which stops at a difference
+    metadata/journal, snapshot       records (metadata_records.py); damage but a torn tail stops it
+    runs                             a state file (checkpoint_file.py); damaged, no log is believed
+
+As in `verify`: everything is read, also behind damage, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles import checkpoint_file
+from jetstream_protocol.logfiles.files import IDENTITY_NAME
+from jetstream_protocol.logfiles.findings import Finding, Kind
+from jetstream_protocol.logfiles.metadata_records import (
+    ENTRY,
+    FIRST_INDEX,
+    HEADER_BYTES,
+    JOURNAL_HEADER,
+    SNAPSHOT_HEADER,
+    STATE,
+    TRUNCATE,
+    VOTE,
+    Damage,
+    Record,
+    walk,
+)
+from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX
+
+METADATA_NAME = "metadata"
+RUNS_NAME = "runs"
+_RUNS_KIND = "runs"
+_JOURNAL, _SNAPSHOT, _GROUP = "journal", "snapshot", "group.json"
+_COMMANDS, _NOTHING = b"\x00", b"\x01"
+"""The first byte of an entry: what it is."""
+_DECODING_ERRORS = (ValueError, KeyError, TypeError, zlib.error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    node_id: int
+    cluster_id: str
+
+
+def verify_beside_streams(folder: Path) -> Iterator[Finding]:
+    """What is wrong with a data folder, its streams aside."""
+    file = folder / IDENTITY_NAME
+    try:
+        meta = json.loads(file.read_bytes())
+        int(meta["format_version"]), str(meta["cluster"])
+        identity = _Identity(int(meta["node_id"]), str(meta["cluster_id"]))
+    except (OSError, *_DECODING_ERRORS) as error:
+        message = f"says not whose folder this is: {error}"
+        yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
+        identity = None
+    yield from _verify_runs(folder / RUNS_NAME, identity)
+    if (folder / METADATA_NAME).is_dir():
+        yield from _verify_metadata(folder / METADATA_NAME, identity)
+
+
+def _verify_runs(file: Path, identity: _Identity | None) -> Iterator[Finding]:
+    if identity is None or not file.exists():
+        return  # Without a record nothing is vouched for, which is sound.
+    try:
+        owner = f"{identity.cluster_id}/{identity.node_id}"
+        checkpoint_file.decode(file.read_bytes(), _RUNS_KIND, owner)
+    except CorruptBatchError as error:
+        message = f"{error.reason}; no log will be believed complete until it has caught up"
+        yield Finding(str(file), max(error.position, 0), Kind.BAD_RUNS, message)
+    except OSError as error:
+        yield Finding(str(file), 0, Kind.UNREADABLE, str(error))
+
+
+def _verify_metadata(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.endswith(TEMPORARY_SUFFIX):
+            message = "an atomic write that never took place; nothing reads it"
+            yield Finding(str(entry), 0, Kind.LEFTOVER_FILE, message)
+        elif entry.name not in (_JOURNAL, _SNAPSHOT, _GROUP):
+            message = "not a file of the metadata; nothing reads it"
+            yield Finding(str(entry), 0, Kind.UNKNOWN_FILE, message)
+    try:
+        yield from _verify_group(folder / _GROUP, identity)
+        yield from _verify_log(folder, identity)
+    except OSError as error:
+        yield Finding(str(error.filename or folder), 0, Kind.UNREADABLE, str(error))
+
+
+def _verify_group(file: Path, identity: _Identity | None) -> Iterator[Finding]:
+    if not file.exists():
+        return  # Written anew from the configuration.
+    try:
+        group = json.loads(file.read_bytes())
+        int(group["format"]), [int(voter) for voter in group["voters"]]
+        found = _Identity(int(group["node_id"]), str(group["cluster_id"]))
+    except _DECODING_ERRORS as error:
+        yield Finding(str(file), 0, Kind.BAD_IDENTITY, f"says not which group this is: {error}")
+        return
+    if identity is None:
+        return
+    if found.node_id != identity.node_id:
+        message = f"of node {found.node_id} in the folder of node {identity.node_id}"
+        yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
+    # The group agrees on the id first; the folder takes it over at the end of the first start.
+    if identity.cluster_id not in ("", found.cluster_id):
+        message = f"of cluster {found.cluster_id!r} in a folder of {identity.cluster_id!r}"
+        yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
+
+
+def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
+    """The journal, the snapshot, and whether they fit together."""
+    journal, snapshot = folder / _JOURNAL, folder / _SNAPSHOT
+    snapshot_end = 0
+    if snapshot.exists():
+        verifier = _SnapshotVerifier(str(snapshot), snapshot.read_bytes())
+        yield from verifier.findings()
+        if verifier.end is None:
+            return  # What is missing between the two cannot be told.
+        snapshot_end = verifier.end
+    if not journal.exists():
+        if snapshot_end or (identity is not None and identity.cluster_id):
+            message = "missing: this node's vote and what it has acknowledged are lost"
+            yield Finding(str(journal), 0, Kind.MISSING_METADATA, message)
+        return
+    entries = _JournalVerifier(str(journal), journal.read_bytes())
+    yield from entries.findings()
+    first = entries.first
+    if first is not None and first > max(FIRST_INDEX, snapshot_end + 1):
+        message = f"begins with entry {first}, and the snapshot ends with {snapshot_end}"
+        yield Finding(str(journal), HEADER_BYTES, Kind.MISSING_METADATA, message)
+
+
+class _RecordsVerifier:
+    """What journal and snapshot have in common."""
+
+    header = b""
+
+    def __init__(self, file: str, data: bytes) -> None:
+        self._file = file
+        self._data = data
+
+    def findings(self) -> Iterator[Finding]:
+        if self._data[:HEADER_BYTES] != self.header:
+            yield self._bad(0, "not the file it is called, or of another version")
+            return
+        position = HEADER_BYTES
+        for found in walk(self._data):
+            if isinstance(found, Damage):
+                yield from self._damage(found)
+                position = position if found.resumes_at is None else found.resumes_at
+            else:
+                yield from self._record(position, found)
+                position = found.end
+
+    def _damage(self, damage: Damage) -> Iterator[Finding]:
+        end = "the end" if damage.resumes_at is None else f"byte {damage.resumes_at}"
+        yield self._bad(damage.position, f"no valid record from here to {end}")
+
+    def _record(self, position: int, record: Record) -> Iterator[Finding]:
+        raise NotImplementedError
+
+    def _entry(self, position: int, record: Record) -> Iterator[Finding]:
+        """Commands are lines of JSON behind a byte that says so."""
+        kind, lines = record.payload[:1], record.payload[1:].split(b"\n")
+        try:
+            if kind == _COMMANDS:
+                for line in lines:
+                    json.loads(line)
+            elif kind != _NOTHING:
+                yield self._bad(position, f"an entry of unknown kind {kind.hex() or 'none'}")
+        except ValueError as error:
+            yield self._bad(position, f"an entry whose commands cannot be read: {error}")
+
+    def _bad(self, position: int, message: str) -> Finding:
+        return Finding(self._file, position, Kind.BAD_METADATA, message)
+
+
+class _SnapshotVerifier(_RecordsVerifier):
+    """end: index of the last entry the state includes; None when it is damaged."""
+
+    header = SNAPSHOT_HEADER
+
+    def __init__(self, file: str, data: bytes) -> None:
+        super().__init__(file, data)
+        self.end: int | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        found = list(super().findings())
+        yield from found
+        if self.end is None and not found:
+            yield self._bad(HEADER_BYTES, "holds no state")
+        if found:
+            self.end = None
+
+    def _record(self, position: int, record: Record) -> Iterator[Finding]:
+        if record.kind != (STATE if position == HEADER_BYTES else ENTRY):
+            yield self._bad(position, f"a record of kind {record.kind} where none belongs")
+        elif record.kind == ENTRY:
+            yield from self._entry(position, record)
+        else:
+            self.end = record.index
+            try:
+                for line in zlib.decompress(record.payload).split(b"\n"):
+                    json.loads(line)
+            except _DECODING_ERRORS as error:
+                yield self._bad(position, f"the state in it cannot be read: {error}")
+
+
+class _JournalVerifier(_RecordsVerifier):
+    """first: index of the first entry held; None when there is none, or it cannot be told."""
+
+    header = JOURNAL_HEADER
+
+    def __init__(self, file: str, data: bytes) -> None:
+        super().__init__(file, data)
+        self.first: int | None = None
+        self._last: int | None = None
+
+    def _damage(self, damage: Damage) -> Iterator[Finding]:
+        if damage.resumes_at is None:
+            message = f"torn record; {len(self._data) - damage.position} bytes will be cut off"
+            yield Finding(self._file, damage.position, Kind.TORN_TAIL, message)
+            return
+        yield from super()._damage(damage)
+        self._last = None  # Whatever comes next is where it goes on.
+
+    def _record(self, position: int, record: Record) -> Iterator[Finding]:
+        if record.kind == ENTRY:
+            if self._last is not None and record.index != self._last + 1:
+                message = f"entry {record.index} where {self._last + 1} is next"
+                yield self._bad(position, message)
+            self.first = record.index if self.first is None else self.first
+            self._last = record.index
+            yield from self._entry(position, record)
+        elif record.kind == TRUNCATE:
+            if self.first is not None and record.index <= self.first:
+                self.first = self._last = None
+            elif self._last is not None:
+                self._last = min(self._last, record.index - 1)
+        elif record.kind != VOTE:
+            yield self._bad(position, f"unknown record kind {record.kind}")
