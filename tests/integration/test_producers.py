@@ -1,0 +1,155 @@
+"""Nothing is stored twice: retries across restarts, kills and failovers of real servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js.errors import APIError
+
+from tests.support.api import Api, raw_nats
+from tests.support.cluster import TestCluster, running_cluster
+from tests.support.loops import on_loop
+from tests.support.producing import Producer
+from tests.support.server import ServerProcess
+
+
+def repeat_everything(producer: Producer, url: str, names: list[str]) -> None:
+    """Send what is acknowledged already once more: each answer must be the first one's."""
+    before = {name: producer.acked.pop(name) for name in names}
+    producer.deliver(url, names)
+    for name in names:
+        assert producer.acked[name]["duplicate"] is True
+        assert producer.acked[name]["seq"] == before[name]["seq"]
+        assert producer.acked[name].get("count") == before[name].get("count")
+
+
+def values(server: ServerProcess, name: str) -> list[bytes | None]:
+    api = Api(server.grpc)
+    try:
+        return api.values(name)
+    finally:
+        api.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "killed, its file lost"])
+def test_what_was_stored_before_a_restart_is_a_duplicate_after_it(
+    own_server: ServerProcess, how: str
+) -> None:
+    """Killed before anything wrote the file in which it is remembered, and also after."""
+    own_server.start()
+    api = Api(own_server.grpc)
+    stream = api.create("s", "s", segment_bytes=64 * 1024).stream
+    api.close()
+    state = own_server.data / "streams" / str(stream.id) / "producers"
+    producer = Producer("s", records_per_batch=200)
+    names = producer.add_batches(40) if "lost" in how else producer.add_batches(7)
+    names += producer.add_messages(20)
+    producer.deliver(own_server.nats, names)
+    assert state.exists() == ("lost" in how)
+    if how == "stopped":
+        assert own_server.stop() == 0
+        assert state.exists()
+    else:
+        own_server.kill()
+    if "lost" in how:
+        state.unlink()
+    own_server.start()
+    last = [name for name in names if name.startswith("m")]
+    last += [name for name in names if name.startswith("b")][-5:]
+    repeat_everything(producer, own_server.nats, last)
+    producer.deliver(own_server.nats, producer.add_batches(3))
+    stored = values(own_server, "s")
+    producer.check(stored)
+    assert len(stored) == 200 * sum(name[0] == "b" for name in producer.acked) + 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path / "cluster") as running:
+        yield running
+
+
+def test_retries_across_failovers_are_stored_once(cluster: TestCluster) -> None:
+    """Twice the leader is killed between its append and the ack: when the followers have the
+    records, and when they do not."""
+    cluster.api(0).create("s", "s")
+    producer = Producer("s")
+    producer.deliver(cluster.nats, producer.add_batches(7) + producer.add_messages(5))
+    # Replicated, committed, acknowledged: but the acks are lost.
+    names = producer.add_batches(5) + producer.add_messages(5)
+    unheard = Producer("s")
+    with raw_nats(cluster.nats) as client:
+        inbox = f"_INBOX.{os.urandom(6).hex()}"
+        client.subscribe(f"{inbox}.>")
+        producer.send(client, names, inbox)
+        assert unheard.take_answers(client, names, 20)
+    first = cluster.describe("s").stream.leader
+    cluster.kill(first)
+    producer.deliver(cluster.nats, names)
+    for name in names:
+        assert producer.acked[name]["duplicate"] is True
+        assert producer.acked[name]["seq"] == unheard.acked[name]["seq"]
+    cluster.restart(first)
+    cluster.wait_for_isr("s", cluster.nodes)
+    # Appended by the leader alone, which dies before anybody else has it.
+    leader = cluster.describe("s").stream.leader
+    followers = [node for node in cluster.nodes if node != leader]
+    held = len(cluster.segments(leader, cluster.describe("s").stream.id))
+    names = producer.add_batches(5) + producer.add_messages(5)
+    stream_id = cluster.describe("s").stream.id
+    for node in followers:
+        cluster.freeze(node)
+    try:
+        with raw_nats(cluster.nats) as client:
+            client.subscribe(f"{inbox}.>")
+            producer.send(client, names, inbox)
+            cluster.wait_for(
+                "the leader has appended it",
+                lambda: len(cluster.segments(leader, stream_id)) > held,
+            )
+            assert not producer.take_answers(client, names, 0.2)
+        cluster.kill(leader)
+    finally:
+        for node in followers:
+            cluster.thaw(node)
+    producer.deliver(cluster.nats, names)
+    repeat_everything(producer, cluster.nats, names)
+    cluster.restart(leader)
+    cluster.wait_for_isr("s", cluster.nodes)
+    producer.deliver(cluster.nats, producer.add_batches(5) + producer.add_messages(5))
+    end = cluster.describe("s").high_watermark
+    for node in cluster.nodes:
+        cluster.wait_for(
+            f"node {node} has everything",
+            lambda node=node: len(cluster.api(node).values_upto("s", end)) == end,  # type: ignore[misc]
+        )
+        producer.check(cluster.api(node).values_upto("s", end))
+    segments = {cluster.segments(node, stream_id) for node in cluster.nodes}
+    assert len(segments) == 1
+
+
+@on_loop
+async def test_nats_clients_are_told_of_duplicates_and_wrong_sequences(
+    server: ServerProcess, api: Api
+) -> None:
+    api.create("told", "told")
+    client = await nats.connect(server.nats)
+    try:
+        js = client.jetstream()
+        first = await js.publish("told", b"1", headers={"Nats-Msg-Id": "a"})
+        again = await js.publish("told", b"1", headers={"Nats-Msg-Id": "a"})
+        assert (first.seq, first.duplicate) == (1, None)
+        assert (again.seq, again.duplicate) == (1, True)
+        with pytest.raises(APIError) as refusal:
+            await js.publish("told", b"2", headers={"Nats-Expected-Last-Sequence": "7"})
+        assert refusal.value.err_code == 10071
+        assert refusal.value.description == "wrong last sequence: 1"
+        second = await js.publish("told", b"2", headers={"Nats-Expected-Last-Sequence": "1"})
+        assert second.seq == 2
+    finally:
+        await client.close()
+    assert api.values("told") == [b"1", b"2"]
