@@ -16,11 +16,20 @@ from jetstream_client._ack import Ack, PublishResult
 from jetstream_client._async import AsyncClient
 from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
+from jetstream_client._deliveries import (
+    BatchDelivery,
+    BatchResult,
+    Delivery,
+    ManyDelivery,
+    ManyResult,
+)
 from jetstream_client._headers import Headers
 from jetstream_client._messages import Message, Messages
 from jetstream_client._positions import At, Last, Position
+from jetstream_client._publisher import AsyncPublisher, Publisher
 from jetstream_client._scan import AsyncScan, Scan
 from jetstream_client._sync import Client, Consumer
+from jetstream_client._table import AsyncTable, Table
 from jetstream_client._types import (
     ClusterInfo,
     Node,
@@ -63,13 +72,18 @@ __all__ = [
     "AmbiguousStreamError",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncPublisher",
     "AsyncScan",
+    "AsyncTable",
     "At",
+    "BatchDelivery",
+    "BatchResult",
     "Client",
     "ClientConfig",
     "ClusterInfo",
     "Consumer",
     "CorruptBatchError",
+    "Delivery",
     "DivergedError",
     "FencedEpochError",
     "Headers",
@@ -77,6 +91,8 @@ __all__ = [
     "InvalidRequestError",
     "JetstreamError",
     "Last",
+    "ManyDelivery",
+    "ManyResult",
     "Message",
     "MessageTooLargeError",
     "Messages",
@@ -94,6 +110,7 @@ __all__ = [
     "Position",
     "PreconditionFailedError",
     "PublishResult",
+    "Publisher",
     "ReplicaProgress",
     "Scan",
     "StorageError",
@@ -102,6 +119,7 @@ __all__ = [
     "StreamDescription",
     "StreamExistsError",
     "StreamNotFoundError",
+    "Table",
     "UnauthenticatedError",
     "UnavailableError",
     "UnknownEpochError",

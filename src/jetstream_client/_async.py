@@ -17,11 +17,20 @@ from jetstream_client._feeds import Feeds
 from jetstream_client._headers import HeadersLike
 from jetstream_client._messages import ROWS, Messages, check_rows
 from jetstream_client._positions import Position
-from jetstream_client._publish import Publisher
+from jetstream_client._publish import PlainPublisher, Wishes
+from jetstream_client._publisher import (
+    BATCH_BYTES,
+    BUFFER_BYTES,
+    DELIVERY_SECONDS,
+    LINGER_SECONDS,
+    AsyncPublisher,
+    Compression,
+)
 from jetstream_client._reader import FETCH_BYTES, Reader
 from jetstream_client._scan import AsyncScan
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._streams import Streams
+from jetstream_client._table import AsyncTable
 from jetstream_client._types import (
     AckLevel,
     ClusterInfo,
@@ -30,7 +39,7 @@ from jetstream_client._types import (
     StreamDescription,
     StreamLike,
 )
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -81,8 +90,9 @@ class AsyncClient:
         data_plane = DataPlane(self._streams.cluster, self._streams.leader_of, config.timeout)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
         self._feeds = Feeds(self._streams.find)
-        self._publisher = Publisher(config, self._feeds, self._nats_urls)
+        self._publisher = PlainPublisher(config, self._feeds, self._nats_urls)
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
+        self._publishers: weakref.WeakSet[AsyncPublisher] = weakref.WeakSet()
 
     async def _nats_urls(self) -> Sequence[str]:
         return (await self._streams.cluster()).nats
@@ -174,16 +184,21 @@ class AsyncClient:
         headers: HeadersLike | None = None,
         acks: str | Sequence[str] = "all",
         ack_level: AckLevel | None = None,
+        msg_id: str | None = None,
+        expected_offset: int | None = None,
         timeout: float | None = None,
     ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
         value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: "all" streams the
         subject feeds, "any" one of them, or the names of some. ack_level: the stream's, unless
-        given; with "none" nothing is waited for.
+        given; with "none" nothing is waited for. msg_id: within its `duplicate_window` a stream
+        stores one message of that id; a further one is acknowledged with the first one's offset, as
+        `duplicate`. expected_offset: store it only as the record of that offset.
 
         Raises NoStreamError at once where no stream listens; a refusal as its own class (nothing
-        was stored by that stream); UnknownOutcomeError when `timeout` passes.
+        was stored by that stream; PreconditionFailedError: another record has that offset);
+        UnknownOutcomeError when `timeout` passes.
         """
         self._check_open()
         return self._publisher.publish(
@@ -191,10 +206,53 @@ class AsyncClient:
             value,
             key,
             headers,
-            acks,
-            ack_level,
+            Wishes(acks, ack_level, msg_id, expected_offset),
             self.config.timeout if timeout is None else timeout,
         )
+
+    def publisher(
+        self,
+        subject: str,
+        *,
+        linger: float = LINGER_SECONDS,
+        max_bytes: int = BATCH_BYTES,
+        compression: Compression | None = None,
+        acks: str | Sequence[str] = "all",
+        delivery_timeout: float = DELIVERY_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        producer_id: int | None = None,
+        first_sequence: int = 0,
+    ) -> AsyncPublisher:
+        """A publisher of many records in few messages, each record stored once, in order.
+
+        linger: seconds a record may wait for others to share its batch; 0: each call is a batch.
+        max_bytes: of a batch before compression; what NATS takes in one message is a further
+        limit. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
+        seconds within which a batch is stored, whatever has to be repeated for that, or fails:
+        with UnknownOutcomeError where it may be stored, else with what stood in the way.
+        buffer_bytes: what may wait and be in flight; beyond it `send` waits.
+
+        producer_id, first_sequence: only for those who publish the very same batches again after a
+        restart and want them recognised; such a publisher ends with its first failure.
+
+        Raises NoStreamError where no stream listens, InvalidRequestError for a subject of a group.
+        """
+        self._check_open()
+        publisher = AsyncPublisher(
+            self._publisher,
+            self._feeds,
+            subject,
+            linger=linger,
+            max_bytes=max_bytes,
+            buffer_bytes=buffer_bytes,
+            compression=compression,
+            acks=acks,
+            delivery_timeout=delivery_timeout,
+            producer_id=producer_id,
+            first_sequence=first_sequence,
+        )
+        self._publishers.add(publisher)
+        return publisher
 
     # Reading.
 
@@ -289,6 +347,16 @@ class AsyncClient:
 
         return AsyncScan(consume, start, stop, check_rows(rows), columns)
 
+    def table(self, stream: StreamLike) -> AsyncTable:
+        """The latest value of every key of a stream, kept up to date: see AsyncTable."""
+        self._check_open()
+        consumer = self._tracked(self._reader.consume(stream, "earliest", None))
+
+        async def latest() -> int:
+            return await self.offset_at(stream, "latest")
+
+        return AsyncTable(consumer, latest)
+
     async def list_offsets(
         self, positions: Iterable[tuple[StreamLike, Position]]
     ) -> list[OffsetAt]:
@@ -308,6 +376,8 @@ class AsyncClient:
         self._closed = True
         for consumer in list(self._consumers):
             await consumer.aclose()
+        for publisher in list(self._publishers):
+            await publisher.abort(UnavailableError("the client is closed"))
         await self._publisher.close()
         await self._feeds.close()
         await self._reader.close()

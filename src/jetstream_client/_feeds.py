@@ -30,26 +30,39 @@ Expectation = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """The streams of one subject: those that answer, as expectations, and all by name."""
+    """The streams of one subject: those that answer, as expectations, and all by name.
+
+    expectations: who answers plain messages. enveloping: who answers envelopes. duplicate_window:
+    seconds for which every stream recognises a message's id. services: whether a stream says by
+    `acks: envelope` that others answer on the subject.
+    """
 
     expectations: tuple[Expectation, ...]
     names: frozenset[str]
     full_names: frozenset[str] = frozenset()
+    enveloping: tuple[Expectation, ...] = ()
+    duplicate_window: float = 0.0
+    services: bool = False
 
     @classmethod
     def of(cls, streams: Sequence[Stream]) -> Feed:
-        groups: dict[str, set[str]] = {}
-        alone: list[Expectation] = []
-        for stream in streams:
-            if stream.acks != "reply":
-                continue
-            if stream.group:
-                groups.setdefault(stream.group, set()).add(stream.name)
-            else:
-                alone.append(frozenset((stream.name,)))
-        expectations = (*alone, *(frozenset(names) for names in groups.values()))
         names = frozenset(stream.name for stream in streams)
-        return cls(expectations, names, frozenset(stream.full_name for stream in streams))
+        return cls(
+            _expectations([stream for stream in streams if stream.acks == "reply"]),
+            names,
+            frozenset(stream.full_name for stream in streams),
+            _expectations([stream for stream in streams if stream.acks in ("reply", "envelope")]),
+            min((stream.duplicate_window for stream in streams), default=0.0),
+            any(stream.acks == "envelope" for stream in streams),
+        )
+
+    def recognises_ids(self, seconds: float) -> bool:
+        """Whether a message with an id may be published again within so many seconds.
+
+        Of the streams of a group another may get it, which does not know it.
+        """
+        groups = any(len(each) > 1 for each in self.expectations)
+        return self.duplicate_window > seconds and not groups
 
     def is_covered_by(self, wanted: Sequence[Expectation]) -> bool:
         """Whether every stream of the subject is among those whose answer is waited for."""
@@ -62,22 +75,51 @@ class Feed:
                 f"no stream on {subject!r} acknowledges plain messages: "
                 "publish with ack_level='none', or create a stream with acks 'reply'"
             )
+        return self._chosen(self.expectations, subject, acks, "plain messages")
+
+    def wanted_of_batches(self, subject: str, acks: str | Sequence[str]) -> tuple[Expectation, ...]:
+        """The same of a batched publisher. Streams of a group cannot have one: each batch would
+        reach another of them, and none would see their sequence."""
+        if any(len(each) > 1 for each in self.enveloping):
+            raise InvalidRequestError(
+                f"streams of a group share {subject!r}: publish() to them, message by message"
+            )
+        if not self.enveloping:
+            raise InvalidRequestError(f"no stream on {subject!r} acknowledges: all have acks 'off'")
+        return self._chosen(self.enveloping, subject, acks, "batches")
+
+    def _chosen(
+        self,
+        expectations: tuple[Expectation, ...],
+        subject: str,
+        acks: str | Sequence[str],
+        what: str,
+    ) -> tuple[Expectation, ...]:
         if acks in ("all", "any"):
-            return self.expectations
+            return expectations
         if isinstance(acks, str):
             raise InvalidRequestError(f"invalid acks {acks!r}: say 'all', 'any' or stream names")
         wanted: list[Expectation] = []
         for name in acks:
             bare = name.partition("@")[0]
-            found = [each for each in self.expectations if bare in each]
+            found = [each for each in expectations if bare in each]
             if name not in self.names | self.full_names:
                 raise NoStreamError(f"no stream {name!r} listens on {subject!r}")
             if not found:
-                raise InvalidRequestError(f"stream {name!r} does not acknowledge plain messages")
+                raise InvalidRequestError(f"stream {name!r} does not acknowledge {what}")
             wanted.extend(each for each in found if each not in wanted)
         if not wanted:
             raise InvalidRequestError("acks names no stream: say 'all', 'any' or stream names")
         return tuple(wanted)
+
+
+def _expectations(streams: Sequence[Stream]) -> tuple[Expectation, ...]:
+    groups: dict[str, set[str]] = {}
+    for stream in streams:
+        if stream.group:
+            groups.setdefault(stream.group, set()).add(stream.name)
+    alone = (frozenset((stream.name,)) for stream in streams if not stream.group)
+    return (*alone, *(frozenset(names) for names in groups.values()))
 
 
 class Feeds:

@@ -107,6 +107,9 @@ class Chunk:
     def values(self) -> list[bytes | None]:
         return self._trimmed(self.batch.values())
 
+    def keys(self) -> list[bytes | None]:
+        return self._trimmed(self.batch.keys())
+
     def subjects(self) -> list[str]:
         """Subjects repeat, so each distinct one is decoded once."""
         subjects = self._trimmed(self.batch.subjects())
@@ -191,6 +194,9 @@ class Messages(Sequence[Message]):
     def values(self) -> list[bytes | None]:
         """Every value, in order, without building a Message each."""
         return [value for chunk in self.chunks for value in chunk.values()]
+
+    def keys(self) -> list[bytes | None]:
+        return list(chain.from_iterable(chunk.keys() for chunk in self.chunks))
 
     def offsets(self) -> list[int]:
         return [offset for chunk in self.chunks for offset in chunk.offsets()]

@@ -85,6 +85,12 @@ class NatsInbox:
     def is_closed(self) -> bool:
         return self._client is None or self._client.is_closed
 
+    @property
+    def max_payload(self) -> int:
+        """What NATS takes in one message, bytes. Only while connected."""
+        assert self._client is not None
+        return self._client.max_payload
+
     async def connect(self, urls: Sequence[str], options: NatsOptions, timeout: float) -> None:
         """Raises UnavailableError or UnauthenticatedError."""
         from nats.aio.client import Client as NatsClient
@@ -205,4 +211,9 @@ class NatsInbox:
         """Sends what was handed over before."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            try:
+                await client.close()
+            except OSError:
+                # The connection is lost already: what was handed over is not sent, and whoever
+                # waits for an answer to it is told that the outcome is unknown.
+                return

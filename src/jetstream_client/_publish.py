@@ -4,7 +4,8 @@ Outcomes. A publish returns the acknowledgements it waited for, or raises:
 * NoStreamError at once where no stream listens on the subject;
 * the typed error of a refusal. Refused means not stored; where the error is retriable and no other
   stream can have stored the message, it is published again until the timeout;
-* UnknownOutcomeError when the timeout passes: it may or may not be stored;
+* UnknownOutcomeError when the timeout passes: it may or may not be stored. A message with an id is
+  published again before that, for the streams recognise it;
 * anything else means that nothing was sent.
 
 Throughput. No task and no timer per publish: one sweep looks for what has timed out, answers come
@@ -18,6 +19,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from jetstream_client._ack import Pending, PublishResult
 from jetstream_client._config import ClientConfig
@@ -25,6 +27,7 @@ from jetstream_client._control import next_step
 from jetstream_client._feeds import Feed, Feeds
 from jetstream_client._headers import HeadersLike, check_value, outgoing
 from jetstream_client._nats import NatsInbox
+from jetstream_client._positions import check_offset
 from jetstream_client._types import AckLevel
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -34,21 +37,45 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 
+_NOTHING = (None, None, None, None, None)
+
+_REPEAT_SECONDS = 2.0
+"""A message with an id is published again when nobody has answered for so long."""
+
 _SWEEP_SECONDS = 0.1
 """How late a timeout may come. Each sweep costs under a millisecond at a full window."""
+
+
+_KEY_MARK, _KEY_END = "p", "-"  # Our own tokens are hexadecimal numbers.
 
 
 class NobodyListensError(UnavailableError):
     """NATS delivered the message to no one: nothing was stored."""
 
 
+class Wishes(NamedTuple):
+    """What a publish asks of its streams; see AsyncClient.publish."""
+
+    acks: str | Sequence[str] = "all"
+    ack_level: AckLevel | None = None
+    msg_id: str | None = None
+    expected_offset: int | None = None
+
+
 def headers_to_send(
-    key: bytes | str | None, headers: HeadersLike | None, value: object, level: AckLevel | None
+    key: bytes | str | None, headers: HeadersLike | None, value: object, wishes: Wishes
 ) -> list[tuple[str, str]]:
     """The message's headers and ours. Raises InvalidRequestError."""
-    if key is None and headers is None and value is not None and level is None:
+    _, level, msg_id, expected_offset = wishes
+    if (key, headers, level, msg_id, expected_offset) == _NOTHING and value is not None:
         return []
     pairs = outgoing(headers)
+    if msg_id is not None:
+        check_value("msg_id", msg_id)
+        pairs.append(("Nats-Msg-Id", msg_id))
+    if expected_offset is not None:
+        # The same number by another name: sequences count from 1, so the last one's is our next.
+        pairs.append(("Nats-Expected-Last-Sequence", str(check_offset(expected_offset))))
     if key is not None:
         pairs.append(("Jetstream-Key", _key_text(key)))
     if value is None:
@@ -77,8 +104,17 @@ def payload_of(value: bytes | str | None) -> bytes:
     return b"" if value is None else bytes(value)
 
 
-class Publisher:
-    """Belongs to the event loop it is first used on. `nats_urls` asks where NATS is."""
+class Listener(NamedTuple):
+    """Who hears the answers to tokens that begin with its key; see NatsInbox."""
+
+    on_answer: Callable[[str, bytes | None], None]
+    on_refusal: Callable[[str, JetstreamError], None]
+
+
+class PlainPublisher:
+    """One message a publish, and the connection that batched publishers use too.
+
+    Belongs to the event loop it is first used on. `nats_urls` asks where NATS is."""
 
     def __init__(
         self, config: ClientConfig, feeds: Feeds, nats_urls: Callable[[], Awaitable[Sequence[str]]]
@@ -93,6 +129,22 @@ class Publisher:
         self._in_flight = 0
         self._queue: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._listeners: dict[str, Listener] = {}
+        self._listened = 0
+
+    def listen(
+        self,
+        on_answer: Callable[[str, bytes | None], None],
+        on_refusal: Callable[[str, JetstreamError], None],
+    ) -> str:
+        """A key to put in front of one's own tokens; answers come without it, until `forget`."""
+        self._listened += 1
+        key = f"{_KEY_MARK}{self._listened:x}{_KEY_END}"
+        self._listeners[key] = Listener(on_answer, on_refusal)
+        return key
+
+    def forget(self, key: str) -> None:
+        self._listeners.pop(key, None)
 
     async def publish(
         self,
@@ -100,8 +152,7 @@ class Publisher:
         value: bytes | str | None,
         key: bytes | str | None,
         headers: HeadersLike | None,
-        acks: str | Sequence[str],
-        ack_level: AckLevel | None,
+        wishes: Wishes,
         timeout: float,
     ) -> PublishResult:
         """See AsyncClient.publish.
@@ -109,7 +160,7 @@ class Publisher:
         One coroutine long, on the usual path: with thousands waiting in it, every object that
         each of them keeps alive is one more for the garbage collector to visit.
         """
-        sent_headers = headers_to_send(key, headers, value, ack_level)
+        sent_headers = headers_to_send(key, headers, value, wishes)
         payload = payload_of(value)
         if self._in_flight < self._config.in_flight_max:
             self._in_flight += 1
@@ -119,12 +170,13 @@ class Publisher:
             feed = self._feeds.known(subject) or await self._feeds.ask(subject)
             inbox = self._inbox
             if inbox is None or inbox.is_closed:
-                inbox = await self._connected()
-            if ack_level == "none":
+                inbox = await self.connected()
+            if wishes.ack_level == "none":
                 await inbox.publish(subject, payload, "", sent_headers)
                 return PublishResult(subject)
             deadline = asyncio.get_running_loop().time() + timeout
-            pending = self._expect(feed, subject, acks, deadline)
+            repeats = wishes.msg_id is not None and feed.recognises_ids(timeout)
+            pending = self._expect(feed, subject, wishes.acks, deadline, repeats)
             while True:
                 try:
                     await inbox.publish(subject, payload, pending.token, sent_headers)
@@ -133,14 +185,22 @@ class Publisher:
                     failure = error
                 finally:
                     del self._pending[pending.token]
-                pending = await self._again(pending, failure, acks)
+                pending = await self._again(pending, failure, wishes.acks, deadline, repeats)
         finally:
             self._pass_on()
 
     def _expect(
-        self, feed: Feed, subject: str, acks: str | Sequence[str], deadline: float, attempt: int = 1
+        self,
+        feed: Feed,
+        subject: str,
+        acks: str | Sequence[str],
+        deadline: float,
+        repeats: bool,
+        attempt: int = 1,
     ) -> Pending:
         """Be ready for the answers to a message that is about to be sent."""
+        if repeats:
+            deadline = min(deadline, asyncio.get_running_loop().time() + _REPEAT_SECONDS)
         self._token += 1
         token = f"{self._token:x}"
         expected = feed.wanted(subject, acks)
@@ -152,24 +212,38 @@ class Publisher:
         return pending
 
     async def _again(
-        self, failed: Pending, error: JetstreamError, acks: str | Sequence[str]
+        self,
+        failed: Pending,
+        error: JetstreamError,
+        acks: str | Sequence[str],
+        deadline: float,
+        repeats: bool,
     ) -> Pending:
         """Wait, then expect the answers anew. Raises `error` where the message may be stored
-        already, or it is not worth while, or the time is up."""
-        feed = failed.feed
+        already and would not be recognised, or it is not worth while, or the time is up."""
+        feed, curable = failed.feed, error
         if isinstance(error, NobodyListensError):
             feed = await self._feeds.ask(failed.subject)  # Raises NoStreamError.
+        elif repeats:
+            if isinstance(error, UnknownOutcomeError):
+                curable = UnavailableError(error.message)
         elif failed.acks or not feed.is_covered_by(failed.expected):
             raise error
-        step = next_step(error, failed.attempt, random.random())
-        if step is None or asyncio.get_running_loop().time() + step.wait >= failed.deadline:
+        step = next_step(curable, failed.attempt, random.random())
+        if step is None or asyncio.get_running_loop().time() + step.wait >= deadline:
             raise error
         await asyncio.sleep(step.wait)
-        return self._expect(feed, failed.subject, acks, failed.deadline, failed.attempt + 1)
+        return self._expect(feed, failed.subject, acks, deadline, repeats, failed.attempt + 1)
 
     # Answers.
 
     def _on_answer(self, token: str, payload: bytes | None) -> None:
+        if token.startswith(_KEY_MARK):
+            key, end, rest = token.partition(_KEY_END)
+            listener = self._listeners.get(key + end)
+            if listener is not None:
+                listener.on_answer(rest, payload)
+            return
         pending = self._pending.get(token)
         if pending is None:
             return  # It was given up, or has all the answers it waits for.
@@ -180,6 +254,8 @@ class Publisher:
 
     def _on_refusal(self, subject: str, error: JetstreamError) -> None:
         """NATS has lower-cased the subject; "" means every publish on its way."""
+        for listener in list(self._listeners.values()):
+            listener.on_refusal(subject, error)
         for pending in self._pending.values():
             if not subject:
                 pending.fail(self._unknown(pending.subject, error.message))
@@ -231,8 +307,10 @@ class Publisher:
 
     # The connection.
 
-    async def _connected(self) -> NatsInbox:
+    async def connected(self) -> NatsInbox:
         """One connection, however many publishers ask for it at the same time."""
+        if self._inbox is not None and not self._inbox.is_closed:
+            return self._inbox
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(self._forget_connecting)

@@ -18,9 +18,19 @@ from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._messages import ROWS, Message, Messages
 from jetstream_client._positions import Position
+from jetstream_client._publisher import (
+    BATCH_BYTES,
+    BUFFER_BYTES,
+    DELIVERY_SECONDS,
+    LINGER_SECONDS,
+    AsyncPublisher,
+    Compression,
+    Publisher,
+)
 from jetstream_client._reader import FETCH_BYTES
 from jetstream_client._scan import AsyncScan, Scan
 from jetstream_client._settings import AlterableSettings, StreamSettings
+from jetstream_client._table import AsyncTable, Table
 from jetstream_client._types import (
     AckLevel,
     ClusterInfo,
@@ -184,6 +194,8 @@ class Client:
         headers: HeadersLike | None = None,
         acks: str | Sequence[str] = "all",
         ack_level: AckLevel | None = None,
+        msg_id: str | None = None,
+        expected_offset: int | None = None,
         timeout: float | None = None,
     ) -> PublishResult:
         """See AsyncClient.publish, which under asyncio.gather is many times faster."""
@@ -195,9 +207,43 @@ class Client:
                 headers=headers,
                 acks=acks,
                 ack_level=ack_level,
+                msg_id=msg_id,
+                expected_offset=expected_offset,
                 timeout=timeout,
             )
         )
+
+    def publisher(
+        self,
+        subject: str,
+        *,
+        linger: float = LINGER_SECONDS,
+        max_bytes: int = BATCH_BYTES,
+        compression: Compression | None = None,
+        acks: str | Sequence[str] = "all",
+        delivery_timeout: float = DELIVERY_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        producer_id: int | None = None,
+        first_sequence: int = 0,
+    ) -> Publisher:
+        """See AsyncClient.publisher. Connected and ready when this returns."""
+
+        async def begin() -> AsyncPublisher:
+            publisher = self._client.publisher(
+                subject,
+                linger=linger,
+                max_bytes=max_bytes,
+                compression=compression,
+                acks=acks,
+                delivery_timeout=delivery_timeout,
+                buffer_bytes=buffer_bytes,
+                producer_id=producer_id,
+                first_sequence=first_sequence,
+            )
+            await publisher.begin()
+            return publisher
+
+        return Publisher(self._thread, self._thread.run(begin()))
 
     def fetch(
         self,
@@ -270,6 +316,16 @@ class Client:
             return scan
 
         return Scan(self._thread, self._thread.run(begin()))
+
+    def table(self, stream: StreamLike) -> Table:
+        """See AsyncClient.table. It follows from now on: `wait_until_current` first."""
+
+        async def begin() -> AsyncTable:
+            table = self._client.table(stream)
+            await table.begin()
+            return table
+
+        return Table(self._thread, self._thread.run(begin()))
 
     def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:
         """See AsyncClient.list_offsets."""

@@ -66,6 +66,8 @@ _HEADER = struct.Struct("<4sHHIIqqqIIIiqqqII")
 HEADER_BYTES = _HEADER.size
 _STAMP = struct.Struct("<qqq")
 _STAMP_AT = 16
+_PRODUCER = struct.Struct("<iq")
+_PRODUCER_AT = 52
 _U32 = struct.Struct("<I")
 _CRC_AT = 84
 NO_PRODUCER = -1
@@ -182,6 +184,10 @@ class EncodedBatch:
         self.length = len(header) + len(body)
         self.record_count = record_count
         self.last_offset_delta = last_offset_delta
+
+    def set_producer(self, producer_id: int, sequence: int) -> None:
+        """Write the producer's two fields: a producer may renumber what it has not sent yet."""
+        _PRODUCER.pack_into(self.header, _PRODUCER_AT, sequence, producer_id)
 
     def stamp(self, base_offset: int, leader_epoch: int, append_timestamp: int) -> None:
         """Write the leader's three fields and the header CRC."""

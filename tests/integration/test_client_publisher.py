@@ -1,0 +1,288 @@
+"""Batched publishing: order, offsets, room, limits, refusals, several streams, lost servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from jetstream_client import (
+    AsyncClient,
+    Client,
+    InvalidRequestError,
+    MessageTooLargeError,
+    NoStreamError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.grpc) as client:
+        yield client
+
+
+@pytest.fixture
+def stream(client: Client, request: pytest.FixtureRequest) -> str:
+    """A stream of the test's own, on `<name>.>`."""
+    name: str = request.node.name.partition("[")[0][5:]
+    client.create_stream(name, f"{name}.>")
+    return name
+
+
+def values(client: Client, stream: str) -> list[bytes | None]:
+    return [v for m in client.consume(stream, stop="latest").batches() for v in m.values()]
+
+
+def test_every_record_has_its_offset(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.eu") as publisher:
+        sent = [publisher.send(b"%d" % number) for number in range(5000)]
+        assert sent[4321].result().offset == 4321
+    assert [delivery.result(0).offset for delivery in sent] == list(range(5000))
+    result = sent[7].result()
+    assert (result.subject, result.stream, result.duplicate) == (f"{stream}.eu", stream, False)
+    assert values(client, stream) == [b"%d" % number for number in range(5000)]
+    assert len(client.fetch(stream, max_bytes=2**30).chunks) < 50
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_records_keep_key_headers_and_tombstones(
+    client: Client, stream: str, compression: Any
+) -> None:
+    subject = f"{stream}.{compression}"
+    with client.publisher(subject, compression=compression) as publisher:
+        publisher.send(b"plain")
+        publisher.send("text", key="k", headers={"source": "web", "many": ["1", "2"]})
+        publisher.send(None, key=b"\xff\x00")
+        first = publisher.send(b"")
+    read = list(client.fetch(stream, first.result().offset - 3))
+    assert [m.value for m in read] == [b"plain", b"text", None, b""]
+    assert [m.key for m in read] == [None, b"k", b"\xff\x00", None]
+    assert {m.subject for m in read} == {subject}
+    assert read[1].headers.multi_items() == [("source", "web"), ("many", "1"), ("many", "2")]
+    assert [bool(m.header_block) for m in read] == [False, True, False, False]
+
+
+def test_many_records_at_once_are_one_future_a_batch(client: Client, stream: str) -> None:
+    many = [b"%08d" % number for number in range(50_000)]
+    keys: list[bytes | None] = [b"%d" % (number % 10) for number in range(50_000)]
+    with client.publisher(f"{stream}.x") as publisher:
+        publisher.send(b"before")
+        delivery = publisher.publish_many(many, keys)
+        publisher.send(b"after")
+        result = delivery.result(30)
+    assert 1 < len(delivery) < 20
+    assert [part.result().count for part in delivery] == [part.count for part in result.parts]
+    assert (result.count, result.offset) == (50_000, 1)
+    assert result.offsets == list(range(1, 50_001))
+    assert values(client, stream) == [b"before", *many, b"after"]
+    assert client.fetch(stream, 40_001, max_messages=1)[0].key == b"0"
+
+
+def test_a_few_records_at_once_share_a_batch_with_others(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x", linger=0.2) as publisher:
+        parts = [publisher.publish_many([b"a", None, b"c"]) for _ in range(3)]
+        assert [part.result(30).offset for part in parts] == [0, 3, 6]
+    assert len(client.fetch(stream).chunks) == 1
+    assert publisher.publish_many([]).result().count == 0
+
+
+def test_without_linger_each_call_is_a_batch(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x", linger=0) as publisher:
+        publisher.publish_many([b"1", b"2", b"3"])
+        publisher.send(b"4")
+        publisher.publish_many([b"5", b"6"])
+    assert [len(chunk) for chunk in client.fetch(stream).chunks] == [3, 1, 2]
+
+
+def test_threads_share_a_publisher_and_each_keeps_its_order(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x") as publisher:
+
+        def work(name: int) -> None:
+            for number in range(3000):
+                publisher.send(b"%d/%d" % (name, number))
+
+        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    read = values(client, stream)
+    for name in range(4):
+        mine = [v for v in read if v is not None and v.startswith(b"%d/" % name)]
+        assert mine == [b"%d/%d" % (name, number) for number in range(3000)]
+
+
+def test_a_full_buffer_makes_callers_wait_not_memory_grow(client: Client, stream: str) -> None:
+    limit = 64 * 1024
+    with client.publisher(f"{stream}.x", max_bytes=16 * 1024, buffer_bytes=limit) as publisher:
+        most = 0
+        for number in range(3000):
+            publisher.send(b"%0128d" % number)
+            most = max(most, publisher.buffered_bytes)
+    assert 0 < most <= limit
+    assert publisher.buffered_bytes == 0
+    assert values(client, stream) == [b"%0128d" % number for number in range(3000)]
+
+
+def test_what_no_batch_holds_is_refused_at_once(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x", max_bytes=8 * 1024 * 1024) as publisher:
+        with pytest.raises(MessageTooLargeError):
+            publisher.send(bytes(1024 * 1024))
+        with pytest.raises(MessageTooLargeError):
+            publisher.publish_many([b"1", bytes(1024 * 1024)])
+        largest = publisher.send(bytes(1000 * 1024))
+        assert largest.result(30).offset == 0
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Nats-Msg-Id": "1"}, {"Jetstream-Key": "k"}, {"Nats-Expected-Stream": "s"}]
+)
+def test_headers_for_the_server_cannot_travel_in_a_batch(
+    client: Client, stream: str, headers: dict[str, str]
+) -> None:
+    with client.publisher(f"{stream}.x") as publisher:
+        with pytest.raises(InvalidRequestError, match="cannot travel in a batch"):
+            publisher.send(b"1", headers=headers)
+        publisher.send(b"2", headers={"Nats-Other": "fine"}).result(30)
+
+
+def test_wrong_values_are_refused_before_they_spoil_a_batch(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x") as publisher:
+        for wrong in (["text"], [1], [b"1", bytearray(b"2")]):
+            with pytest.raises(InvalidRequestError, match="bytes or None"):
+                publisher.publish_many(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="2 values and 1 keys"):
+            publisher.publish_many([b"1", b"2"], [b"k"])
+        assert publisher.send(b"fine").result(30).offset == 0
+
+
+def test_a_subject_without_a_stream_is_said_at_once(client: Client) -> None:
+    with pytest.raises(NoStreamError):
+        client.publisher("nobody.listens")
+    with pytest.raises(InvalidRequestError):
+        client.publisher("wild.*")
+
+
+def test_several_streams_of_a_subject_all_store_each_batch(client: Client, stream: str) -> None:
+    client.create_stream(f"{stream}-2", f"{stream}.*")
+    client.publish(f"{stream}.x", b"earlier")
+    with client.publisher(f"{stream}.x") as publisher:
+        result = publisher.send(b"1").result(30)
+        publisher.publish_many([b"2", b"3"])
+    assert sorted(ack.stream for ack in result.acks) == [stream, f"{stream}-2"]
+    for name in (stream, f"{stream}-2"):
+        assert values(client, name) == [b"earlier", b"1", b"2", b"3"]
+
+
+def test_a_stream_made_meanwhile_is_noticed(client: Client, stream: str) -> None:
+    with client.publisher(f"{stream}.x") as publisher:
+        assert len(publisher.send(b"1").result(30).acks) == 1
+        client.create_stream(f"{stream}-2", f"{stream}.*")
+        deadline = time.monotonic() + 30
+        while len(publisher.send(b"2").result(30).acks) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert values(client, stream)[0] == b"1"
+    assert values(client, f"{stream}-2")[-1] == b"2"
+
+
+def test_a_stream_with_acks_by_envelope_acknowledges_batches(client: Client) -> None:
+    client.create_stream("enveloped", "enveloped.>", acks="envelope")
+    with client.publisher("enveloped.x") as publisher:
+        assert publisher.send(b"1").result(30).offset == 0
+
+
+def test_streams_of_a_group_cannot_have_a_publisher(client: Client) -> None:
+    for name in ("shared-a", "shared-b"):
+        client.create_stream(name, "shared.>", group="g")
+    with pytest.raises(InvalidRequestError, match="group"):
+        client.publisher("shared.x")
+
+
+def test_a_stream_deleted_meanwhile_ends_the_publisher(client: Client, stream: str) -> None:
+    publisher = client.publisher(f"{stream}.x")
+    publisher.send(b"1").result(30)
+    client.delete_stream(stream)
+    with pytest.raises((NoStreamError, UnknownOutcomeError)):
+        publisher.send(b"2").result(30)
+    with pytest.raises(NoStreamError):
+        publisher.send(b"3")
+    publisher.close()
+
+
+def test_a_failure_nobody_asked_about_is_raised_at_the_end(
+    client: Client, own_server: ServerProcess
+) -> None:
+    own_server.start()
+    with Client(own_server.grpc) as client:
+        client.create_stream("orders", "orders.>")
+        publisher = client.publisher("orders.x", delivery_timeout=0.5)
+        publisher.send(b"1").result(30)
+        own_server.kill()
+        asked, unasked = publisher.send(b"2"), None
+        with pytest.raises((UnavailableError, UnknownOutcomeError)):
+            asked.result(30)
+        publisher.flush()
+        unasked = publisher.send(b"3")
+        with pytest.raises((UnavailableError, UnknownOutcomeError)):
+            publisher.flush()
+        assert unasked.done()
+        publisher.close()
+
+
+def test_closing_the_client_ends_its_publishers(server: ServerProcess) -> None:
+    client = Client(server.grpc)
+    client.create_stream("closing", "closing.>")
+    publisher = client.publisher("closing.x", linger=30)
+    delivery = publisher.send(b"1")
+    client.close()
+    with pytest.raises(UnavailableError, match="closed"):
+        delivery.result(30)
+    with pytest.raises(UnavailableError, match="closed"):
+        publisher.send(b"2")
+    publisher.close()
+
+
+@on_loop
+async def test_the_asynchronous_publisher(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("async-publisher", "async-publisher.>")
+        async with client.publisher("async-publisher.x", buffer_bytes=300_000) as publisher:
+            sent = [await publisher.send(b"%d" % number) for number in range(20_000)]
+            many = await publisher.publish_many([b"x"] * 10)
+            assert (await sent[19_999]).offset == 19_999
+            assert (await many).offsets == list(range(20_000, 20_010))
+        assert [delivery.result(0).offset for delivery in sent] == list(range(20_000))
+
+
+def test_a_message_id_is_stored_once(client: Client, stream: str) -> None:
+    first = client.publish(f"{stream}.x", b"1", msg_id="a")
+    again = client.publish(f"{stream}.x", b"1", msg_id="a")
+    assert (first.duplicate, again.duplicate, again.offset) == (False, True, first.offset)
+    assert values(client, stream) == [b"1"]
+
+
+def test_an_expected_offset_that_another_took_is_refused(client: Client, stream: str) -> None:
+    assert client.publish(f"{stream}.x", b"1", expected_offset=0).offset == 0
+    with pytest.raises(PreconditionFailedError):
+        client.publish(f"{stream}.x", b"2", expected_offset=0)
+    assert client.publish(f"{stream}.x", b"2", expected_offset=1).offset == 1
+    assert values(client, stream) == [b"1", b"2"]
+
+
+def test_the_same_producer_id_again_is_recognised(client: Client, stream: str) -> None:
+    for attempt in (False, True):
+        publisher = client.publisher(f"{stream}.x", linger=0, producer_id=77)
+        with publisher:
+            results = [publisher.publish_many([b"a", b"b"]).result(30) for _ in range(3)]
+        assert [part.offset for part in results] == [0, 2, 4]
+        assert all(part.parts[0].duplicate is attempt for part in results)
+    assert values(client, stream) == [b"a", b"b"] * 3

@@ -1,0 +1,138 @@
+"""Tables: the latest value per key of a stream, following it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_client import (
+    AsyncClient,
+    Client,
+    InvalidRequestError,
+    StreamNotFoundError,
+    Table,
+    UnavailableError,
+)
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.grpc) as client:
+        yield client
+
+
+def watched_for(table: Table, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert table["k"] == b"1"
+
+
+def test_a_table_has_the_latest_value_of_each_key(client: Client) -> None:
+    client.create_stream("prices", "prices.>")
+    for number in range(20):
+        client.publish("prices.x", b"%d" % number, key=f"k{number % 3}")
+    client.publish("prices.x", b"no key")
+    client.publish("prices.x", None, key="k1")
+    client.publish("prices.x", b"", key="empty")
+    with client.table("prices") as table:
+        table.wait_until_current()
+        assert table.snapshot() == {b"k0": b"18", b"k2": b"17", b"empty": b""}
+        assert dict(table) == table.snapshot()
+        assert (table["k0"], table[b"k0"], table.get("k1"), len(table)) == (b"18", b"18", None, 3)
+        assert "k2" in table
+        assert "k1" not in table
+        assert table.position == 23
+
+
+def test_a_table_follows_its_stream(client: Client) -> None:
+    client.create_stream("followed", "followed.>")
+    with client.table("followed") as table:
+        for number in range(5):
+            client.publish("followed.x", b"%d" % number, key="k")
+            table.wait_until_current()
+            assert table["k"] == b"%d" % number
+        client.publish("followed.x", None, key="k")
+        table.wait_until_current()
+        assert list(table) == []
+
+
+def test_a_table_may_be_walked_over_while_it_grows(client: Client) -> None:
+    client.create_stream("growing", "growing.>")
+    with client.table("growing") as table, client.publisher("growing.x") as publisher:
+        stop = threading.Event()
+
+        def grow() -> None:
+            number = 0
+            while not stop.is_set():
+                keys = [b"%d" % key for key in range(number, number + 100)]
+                publisher.publish_many([b"v"] * 100, keys)
+                number += 100
+                time.sleep(0.001)
+
+        thread = threading.Thread(target=grow, daemon=True)
+        thread.start()
+        try:
+            deadline = time.monotonic() + 20
+            while len(table) < 2000:
+                assert time.monotonic() < deadline
+                assert all(value == b"v" for value in table.values())
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_table_of_a_deleted_stream_raises_instead_of_growing_old(client: Client) -> None:
+    client.create_stream("doomed", "doomed.>")
+    client.publish("doomed.x", b"1", key="k")
+    with client.table("doomed") as table:
+        table.wait_until_current()
+        client.delete_stream("doomed")
+        with pytest.raises(StreamNotFoundError):
+            watched_for(table, seconds=20.0)
+
+
+def test_a_closed_table_says_so(client: Client) -> None:
+    client.create_stream("closed", "closed.>")
+    table = client.table("closed")
+    table.close()
+    table.close()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        table.snapshot()
+    with pytest.raises(StreamNotFoundError):
+        client.table("nowhere")
+
+
+@on_loop
+async def test_the_asynchronous_table(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("async-prices", "async-prices.>")
+        await client.publish("async-prices.x", b"1", key="k")
+        async with client.table("async-prices") as table:
+            await table.wait_until_current(timeout=30)
+            assert table["k"] == b"1"
+            await client.publish("async-prices.x", b"2", key="k")
+            await table.wait_until_current()
+            assert table.snapshot() == {b"k": b"2"}
+
+
+def test_a_table_goes_on_when_its_server_is_back(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=2.0) as client:
+        client.create_stream("prices", "prices.>")
+        client.publish("prices.x", b"1", key="k")
+        with client.table("prices") as table:
+            table.wait_until_current()
+            own_server.kill()
+            with pytest.raises(UnavailableError):
+                table.wait_until_current(timeout=1.0)
+            assert table["k"] == b"1"
+            own_server.start()
+            with Client(own_server.grpc) as other:
+                other.publish("prices.x", b"2", key="k")
+            table.wait_until_current(timeout=40)
+            assert table["k"] == b"2"
