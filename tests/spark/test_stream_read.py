@@ -65,9 +65,11 @@ def test_a_query_from_latest_that_dies_before_its_first_commit_skips_nothing(
     log.publish(range(10))
     sink = Collector()
     frame = log.read_stream(spark)
-    with running(frame, tmp_path, failing_before(0, sink)) as query:
-        with pytest.raises(StreamingQueryException):
-            query.awaitTermination(60)
+    with (
+        running(frame, tmp_path, failing_before(0, sink)) as query,
+        pytest.raises(StreamingQueryException),
+    ):
+        query.awaitTermination(60)
     first = sink.batches[0]
     assert not list((tmp_path / "commits").glob("[0-9]*"))
     log.publish(range(5))

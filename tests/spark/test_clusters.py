@@ -1,0 +1,143 @@
+"""Spark as a cluster over a log of three nodes: a leader is killed in the middle of a batch read,
+another in the middle of a streaming query whose driver is killed, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import Client
+from tests.spark.standalone import StandaloneCluster, running_standalone
+from tests.spark.support import publish
+from tests.support.cluster import TestCluster, running_cluster
+
+TREE = Path(__file__).parents[2]
+STREAM = "orders"
+RECORDS = 40_000
+RECORD_BYTES = 1_000
+"""Together more than tasks fetch ahead, so that the kill meets unread records."""
+PATIENCE_SECONDS = 150.0
+
+
+@pytest.fixture(scope="module")
+def log_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        with Client(cluster.servers) as client:
+            client.create_stream(STREAM, f"{STREAM}.>", replicas=3)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    with running_standalone(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
+
+
+@contextmanager
+def driver(
+    what: str, spark: StandaloneCluster, servers: str, folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [sys.executable, "-m", "tests.spark.driver", what, spark.url, servers, STREAM]
+    with (folder / "driver.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*arguments, str(folder)],
+            cwd=TREE,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        # The session's JVM is of the same session; neither may outlive the test.
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError((folder / "driver.log").read_text()[-6_000:])
+        time.sleep(0.05)
+
+
+def kill_leader(cluster: TestCluster) -> int:
+    leader = int(cluster.describe(STREAM).stream.leader)
+    cluster.kill(leader)
+    return leader
+
+
+@pytest.mark.timeout(600)
+def test_no_record_is_lost_or_read_twice_when_the_leader_is_killed_in_a_batch_read(
+    log_cluster: TestCluster, spark_cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    value = b"x" * RECORD_BYTES
+    publish(log_cluster.servers, f"{STREAM}.eu", [value] * RECORDS)
+    with driver("batch", spark_cluster, log_cluster.servers, tmp_path) as process:
+        wait_until((tmp_path / "reading").exists, process, tmp_path)
+        killed = kill_leader(log_cluster)
+        (tmp_path / "killed").touch()
+        assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "driver.log").read_text()[-6_000:]
+    log_cluster.restart(killed)
+    offsets = json.loads((tmp_path / "offsets.json").read_text())
+    assert sorted(offsets) == list(range(RECORDS))
+
+
+@pytest.mark.timeout(600)
+def test_every_record_is_in_one_batch_when_a_leader_and_then_the_driver_are_killed(
+    log_cluster: TestCluster, spark_cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    log_cluster.wait_for_isr(STREAM, log_cluster.nodes, 60.0)
+    done = threading.Event()
+    publisher = threading.Thread(target=publish_until, args=(log_cluster, done), daemon=True)
+    publisher.start()
+    killed = -1
+
+    def batches() -> list[Path]:
+        return sorted(tmp_path.glob("batch-*.json"))
+
+    def offsets() -> list[int]:
+        return [offset for path in batches() for offset in json.loads(path.read_text())]
+
+    try:
+        with driver("stream", spark_cluster, log_cluster.servers, tmp_path) as process:
+            wait_until(lambda: len(batches()) >= 2, process, tmp_path)
+            killed = kill_leader(log_cluster)
+            before = len(batches())
+            wait_until(lambda: len(batches()) >= before + 3, process, tmp_path)
+        # The driver and its JVM are gone, without a goodbye.
+        done.set()
+        publisher.join(60)
+        with Client(log_cluster.servers) as client:
+            end = client.offset_at(STREAM, "latest")
+        with driver("stream", spark_cluster, log_cluster.servers, tmp_path) as process:
+            wait_until(lambda: len(offsets()) >= end, process, tmp_path)
+            (tmp_path / "stop").touch()
+            assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "driver.log").read_text()
+        assert sorted(offsets()) == list(range(end))
+    finally:
+        done.set()
+        if killed >= 0:
+            log_cluster.restart(killed)
+
+
+def publish_until(cluster: TestCluster, done: threading.Event) -> None:
+    """A little all the time, so that the query always has something to do."""
+    while not done.is_set():
+        publish(cluster.servers, f"{STREAM}.us", [b"more"] * 50, timeout=30.0)
+        done.wait(0.1)
