@@ -110,7 +110,9 @@ def _misused(error: Any) -> int:
         print(error.message, end="")
     else:
         command = error.ctx.command_path if error.ctx else "jetstream"
-        complain(f"{error.format_message()} See: {command} --help")
+        # typer lets its validation library put the name of the exception in front.
+        message = error.format_message().replace(": Value error, ", ": ")
+        complain(f"{message} See: {command} --help")
     return Exit.USAGE
 
 

@@ -65,6 +65,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert output.err.startswith("error: ")
     assert output.err.count("\n") == 1
     assert says in output.err
+    assert "Value error" not in output.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["stream"], ["log"]])
