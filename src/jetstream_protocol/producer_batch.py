@@ -37,6 +37,13 @@ _SETTABLE: Final = int(
 )  # fmt: skip
 
 
+def unpacked_bytes(data: bytes) -> int:
+    """What opening a batch claims to unpack; 0 for one that is not compressed."""
+    if len(data) < HEADER_BYTES or not data[6] & COMPRESSION_MASK:
+        return 0
+    return int.from_bytes(data[48:52], "little")
+
+
 def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
     """The batch in `data`, ready to be stamped and appended to a log, and a view of it.
 

@@ -15,12 +15,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 
 import grpc
 
 from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.logfiles.verify import verify
 from tests.fuzz.attack import Attack, Target
 from tests.fuzz.data_plane import DataPlaneAttack
 from tests.fuzz.grpc_calls import GrpcCalls
@@ -74,6 +76,9 @@ class Campaign:
             if not self.failure and (code := server.stop()) != 0:
                 self.failure = f"the server stopped with exit code {code}"
                 self.report(f"FAILED: {self.failure}: {server.log_text[-2000:]}")
+            if not self.failure and (found := list(islice(verify(folder / "data"), 5))):
+                self.failure = f"what was stored is not sound: {found}"
+                self.report(f"FAILED: {self.failure}\nagain with: --seed {self.seed}")
         finally:
             server.kill()
         return not self.failure

@@ -6,8 +6,11 @@ import socket
 from collections.abc import Sequence
 from random import Random
 
+from jetstream_protocol.batch import encode
+from jetstream_protocol.envelope import encode_batch
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
+from tests.fuzz import envelopes
 from tests.fuzz.attack import Attack, Step, Target, connect, drain, leave
 from tests.fuzz.mutation import mutated, noise
 from tests.support.api import Api
@@ -50,7 +53,8 @@ class NatsAttack(Attack):
             self.hostile_headers, self.hostile_headers, self.long_refusals, self.odd_subjects,
             self.giant_payloads, self.many_subjects, self.odd_replies, self.odd_replies,
             self.false_answers, self.flood, self.half_message, self.deaf_asker, self.churn,
-            self.churn, self.catch_all,
+            self.churn, self.catch_all, self.envelopes, self.envelopes, self.envelopes,
+            self.producers, self.message_ids,
         )  # fmt: skip
 
     def client(self) -> socket.socket:
@@ -161,6 +165,48 @@ class NatsAttack(Attack):
         sock.settimeout(5)
         one = b"PUB %b _INBOX.fuzz.1 8\r\nflooding\r\n" % self.subject(random)
         sock.sendall(one * random.choice((1_000, 50_000)))
+        self.finish(random, sock)
+
+    def envelopes(self, random: Random) -> None:
+        sock = self.client()
+        sock.settimeout(5)
+        for _ in range(random.randrange(1, 60)):
+            subject = self.subject(random)
+            payload = envelopes.payload(random, subject)
+            reply = random.choice((b"", b" _INBOX.fuzz.1", b" forbidden.x"))
+            block = random.choice((b"", b"", random.choice(envelopes.BLOCKS)))
+            total = len(block) + len(payload)
+            if block:
+                line = b"HPUB %b%b %d %d\r\n" % (subject, reply, len(block), total)
+            else:
+                line = b"PUB %b%b %d\r\n" % (subject, reply, total)
+            if total < 1 << 20:
+                sock.sendall(line + block + payload + b"\r\n")
+        self.finish(random, sock)
+
+    def producers(self, random: Random) -> None:
+        """More producers than anybody remembers, each with its first batch."""
+        sock = self.client()
+        subject = self.subject(random)
+        lines = []
+        for _ in range(random.choice((10, 3_000))):
+            batch = encode([b"v"], subject, producer_id=random.getrandbits(63), producer_sequence=0)
+            payload = encode_batch(batch, ack_inbox=random.choice((b"", b"_INBOX.fuzz.1")))
+            lines.append(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
+        sock.sendall(b"".join(lines))
+        self.finish(random, sock)
+
+    def message_ids(self, random: Random) -> None:
+        """Ids by the thousand, some of them again."""
+        sock = self.client()
+        subject = self.subject(random)
+        lines = []
+        for _ in range(random.choice((10, 5_000))):
+            message_id = b"%x" % random.getrandbits(random.choice((3, 64)))
+            block = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % message_id
+            line = b"HPUB %b _INBOX.fuzz.1 %d %d\r\n" % (subject, len(block), len(block))
+            lines.append(line + block + b"\r\n")
+        sock.sendall(b"".join(lines))
         self.finish(random, sock)
 
     def half_message(self, random: Random) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jetstream_protocol.batch import Batch, EncodedBatch
 from jetstream_protocol.envelope import COOKIE, BatchEnvelope, RecordEnvelope, parse
 from jetstream_protocol.errors import UnsupportedHeaderError
-from jetstream_protocol.producer_batch import open_batch
+from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
 from jetstream_server.ingest.admission import Opened
 from jetstream_server.ingest.headers import asks_for
 from jetstream_server.ingest.parser import Delivery
@@ -34,6 +34,11 @@ class ArrivedBatch(NamedTuple):
     subject: bytes
     reply: bytes
     header_block: bytes
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What `open` may have to unpack."""
+        return unpacked_bytes(self.envelope.batch)
 
     def open(self) -> tuple[EncodedBatch, Batch]:
         """The batch ready to be appended. Raises JetstreamError for one that may not be."""

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.envelope import NO_EXPECTATION
@@ -41,6 +41,10 @@ from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
 Write = Callable[[bytes], bool]
+
+UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of compressed batches in one delivery: a few kilobytes claim more than the loop may spend on one
+read. What is beyond is refused, and comes again."""
 
 
 @dataclass(slots=True)
@@ -110,9 +114,11 @@ class StreamIngest:
         """Store one delivery and answer it now or when it commits; never raises for its content."""
         acks = self.replica.stream.config.acks
         if holds_envelopes(delivery):
+            room = UNPACKED_BYTES_MAX
             for part in take_apart(delivery, acks):
                 if isinstance(part, ArrivedBatch):
-                    self._deliver_batch(part)
+                    room -= part.unpacked_bytes
+                    self._deliver_batch(part, has_room=room >= 0)
                 else:
                     self._deliver_records(part.delivery, part.opened)
             return
@@ -269,9 +275,11 @@ class StreamIngest:
 
     # Batches.
 
-    def _deliver_batch(self, arrived: ArrivedBatch) -> None:
+    def _deliver_batch(self, arrived: ArrivedBatch, *, has_room: bool) -> None:
         envelope, reply = arrived.envelope, arrived.reply
         error = self._why_not_ack(1 if reply and not envelope.ack_leader else 0)
+        if not has_room:
+            error = UnavailableError("too much at once to unpack, try again")
         try:
             if error is not None:
                 raise error

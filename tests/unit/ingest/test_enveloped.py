@@ -384,6 +384,25 @@ async def test_a_batch_over_the_bounds_is_refused_and_one_that_asks_nothing_stor
     assert stream.values() == [b"quiet", b"0"]
 
 
+@on_loop
+async def test_one_read_unpacks_so_much_and_the_rest_is_to_come_again(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path)
+    stream.bounds.uncommitted_bytes_max = 1 << 30
+    values = [bytes(1 << 20)] * 12
+    packed = [
+        encode_batch(
+            batch(*values, producer_id=P, producer_sequence=i, compression=Flags.ZSTD),
+            ack_inbox=INBOX,
+        )
+        for i in range(3)
+    ]
+    deliver(stream, *packed, b"plain")
+    assert stream.nacked() == [("_INBOX.a", 10008)]
+    assert [len(each) for each in stream.batches()] == [12, 12, 1]
+    deliver(stream, *packed[2:])
+    assert [len(each) for each in stream.batches()] == [12, 12, 1, 12]
+
+
 # Message ids and expectations of plain messages.
 
 
