@@ -91,6 +91,8 @@ class StreamDescription(Stream):
 
     Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
     not. The counters run since the leader's process started. `progress` names every follower.
+    hand_overs: leaderships of the stream that its leader was handed by plan; hand_over_gap: for how
+    many seconds nobody listened at the last of them, so that publishers without acks lost messages.
     """
 
     log_start_offset: int
@@ -105,6 +107,8 @@ class StreamDescription(Stream):
     nacks_sent: int
     acks_suppressed: int
     suspected_gaps: int
+    hand_overs: int
+    hand_over_gap: float
     progress: tuple[ReplicaProgress, ...]
 
 

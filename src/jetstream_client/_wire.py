@@ -113,6 +113,8 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
         nacks_sent=description.nacks_sent,
         acks_suppressed=description.acks_suppressed,
         suspected_gaps=description.suspected_gaps,
+        hand_overs=description.hand_overs,
+        hand_over_gap=description.hand_over_gap_us / 1e6,
         progress=tuple(
             ReplicaProgress(
                 node=follower.node_id,

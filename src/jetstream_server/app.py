@@ -33,6 +33,7 @@ from jetstream_server.api.peers import Peers
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.server import ApiServer
 from jetstream_server.api.streams import StreamsService
+from jetstream_server.api.transfers import Transfers
 from jetstream_server.authorization import authorize
 from jetstream_server.background import FAILED_TASK, run_in_background
 from jetstream_server.config import PORTS, Config, ConfigurationError, NodeConfig, split_address
@@ -55,6 +56,7 @@ from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.replication.fetch import Fetches
 from jetstream_server.replication.fetcher import NodeIdentity
 from jetstream_server.replication.following import Following
+from jetstream_server.replication.hand_over import HandOvers
 from jetstream_server.replication.isr_driver import IsrDriver
 from jetstream_server.replication.membership import Membership, new_session
 from jetstream_server.replication.replicas import Replicas
@@ -178,6 +180,9 @@ class Server:
         )
         await self._metadata.start()
         self._stack.push_async_callback(self._metadata.close)
+        if len(self._config.nodes) > 1:
+            # What it still leads is stored and acknowledged by then.
+            self._stack.push_async_callback(self._membership.leave)
         cluster_id = await self._membership.until_led(
             self._folder.cluster_id, list(self._config.ingest.ack_subjects)
         )
@@ -225,7 +230,13 @@ class Server:
         isr_driver.start()
         retention.start()
         self._stack.push_async_callback(isr_driver.close)
-        await self._membership.take_part(self._replicas, self._runs, self._stack)
+        self._peers = Peers(self._metadata.registry)
+        self._stack.push_async_callback(self._peers.close)
+        self._hand_overs = HandOvers(self._metadata, self._replicas, self._ingest, self._peers)
+        self._transfers = Transfers(self._hand_overs, self._peers, node.id)
+        await self._membership.take_part(
+            self._replicas, self._runs, self._transfers.gracefully, self._stack
+        )
 
     def _set_unknown_streams_aside(self) -> None:
         """Folders of streams nobody registered are kept for QUARANTINE_DAYS, then deleted.
@@ -330,8 +341,6 @@ class Server:
         )
         await self._data_plane.start(*split_address(node.data.listen))
         self._stack.push_async_callback(self._data_plane.close)
-        peers = Peers(self._metadata.registry)
-        self._stack.push_async_callback(peers.close)
         hang_up_on = partial(hang_up, port=split_address(node.grpc.listen)[1])
         api = ApiServer(
             StreamsService(
@@ -341,7 +350,7 @@ class Server:
                 StreamCreation(self._metadata, _clock_us).create,
                 StreamAlteration(self._metadata),
                 self._ingest.confirm,
-                peers,
+                self._peers,
                 node.id,
             ),
             ReadsService(
@@ -357,6 +366,8 @@ class Server:
                 version=version("jetstream-log"),
                 nats_urls=self._nats_urls,
                 replicas=self._replicas,
+                hand_overs=self._hand_overs,
+                transfers=self._transfers,
             ),
             Callers(hang_up_on),
         )
@@ -371,6 +382,8 @@ class Server:
         self._reasons_not_ready.append("stopping")
         if self._joined and not self.failed.is_set() and len(self._config.nodes) > 1:
             await self._membership.hand_over(self._replicas)
+            if not any(replica.leadership is not None for replica in self._replicas):
+                await self._membership.leave()
         await self._stack.aclose()
 
     def ready_line(self) -> str:

@@ -491,8 +491,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TakeOver(self, request, context):
-        """From a stream's leader to the node that is to lead next: whether it can, then since when nobody
-        has listened; that is answered once it does.
+        """From a stream's leader to the node that is to lead next: whether it can; then to listen from
+        now on, which is answered once NATS has confirmed it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 from grpc import aio
 
+from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.api.convert import node_to_proto, stream_to_proto
+from jetstream_server.api.peers import was_forwarded
+from jetstream_server.api.transfers import Transfers
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.hand_over import HandOvers
 from jetstream_server.replication.replicas import Replicas
+
+log = structlog.get_logger("jetstream.replication")
 
 
 class ClusterService(api_pb2_grpc.ClusterServicer):
@@ -27,8 +36,12 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         version: str,
         nats_urls: Callable[[], Sequence[str]],
         replicas: Replicas,
+        hand_overs: HandOvers,
+        transfers: Transfers,
     ) -> None:
         self._replicas = replicas
+        self._hand_overs = hand_overs
+        self._transfers = transfers
         self._metadata = metadata
         self._authorize = authorize
         self._node_id = node_id
@@ -54,11 +67,36 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     ) -> pb.TransferLeaderResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.ALTER, stream.full_name)
-        await self._metadata.propose(
-            {"op": "transfer_leader", "stream_id": stream.id, "leader": request.node_id}
-        )
+        target = NodeId(request.node_id)
+        if was_forwarded(context):
+            await self._transfers.gracefully(stream, target, forward=False)
+        else:
+            await self._transfer(stream, target)
         after = self._metadata.registry.streams.get(stream.id, stream)
         return pb.TransferLeaderResponse(stream=stream_to_proto(after))
+
+    async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
+        """Gracefully; where that fails, at once: it was asked for."""
+        if target in stream.isr and stream.leader not in (NO_NODE, target):
+            try:
+                await self._transfers.gracefully(stream, target)
+                return
+            except UnavailableError as error:
+                log.warning("not_handed_over", stream=stream.full_name, reason=error.message)
+        await self._metadata.propose(
+            {"op": "transfer_leader", "stream_id": stream.id, "leader": target}
+        )
+
+    async def TakeOver(
+        self, request: pb.TakeOverRequest, context: aio.ServicerContext[Any, Any]
+    ) -> pb.TakeOverResponse:
+        stream = self._replicas.stream_of(request.stream)
+        self._authorize(ANONYMOUS, Operation.CLUSTER_ALTER, "")
+        if not request.HasField("silent_us"):
+            self._hand_overs.prepare(stream.id)
+            return pb.TakeOverResponse()
+        gap_us = await self._hand_overs.stand_by(stream.id, request.end_offset, request.silent_us)
+        return pb.TakeOverResponse(gap_us=gap_us)
 
     async def DrainNode(
         self, request: pb.DrainNodeRequest, context: aio.ServicerContext[Any, Any]

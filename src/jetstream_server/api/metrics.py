@@ -46,7 +46,7 @@ class NodeMetrics(Collector):
             ("data_plane_connections", "Open connections", numbers.data_plane_connections),
         ):
             yield GaugeMetricFamily(f"jetstream_{name}", text, value)
-        for name, text, value in (
+        totals: tuple[tuple[str, str, float], ...] = (
             ("records_appended", "Records stored", sum(c.records_appended for c in counters)),
             ("bytes_appended", "Bytes of batches stored", sum(c.bytes_appended for c in counters)),
             ("acks_sent", "Acknowledgements sent", sum(c.acks_sent for c in counters)),
@@ -56,7 +56,14 @@ class NodeMetrics(Collector):
                 "Acks asked for on subjects outside ack_subjects",
                 sum(c.acks_suppressed for c in counters),
             ),
+            ("hand_overs", "Leaderships taken over by plan", sum(c.hand_overs for c in counters)),
+            (
+                "hand_over_gap_seconds",
+                "For how long nobody listened at them, in all",
+                sum(c.hand_over_gaps_us for c in counters) / 1e6,
+            ),
             ("nats_disconnects", "Losses of the NATS connection", numbers.nats_disconnects),
             ("nats_reconnects", "NATS connections made anew", numbers.nats_reconnects),
-        ):
-            yield CounterMetricFamily(f"jetstream_{name}", text, value)
+        )
+        for name, text, total in totals:
+            yield CounterMetricFamily(f"jetstream_{name}", text, total)

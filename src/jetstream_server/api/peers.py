@@ -10,13 +10,15 @@ from grpc import aio
 from jetstream_protocol.errors import JetstreamError, UnavailableError, from_proto
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.api.errors import ERROR_KEY
 from jetstream_server.metadata.registry import Registry
 
 FORWARDED = "jetstream-forwarded"
 """Metadata key of a request that came from a node: it is not forwarded again."""
 CALL_SECONDS = 10.0
+TAKE_OVER_SECONDS = 2.0
+"""A little more than the node itself waits for NATS (ingest.py)."""
 
 
 class Peers:
@@ -35,6 +37,40 @@ class Peers:
             response: pb.CreateStreamResponse = await stub.CreateStream(
                 request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),)
             )
+        except aio.AioRpcError as error:
+            raise _error_of(error, node_id) from error
+        return response
+
+    async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
+        """Ask a stream's leader to hand over. Raises its JetstreamError."""
+        request = pb.TransferLeaderRequest(
+            stream=common_pb2.StreamRef(id=stream_id), node_id=target
+        )
+        stub = api_pb2_grpc.ClusterStub(self._channel(leader))
+        try:
+            await stub.TransferLeader(request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),))
+        except aio.AioRpcError as error:
+            raise _error_of(error, leader) from error
+
+    async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
+        """Raise UnavailableError unless that node could lead the stream at once."""
+        await self._take_over(
+            node_id, pb.TakeOverRequest(stream=common_pb2.StreamRef(id=stream_id))
+        )
+
+    async def stand_by(
+        self, node_id: NodeId, stream_id: StreamId, end_offset: int, silent_us: int
+    ) -> int:
+        """See HandOvers.stand_by, of that node."""
+        request = pb.TakeOverRequest(
+            stream=common_pb2.StreamRef(id=stream_id), silent_us=silent_us, end_offset=end_offset
+        )
+        return (await self._take_over(node_id, request)).gap_us
+
+    async def _take_over(self, node_id: NodeId, request: pb.TakeOverRequest) -> pb.TakeOverResponse:
+        stub = api_pb2_grpc.ClusterStub(self._channel(node_id))
+        try:
+            response: pb.TakeOverResponse = await stub.TakeOver(request, timeout=TAKE_OVER_SECONDS)
         except aio.AioRpcError as error:
             raise _error_of(error, node_id) from error
         return response

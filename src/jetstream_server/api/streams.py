@@ -80,6 +80,9 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     ) -> pb.DescribeStreamResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.DESCRIBE, stream.full_name)
+        if request.registry_only:
+            known = pb.StreamDescription(stream=stream_to_proto(stream))
+            return pb.DescribeStreamResponse(description=known)
         if stream.leader == NO_NODE:
             description = pb.StreamDescription(
                 stream=stream_to_proto(stream), state="offline: no replica may lead it now"
@@ -102,6 +105,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             nacks_sent=counters.nacks_sent,
             acks_suppressed=counters.acks_suppressed,
             suspected_gaps=counters.suspected_gaps,
+            hand_overs=counters.hand_overs,
+            hand_over_gap_us=counters.hand_over_gap_us,
             progress=_progress(replica),
         )
         return pb.DescribeStreamResponse(description=description)

@@ -1,7 +1,8 @@
 """All streams this node leads, on one NATS connection: subscriptions follow leaderships.
 
-The `ReplicaListener` of the node. A stream is listened to exactly while this node leads it; group
-members that cannot store leave their queue group, so that it does not feed a black hole.
+The `ReplicaListener` of the node. A stream is listened to exactly while this node leads it, but
+for the last moments before a hand-over (replication/hand_over.py); group members that cannot store
+leave their queue group, so that it does not feed a black hole.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ import structlog
 
 from jetstream_protocol.errors import (
     NotEnoughReplicasAfterAppendError,
+    NotLeaderError,
     PermissionDeniedError,
     StorageError,
-    StreamNotFoundError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.stand_by import StandBy
 from jetstream_server.ingest.stream import Bounds, StreamIngest
+from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
 CONFIRM_SECONDS = 5.0
 """A NATS server that takes longer to confirm a subscription is as good as away."""
 DRAIN_SECONDS = 5.0
+STAND_BY_SECONDS = 5.0
+"""More than a leader takes to hand over once nobody listens (replication/hand_over.py)."""
+QUIET_SECONDS = 1.0
+"""Meanwhile nobody listens: rather no hand-over than a longer wait."""
 _POLL_SECONDS = 0.005
 
 logger = structlog.get_logger("jetstream.ingest")
@@ -55,6 +62,8 @@ class Ingest:
         self._streams: dict[int, StreamIngest] = {}
         self._by_sid: dict[int, StreamIngest] = {}
         self._members: dict[int, StreamIngest] = {}  # those of `_streams` that are in a group
+        self._quiet: set[int] = set()  # ids of those that are about to be handed over
+        self._standing_by: dict[int, StandBy] = {}  # those that are about to be led here
 
     def leading(self, replica: Replica) -> None:
         """Subscribe; what arrives from now on is appended under this leadership."""
@@ -64,14 +73,34 @@ class Ingest:
         self._streams[replica.stream.id] = ingest
         if replica.stream.group:
             self._members[replica.stream.id] = ingest
+        stand_by = self._standing_by.pop(replica.stream.id, None)
+        if stand_by is not None and self._speaks() and self._wants(ingest):
+            self._adopt(ingest, stand_by)
+            return
+        if stand_by is not None:
+            self._connection.unsubscribe(stand_by.sid)
         if not self._speaks():
             self._silenced = True  # `check_lease` subscribes once it does.
         elif self._wants(ingest) and not self._silenced:
             self._subscribe(ingest)
 
+    def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> None:
+        """What has arrived since nobody else listens, then what arrives from now on."""
+        replica = ingest.replica
+        ingest.sid = stand_by.sid
+        self._by_sid[ingest.sid] = ingest
+        if not stand_by.store(ingest, replica.log.log_end_offset):
+            replica.counters.suspected_gaps += 1
+        counters = replica.counters
+        counters.hand_overs += 1
+        counters.hand_over_gap_us = stand_by.gap_us
+        counters.hand_over_gaps_us += stand_by.gap_us
+
     def _wants(self, ingest: StreamIngest) -> bool:
         """A member of a queue group that cannot store leaves the messages to the others."""
         replica = ingest.replica
+        if replica.stream.id in self._quiet:
+            return False
         if not replica.stream.group:
             return True
         leadership = replica.leadership
@@ -113,6 +142,7 @@ class Ingest:
             )
 
     def stopped_leading(self, replica: Replica) -> None:
+        self._quiet.discard(replica.stream.id)
         self._members.pop(replica.stream.id, None)
         ingest = self._streams.pop(replica.stream.id, None)
         if ingest is not None:
@@ -126,6 +156,66 @@ class Ingest:
                 ingest.committed()
             else:
                 self._withheld = True
+
+    # Handing over.
+
+    @property
+    def listens(self) -> bool:
+        """Whether a stream led from now on would be heard."""
+        return self._connection.is_connected and self._speaks()
+
+    def pending(self, stream_id: int) -> int:
+        """Batches whose acknowledgements wait for the commit."""
+        ingest = self._streams.get(stream_id)
+        return 0 if ingest is None else ingest.pending_count
+
+    async def quiet(self, stream_id: int) -> None:
+        """Stop listening to a stream; done once all that NATS had delivered by then is stored.
+
+        Raises UnavailableError when NATS does not answer in time, NotLeaderError.
+        """
+        ingest = self._streams.get(stream_id)
+        if ingest is None:
+            raise NotLeaderError("this node does not lead the stream any more")
+        self._quiet.add(stream_id)
+        if self._by_sid.pop(ingest.sid, None) is not None:
+            await self._connection.drain_subscriptions([ingest.sid], QUIET_SECONDS)
+
+    def resume(self, stream_id: int) -> None:
+        """Undo `quiet`."""
+        self._quiet.discard(stream_id)
+        ingest = self._streams.get(stream_id)
+        if ingest is not None and not self._silenced and self._wants(ingest):
+            self._unsubscribe(ingest)  # If `quiet` was not even begun.
+            self._subscribe(ingest)
+
+    async def stand_by(self, stream: StreamMetadata, end_offset: int, silent_us: int) -> int:
+        """Listen to a stream that this node is about to lead, for STAND_BY_SECONDS at most.
+
+        silent_us: for how long nobody has listened. Returns that in all, once NATS has confirmed.
+        Raises UnavailableError when it does not.
+        """
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        self._end_stand_by(stream.id)
+        stand_by = self._standing_by[stream.id] = StandBy(end_offset)
+        stand_by.sid = self._connection.subscribe(
+            stream.subject, stream.group, stand_by.deliver, stand_by.refused
+        )
+        loop.call_later(STAND_BY_SECONDS, self._end_stand_by, stream.id, stand_by)
+        await self._connection.flush(QUIET_SECONDS)
+        if stand_by.refusal is not None:
+            self._end_stand_by(stream.id, stand_by)
+            raise UnavailableError(f"this node cannot listen: {stand_by.refusal.message}")
+        stand_by.gap_us = silent_us + round((loop.time() - asked_at) * 1e6)
+        return stand_by.gap_us
+
+    def _end_stand_by(self, stream_id: int, which: StandBy | None = None) -> None:
+        """Of that stream; if it is `which`, where that is given."""
+        stand_by = self._standing_by.get(stream_id)
+        if stand_by is not None and which in (None, stand_by):
+            del self._standing_by[stream_id]
+            self._connection.unsubscribe(stand_by.sid)
 
     # Only a current leader speaks (design 6).
 
@@ -163,6 +253,8 @@ class Ingest:
                 self._keep_membership(ingest)
 
     def _silence(self) -> None:
+        for stream_id in list(self._standing_by):
+            self._end_stand_by(stream_id)
         if not self._silenced:
             self._silenced = True
             logger.warning("session_lost", streams=len(self._streams))
@@ -196,13 +288,40 @@ class Ingest:
     async def confirm(self, stream_id: int) -> None:
         """Return once the NATS server has the stream's subscription.
 
-        Raises UnavailableError when it does not answer, PermissionDeniedError when it refuses,
-        StreamNotFoundError when the stream is not led here (any more).
+        It may be given up, or made anew, while NATS is asked: then NATS is asked again. Raises
+        UnavailableError when it does not answer, PermissionDeniedError when it refuses,
+        NotLeaderError when the stream is not led here (any more).
         """
-        ingest = self._streams.get(stream_id)
-        if ingest is None:
-            raise StreamNotFoundError("the stream was deleted while it was being created")
-        await self._until_heard()
+        deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
+        confirmed: tuple[StreamIngest, int] | None = None
+        while True:
+            ingest = self._streams.get(stream_id)
+            if ingest is None:
+                raise NotLeaderError("this node does not lead the stream now; try again")
+            if self._may_stay_unheard(ingest) or confirmed == (ingest, ingest.sid):
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                raise UnavailableError(
+                    "the stream exists, but its leader does not listen now; create it again"
+                )
+            if self._by_sid.get(ingest.sid) is not ingest:
+                await asyncio.sleep(_POLL_SECONDS)  # The session comes and goes.
+                continue
+            asked = (ingest, ingest.sid)
+            await self._flush()
+            confirmed = asked if self._by_sid.get(asked[1]) is ingest else None
+        if ingest.refusal is not None:
+            raise PermissionDeniedError(
+                f"the stream exists, but NATS does not let this server subscribe to "
+                f"{ingest.replica.stream.subject!r}: {ingest.refusal.message}"
+            )
+
+    def _may_stay_unheard(self, ingest: StreamIngest) -> bool:
+        """A group member that cannot store: the others of its group are heard."""
+        stream = ingest.replica.stream
+        return bool(stream.group) and stream.id not in self._quiet and not self._wants(ingest)
+
+    async def _flush(self) -> None:
         try:
             await self._connection.flush(CONFIRM_SECONDS)
         except UnavailableError as error:
@@ -210,21 +329,6 @@ class Ingest:
                 "the stream exists, but NATS did not confirm its subscription "
                 f"({error.message}); create it again once NATS answers"
             ) from error
-        if ingest.refusal is not None:
-            raise PermissionDeniedError(
-                f"the stream exists, but NATS does not let this server subscribe to "
-                f"{ingest.replica.stream.subject!r}: {ingest.refusal.message}"
-            )
-
-    async def _until_heard(self) -> None:
-        """Wait a little for the session: it comes and goes with the controller's."""
-        deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
-        while self._silenced:
-            if asyncio.get_running_loop().time() > deadline:
-                raise UnavailableError(
-                    "the stream exists, but its leader holds no session now; create it again"
-                )
-            await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
         """Unsubscribe, store what is on its way, acknowledge what commits, and disconnect."""

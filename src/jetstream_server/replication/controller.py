@@ -10,7 +10,9 @@ elsewhere (controller_sessions.py).
 * A stream with neither ISR nor ELR is led by the replica that holds most, once all of the last
   known ones have said how much that is (unclean.py).
 
-One hand-over at a time: each leaves a gap for publishers that ask for no ack.
+Each hand-over is the leader's own doing (hand_over.py): evening out goes stream by stream, and
+one that its leader cannot hand over now stays for a later round; a draining node's leaderships go
+several at a time, and in the end without its help.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ from jetstream_server.replication.unclean import ReplicaReport, choose_unclean
 
 MOVES_MAX = 64
 """Per round: a restarted node is given a thousand leaderships back in a quarter of a minute."""
+DRAINED_AT_A_TIME = 16
+"""A node that stops has ten seconds; each hand-over takes some ten milliseconds, mostly waiting."""
 
 _log = structlog.get_logger("jetstream.replication")
 
@@ -62,8 +66,8 @@ class ControllerSettings:
 class Controller:
     """`start`, then `close`.
 
-    hand_over: hands a stream's leadership to that ISR member; raises JetstreamError if it cannot.
-    Without it the metadata is simply changed.
+    hand_over: has a stream's leader hand over to that ISR member; raises a JetstreamError if it
+    does not. Without it the metadata is simply changed.
     """
 
     def __init__(
@@ -121,11 +125,10 @@ class Controller:
         try:
             for command in unclean_elections(tables, self._log_ends()):
                 await self._elect(command)
-            for stream_id, target in draining_moves(tables, MOVES_MAX):
-                await self._move(stream_id, target)
+            await self._drain(draining_moves(tables, MOVES_MAX))
             if self._may_balance(tables):
                 for stream_id, target in balancing_moves(tables, MOVES_MAX):
-                    await self._move(stream_id, target)
+                    await self._move(stream_id, target, insist=False)
                     if not self._may_balance(tables):
                         break
         except NotLeaderError:
@@ -149,15 +152,43 @@ class Controller:
             "leader_elected_uncleanly", stream_id=command["stream_id"], leader=command["leader"]
         )
 
-    async def _move(self, stream_id: StreamId, target: NodeId) -> None:
-        """Hand one stream over, if it is still as it was when that was decided."""
+    async def _drain(self, moves: list[tuple[StreamId, NodeId]]) -> None:
+        """Several at a time; at once again while there are more."""
+        slots = asyncio.Semaphore(DRAINED_AT_A_TIME)
+
+        async def move(stream_id: StreamId, target: NodeId) -> None:
+            async with slots:
+                await self._move(stream_id, target, insist=True)
+
+        async with asyncio.TaskGroup() as tasks:
+            for stream_id, target in moves:
+                tasks.create_task(move(stream_id, target))
+        if len(moves) == MOVES_MAX:
+            self._wake.set()
+
+    async def _move(self, stream_id: StreamId, target: NodeId, *, insist: bool) -> None:
+        """Hand one stream over, if it is still as it was when that was decided. insist: also when
+        its leader does not."""
         stream = self._metadata.registry.streams.get(stream_id)
         if stream is None or stream.leader == target or target not in stream.isr:
             return
         try:
             await self._hand_over(stream, target)
-        except (PreconditionFailedError, StreamNotFoundError):
+        except (PreconditionFailedError, StreamNotFoundError, NotLeaderError):
             return  # It changed meanwhile: the next round looks again.
+        except JetstreamError as error:
+            _log.info("leadership_not_handed_over", stream=stream.full_name, reason=error.message)
+            if insist:
+                await self._insist(stream, target)
+
+    async def _insist(self, stream: StreamMetadata, target: NodeId) -> None:
+        """Whether or not the leader hears of it: void if it has handed over after all."""
+        try:
+            await self._transfer(stream, target)
+        except (PreconditionFailedError, StreamNotFoundError):
+            return
+        except JetstreamError as error:
+            _log.info("controller_round_ended", reason=error.message)
 
     async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
         command = {

@@ -23,7 +23,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.replication.controller import Controller
+from jetstream_server.replication.controller import Controller, HandOver
 from jetstream_server.replication.log_ends import leaderless_log_ends
 from jetstream_server.replication.node_session import NodeSession
 from jetstream_server.replication.replica import Replica
@@ -33,6 +33,8 @@ from jetstream_server.replication.trust import judge
 
 RETRY_SECONDS = 0.2
 HAND_OVER_SECONDS = 10.0
+LEAVE_SECONDS = 1.0
+"""Without an answer the session lapses about as soon."""
 SESSION_SECONDS = 10.0
 """How long a start waits for its first lease; it may serve reads without one."""
 
@@ -60,6 +62,7 @@ class Membership:
         self._node_id = NodeId(node_id)
         self._session = session
         self._lost = lost
+        self._left = False
         self._node_session = NodeSession(metadata)
 
     def speaks(self) -> bool:
@@ -122,7 +125,9 @@ class Membership:
                 )
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def take_part(self, replicas: Replicas, runs: RunBook, stack: AsyncExitStack) -> None:
+    async def take_part(
+        self, replicas: Replicas, runs: RunBook, hand_over: HandOver, stack: AsyncExitStack
+    ) -> None:
         """Be heard, and perhaps be the controller; what that starts is stopped by `stack`."""
         self._node_session.start(
             lambda: leaderless_log_ends(
@@ -134,7 +139,9 @@ class Membership:
         )
         stack.push_async_callback(self._node_session.close)
         self._metadata.watch(self._watch_own_registration)
-        controller = Controller(self._metadata, lambda: self._node_session.log_ends)
+        controller = Controller(
+            self._metadata, lambda: self._node_session.log_ends, hand_over=hand_over
+        )
         controller.start()
         stack.push_async_callback(controller.close)
         try:
@@ -164,6 +171,25 @@ class Membership:
             logger.warning("not_handed_over", reason=str(error) or "it took too long")
         finally:
             stop_watching()
+
+    async def leave(self) -> None:
+        """Be in no ISR any more, at once: nobody waits for a node that does not come back soon.
+
+        **safety** The session is given up first: a node that may be fenced does not speak.
+        """
+        if self._left or self._metadata.incarnation is None:
+            return
+        self._left = True
+        self._node_session.give_up()
+        command = {
+            "op": "fence_node",
+            "node_id": self._node_id,
+            "node_incarnation": self._metadata.incarnation,
+        }
+        try:
+            await self._metadata.propose(command, patience=LEAVE_SECONDS)
+        except JetstreamError as error:
+            logger.info("session_left_to_lapse", reason=error.message)
 
     def _can_hand_over(self, replica: Replica) -> bool:
         """Whether this node leads a stream that another live member of its ISR could lead."""

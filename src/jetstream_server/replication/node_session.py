@@ -68,7 +68,13 @@ class NodeSession:
         return self._driver.controller.log_ends
 
     def lease_holds(self) -> bool:
+        if self._driver.leaving:
+            return False
         return self._metadata.is_alone or self._driver.lease.holds(self._clock_us())
+
+    def give_up(self) -> None:
+        """Ask for no lease any more, and hold none from now on."""
+        self._driver.leaving = True
 
     def start(self, log_ends: Callable[[], tuple[LogEnd, ...]] | None = None) -> None:
         """Begin to tell. log_ends: of this node's replicas of leaderless streams (log_ends.py)."""

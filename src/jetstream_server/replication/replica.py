@@ -62,6 +62,10 @@ class Counters:
     nacks_sent: int = 0
     acks_suppressed: int = 0
     suspected_gaps: int = 0
+    hand_overs: int = 0
+    """Leaderships taken over by plan; how long nobody listened at the last, and at all of them."""
+    hand_over_gap_us: int = 0
+    hand_over_gaps_us: int = 0
 
 
 class RoleChange(Enum):

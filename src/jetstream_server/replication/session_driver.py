@@ -50,6 +50,7 @@ class SessionDriver:
 
     on_granted: called on the Raft thread when a lease begins that was not held.
     log_ends: of this node's replicas of leaderless streams, to be reported; set by the server.
+    leaving: set by the server when it wants no lease any more: a heartbeat would unfence it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SessionDriver:
     ) -> None:
         self.lease = SessionLease(settings)
         self.log_ends: tuple[LogEnd, ...] = ()
+        self.leaving = False
         self._backing = Backing(clock_us())
         self.controller = ControllerSessions(settings, self._backing)
         self._server = server
@@ -85,7 +87,7 @@ class SessionDriver:
             self._incarnation = incarnation
             self.lease = SessionLease(self._settings)
             self._addressee = None
-        if carrier.leader != NO_NODE:
+        if carrier.leader != NO_NODE and not self.leaving:
             self._beat(carrier, incarnation, now_us)
 
     def received(self, carrier: Carrier, peer: NodeId, frame: bytes) -> None:

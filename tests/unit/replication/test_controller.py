@@ -8,13 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from jetstream_protocol.errors import NotLeaderError, PreconditionFailedError
+from jetstream_protocol.errors import (
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+)
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.changes import Change
 from jetstream_server.metadata.log import Watcher
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.controller import (
+    MOVES_MAX,
     Controller,
     ControllerSettings,
     LogEnds,
@@ -249,3 +254,54 @@ def test_an_even_cluster_has_nothing_to_move(streams: int) -> None:
     for number in range(streams):
         cluster.create(f"s{number}", f"s{number}.>")
     assert draining_moves(cluster.registry, 10) == []
+
+
+@on_loop
+async def test_a_draining_node_is_relieved_without_the_help_of_who_leads() -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(6):
+        cluster.create(f"s{number}", f"s{number}.>")
+    metadata = Metadata(cluster)
+    asked: list[StreamId] = []
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        asked.append(stream.id)
+        raise UnavailableError("the leader does not answer")
+
+    def relieved() -> bool:
+        if not cluster.registry.nodes[NodeId(1)].draining:
+            metadata.do("drain_node", node_id=1)
+        return leaders(cluster) == [3, 0, 3]
+
+    await run(metadata, relieved, hand_over=hand_over)
+    assert len(set(asked)) == 2
+
+
+@on_loop
+async def test_evening_out_leaves_a_leadership_where_its_leader_cannot_hand_it_over() -> None:
+    cluster = lopsided()
+    metadata = Metadata(cluster)
+    asked: list[StreamId] = []
+
+    async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
+        asked.append(stream.id)
+        raise UnavailableError("the target does not keep up")
+
+    await run(metadata, lambda: len(asked) > 20, hand_over=hand_over)
+    assert metadata.commands == []
+
+
+@on_loop
+async def test_more_leaderships_than_one_round_moves_are_drained_without_a_pause() -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(3 * MOVES_MAX + 9):
+        cluster.create(f"s{number}", f"s{number}.>")
+    metadata = Metadata(cluster)
+    slow = ControllerSettings(round_seconds=60.0, settle_seconds=60.0)
+
+    def relieved() -> bool:
+        if not cluster.registry.nodes[NodeId(1)].draining:
+            metadata.do("drain_node", node_id=1)
+        return leaders(cluster)[1] == 0
+
+    await run(metadata, relieved, settings=slow)

@@ -1,0 +1,63 @@
+"""Listening to a stream that this node is about to lead: kept until it does (design 6).
+
+The old leader has stopped listening and has stored everything up to `end_offset` before this
+begins, so what is kept here comes behind that.
+
+**safety** It is stored only by a leadership that begins at `end_offset` or before. A log that is
+longer then shows that the old leader went on after all: it may have stored these very messages,
+and acknowledged them. Should it have stored some that are not in the log, they were never
+committed. Nothing is acknowledged before it is stored.
+
+Bounded in bytes here, in time by its owner; beyond, what was kept is given up: publishers that ask
+for an ack hear nothing, the others' messages are part of the gap.
+"""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import PermissionDeniedError
+from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.stream import StreamIngest
+
+BYTES_MAX = 32 * 1024 * 1024
+"""A hand-over takes some ten milliseconds: this is what arrives in a tenth of a second at most."""
+
+
+class StandBy:
+    """Of one stream. gap_us: for how long nobody listened before. refusal: of the subscription."""
+
+    __slots__ = ("_bytes", "_ingest", "_kept", "end_offset", "gap_us", "refusal", "sid")
+
+    def __init__(self, end_offset: int) -> None:
+        self.sid = 0
+        self.end_offset = end_offset
+        self.gap_us = 0
+        self.refusal: PermissionDeniedError | None = None
+        self._ingest: StreamIngest | None = None
+        self._kept: list[Delivery] | None = []
+        self._bytes = 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        if self._ingest is not None:
+            self._ingest.deliver(delivery)
+            return
+        self._bytes += sum(map(len, delivery.values))
+        if self._bytes > BYTES_MAX:
+            self._kept = None
+        if self._kept is not None:
+            self._kept.append(delivery)
+
+    def refused(self, _: int, error: PermissionDeniedError) -> None:
+        if self._ingest is None:
+            self.refusal = error
+        else:
+            self._ingest.refusal = error
+
+    def store(self, ingest: StreamIngest, log_end_offset: int) -> bool:
+        """The leadership has begun: what was kept is stored, and what comes from now on. False:
+        what was kept is not, see the module."""
+        self._ingest, kept, self._kept = ingest, self._kept, None
+        if kept is None or log_end_offset > self.end_offset:
+            return False
+        for delivery in kept:
+            ingest.deliver(delivery)
+        return True

@@ -1,0 +1,113 @@
+"""Planned hand-overs on three real nodes: what publishers see of them, and what is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_client import AsyncClient
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from tests.support.api import call
+from tests.support.cluster import TestCluster, running_cluster
+from tests.support.load import Load
+from tests.support.loops import eventually, on_loop
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
+        yield running
+
+
+def transfer(cluster: TestCluster, name: str, target: int, *, asked: int = 0) -> None:
+    request = pb.TransferLeaderRequest(stream=common_pb2.StreamRef(name=name), node_id=target)
+    call(cluster.api(asked).cluster.TransferLeader, request)
+
+
+def wait_for_another_leader(cluster: TestCluster, name: str, leader: int) -> None:
+    cluster.wait_for(
+        f"node {leader} does not lead", lambda: cluster.describe(name).stream.leader != leader
+    )
+
+
+def hand_overs_of(cluster: TestCluster, node: int) -> list[dict[str, object]]:
+    """What the node's log says of the leaderships it has handed over."""
+    lines = [json.loads(line) for line in cluster.log(node).splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "leadership_handed_over"]
+
+
+def test_every_message_that_was_taken_is_acknowledged_across_hand_overs(
+    cluster: TestCluster,
+) -> None:
+    cluster.api(0).create("orders", "orders")
+    load = Load(cluster.nats, "orders").start()
+    for turn in range(4):
+        load.wait_for_acks(300)
+        cluster.wait_for_isr("orders", cluster.nodes)
+        leader = cluster.describe("orders").stream.leader
+        transfer(cluster, "orders", (leader + 1) % 3, asked=turn % 3)
+        wait_for_another_leader(cluster, "orders", leader)
+    load.wait_for_acks(300)
+    books = load.stop()
+    cluster.check_everywhere("orders", books)
+    done = [each for node in cluster.nodes for each in hand_overs_of(cluster, node)]
+    assert len(done) == 4, "one of them was not graceful"
+    assert [each["unacknowledged"] for each in done] == [0] * 4
+    assert cluster.describe("orders").high_watermark == len(books.acked), (
+        "a message was stored whose publisher was left in doubt"
+    )
+
+
+def test_the_gap_is_measured_and_shown(cluster: TestCluster) -> None:
+    cluster.api(0).create("shown", "shown")
+    target = (cluster.describe("shown").stream.leader + 1) % 3
+    transfer(cluster, "shown", target)
+    cluster.wait_for("it leads", lambda: cluster.describe("shown").hand_overs == 1)
+    assert 0 < cluster.describe("shown").hand_over_gap_us < 2_000_000
+    http = cluster.cluster.config["nodes"][target]["http"]
+    metrics = urllib.request.urlopen(f"http://{http}/metrics", timeout=5).read().decode()
+    numbers = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+    assert float(numbers["jetstream_hand_overs_total"]) >= 1
+    assert float(numbers["jetstream_hand_over_gap_seconds_total"]) > 0
+
+
+@on_loop
+async def test_a_rolling_restart_costs_publishers_through_the_sdk_nothing_but_time(
+    cluster: TestCluster,
+) -> None:
+    async with AsyncClient(cluster.servers, timeout=20) as client:
+        await client.create_stream("rolling", "rolling.>")
+        acknowledged: dict[int, bytes] = {}
+        ended = asyncio.Event()
+
+        async def publish(worker: int) -> None:
+            number = 0
+            while not ended.is_set():
+                value = b"%d-%d" % (worker, number)
+                result = await client.publish("rolling.x", value)
+                assert result.offset not in acknowledged
+                acknowledged[result.offset] = value
+                number += 1
+
+        publishers = [asyncio.ensure_future(publish(worker)) for worker in range(20)]
+        for node in cluster.nodes:
+            before = len(acknowledged)
+            await eventually(lambda before=before: len(acknowledged) > before + 200)  # type: ignore[misc]
+            await asyncio.to_thread(cluster.stop, node)
+            assert "not_handed_over" not in await asyncio.to_thread(cluster.log, node)
+            before = len(acknowledged)
+            await eventually(lambda before=before: len(acknowledged) > before + 200)  # type: ignore[misc]
+            await asyncio.to_thread(cluster.restart, node)
+            await asyncio.to_thread(cluster.wait_for_isr, "rolling", cluster.nodes)
+        ended.set()
+        await asyncio.gather(*publishers)  # None of them has met an error.
+        stored = {
+            message.offset: message.value
+            async for message in client.consume("rolling", stop="latest")
+        }
+    assert stored == acknowledged

@@ -1,0 +1,250 @@
+"""Which streams are listened to: also while they are handed over, and while NATS is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from jetstream_protocol.errors import (
+    NotLeaderError,
+    PermissionDeniedError,
+    UnavailableError,
+)
+from jetstream_server.ingest import ingest as ingests
+from jetstream_server.ingest.acks import AckPolicy
+from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.ingest import Ingest
+from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.stream import Bounds
+from jetstream_server.replication.replica import Replica
+from tests.support.loops import on_loop
+from tests.support.node import Node, read_values
+
+
+class Nats:
+    """The table of subscriptions, and a server that confirms when the test says so."""
+
+    def __init__(self) -> None:
+        self.listening: dict[int, Any] = {}
+        self.is_connected = True
+        self.during_flush: list[Any] = []
+        self.drained: list[int] = []
+        self.last_sid = 0
+
+    def subscribe(self, subject: str, group: str, on_delivery: Any, on_refusal: Any) -> int:
+        self.last_sid += 1
+        self.listening[self.last_sid] = (on_delivery, on_refusal)
+        return self.last_sid
+
+    def unsubscribe(self, sid: int) -> None:
+        self.listening.pop(sid, None)
+
+    async def drain_subscriptions(self, sids: list[int], timeout_s: float) -> None:
+        for sid in sids:
+            on_delivery, _ = self.listening[sid]
+            on_delivery(message(b"on its way"))
+            del self.listening[sid]
+            self.drained.append(sid)
+
+    async def flush(self, timeout_s: float) -> None:
+        await asyncio.sleep(0)
+        if self.during_flush:
+            self.during_flush.pop(0)()
+
+    def write(self, data: bytes) -> bool:
+        return True
+
+    def deliver(self, value: bytes) -> None:
+        """To whoever listens now."""
+        for on_delivery, _ in list(self.listening.values()):
+            on_delivery(message(value))
+
+
+def message(value: bytes) -> Delivery:
+    return Delivery(1, [b"orders.a"], [b""], [value])
+
+
+class Bench:
+    def __init__(self, tmp_path: Path) -> None:
+        self.nats = Nats()
+        self.speaks = True
+        self.node = Node(tmp_path / "streams")
+        replicas = self.node.start()
+        self.ingest = Ingest(
+            cast(NatsConnection, self.nats),
+            replicas,
+            AckPolicy(),
+            Bounds(1000, 1 << 20),
+            lambda: self.speaks,
+        )
+        replicas.listener = self.ingest
+        self.replica = self.node.create()
+        self.id = self.replica.stream.id
+
+    def values(self) -> list[bytes | None]:
+        self.node.flushes.run()
+        return read_values(self.replica)
+
+
+@pytest.fixture(autouse=True)
+def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingests, "CONFIRM_SECONDS", 0.1)
+
+
+@on_loop
+async def test_what_was_on_its_way_is_stored_and_then_nobody_listens(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.nats.deliver(b"before")
+    await bench.ingest.quiet(bench.id)
+    bench.nats.deliver(b"after")
+    assert bench.values() == [b"before", b"on its way"]
+    bench.ingest.check_lease()
+    assert bench.nats.listening == {}, "a look at the lease listens again"
+
+
+@on_loop
+async def test_a_hand_over_that_failed_listens_again_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.ingest.quiet(bench.id)
+    bench.ingest.resume(bench.id)
+    assert len(bench.nats.listening) == 1
+    bench.nats.deliver(b"again")
+    assert bench.values() == [b"on its way", b"again"]
+
+
+@on_loop
+async def test_without_a_session_nothing_is_resumed_before_it_is_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    await bench.ingest.quiet(bench.id)
+    bench.speaks = False
+    bench.ingest.check_lease()
+    bench.ingest.resume(bench.id)
+    assert bench.nats.listening == {}
+    bench.speaks = True
+    bench.ingest.check_lease()
+    assert len(bench.nats.listening) == 1
+
+
+@on_loop
+async def test_a_stream_led_elsewhere_cannot_be_quieted(tmp_path: Path) -> None:
+    with pytest.raises(NotLeaderError):
+        await Bench(tmp_path).ingest.quiet(77)
+
+
+def led_next(bench: Bench) -> Replica:
+    """Another stream, which this node is about to lead."""
+    replicas = bench.node.replicas
+    replicas.listener = None
+    replica = bench.node.create("next", "next.>")
+    replicas.listener = bench.ingest
+    return replica
+
+
+@on_loop
+async def test_what_comes_before_the_leadership_is_kept_and_stored_by_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    gap_us = await bench.ingest.stand_by(replica.stream, 0, 5_000)
+    assert gap_us >= 5_000
+    bench.nats.deliver(b"early")
+    bench.ingest.leading(replica)
+    bench.nats.deliver(b"late")
+    bench.node.flushes.run()
+    assert read_values(replica) == [b"early", b"late"]
+    counters = replica.counters
+    assert (counters.hand_overs, counters.hand_over_gap_us) == (1, gap_us)
+    assert len(bench.nats.listening) == 2
+
+
+@on_loop
+async def test_a_leadership_that_begins_further_on_drops_what_was_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    bench.node.append(replica, b"the old leader's")
+    await bench.ingest.stand_by(replica.stream, 0, 0)
+    bench.nats.deliver(b"perhaps the same")
+    bench.ingest.leading(replica)
+    bench.nats.deliver(b"new")
+    bench.node.flushes.run()
+    assert read_values(replica) == [b"the old leader's", b"new"]
+    assert replica.counters.suspected_gaps == 1
+
+
+@on_loop
+async def test_nobody_stands_by_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingests, "STAND_BY_SECONDS", 0.02)
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    await bench.ingest.stand_by(replica.stream, 0, 0)
+    assert len(bench.nats.listening) == 2
+    await asyncio.sleep(0.05)
+    assert len(bench.nats.listening) == 1
+    bench.ingest.leading(replica)
+    assert replica.counters.hand_overs == 0
+
+
+@on_loop
+async def test_who_loses_its_session_stands_by_no_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    await bench.ingest.stand_by(replica.stream, 0, 0)
+    bench.speaks = False
+    bench.ingest.check_lease()
+    assert bench.nats.listening == {}
+
+
+@on_loop
+async def test_a_node_that_nats_does_not_let_listen_does_not_take_over(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+
+    def refuse() -> None:
+        bench.nats.listening[2][1](2, PermissionDeniedError("not allowed"))
+
+    bench.nats.during_flush.append(refuse)
+    with pytest.raises(UnavailableError, match="not allowed"):
+        await bench.ingest.stand_by(replica.stream, 0, 0)
+    assert len(bench.nats.listening) == 1
+
+
+# Confirming.
+
+
+@on_loop
+async def test_a_subscription_given_up_while_nats_is_asked_is_not_confirmed(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+
+    def lose_session() -> None:
+        bench.speaks = False
+        bench.ingest.check_lease()
+        asyncio.get_running_loop().call_later(0.03, regain)
+
+    def regain() -> None:
+        bench.speaks = True
+        bench.ingest.check_lease()
+
+    bench.nats.during_flush.append(lose_session)
+    await bench.ingest.confirm(bench.id)
+    assert len(bench.nats.listening) == 1
+
+
+@on_loop
+async def test_without_a_session_a_subscription_is_not_confirmed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.speaks = False
+    bench.ingest.check_lease()
+    with pytest.raises(UnavailableError, match="does not listen"):
+        await bench.ingest.confirm(bench.id)
+
+
+@on_loop
+async def test_a_leadership_lost_while_nats_is_asked_is_said_to_be(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.nats.during_flush.append(lambda: bench.ingest.stopped_leading(bench.replica))
+    with pytest.raises(NotLeaderError):
+        await bench.ingest.confirm(bench.id)

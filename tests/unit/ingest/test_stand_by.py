@@ -1,0 +1,58 @@
+"""What arrives for a stream between two leaders: stored by the second, once, or by nobody."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from jetstream_server.ingest import stand_by
+from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.stand_by import StandBy
+from jetstream_server.ingest.stream import StreamIngest
+
+
+class Ingest:
+    """Takes in what it is handed."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.values += delivery.values
+
+
+def delivery(*values: bytes) -> Delivery:
+    return Delivery(1, [b"s"] * len(values), [b""] * len(values), list(values))
+
+
+def stored(kept: StandBy, log_end_offset: int) -> tuple[bool, list[bytes]]:
+    ingest = Ingest()
+    done = kept.store(cast(StreamIngest, ingest), log_end_offset)
+    kept.deliver(delivery(b"later"))
+    return done, ingest.values
+
+
+def keeping(*values: bytes) -> StandBy:
+    kept = StandBy(100)
+    for value in values:
+        kept.deliver(delivery(value))
+    return kept
+
+
+def test_what_was_kept_is_stored_in_order_and_before_what_comes_later() -> None:
+    assert stored(keeping(b"a", b"b"), 100) == (True, [b"a", b"b", b"later"])
+
+
+def test_a_log_that_lost_its_uncommitted_end_takes_it_too() -> None:
+    assert stored(keeping(b"a"), 98) == (True, [b"a", b"later"])
+
+
+def test_if_the_old_leader_went_on_nothing_is_stored_twice() -> None:
+    assert stored(keeping(b"a"), 101) == (False, [b"later"])
+
+
+def test_it_does_not_keep_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_by, "BYTES_MAX", 3)
+    assert stored(keeping(b"12", b"3"), 100) == (True, [b"12", b"3", b"later"])
+    assert stored(keeping(b"12", b"34", b"5"), 100) == (False, [b"later"])

@@ -1,0 +1,261 @@
+"""Handing a leadership over: in which order, and what is left when something fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jetstream_protocol.errors import (
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication import hand_over
+from jetstream_server.replication.hand_over import HandOvers
+from jetstream_server.replication.leader import LeaderState
+from jetstream_server.replication.replicas import Replicas
+from tests.support.loops import on_loop
+
+from .cores import Log, nodes, request, stream
+
+STREAM, TARGET = StreamId(1), NodeId(1)
+
+
+class Bench:
+    """Node 0 leads; everything around it is this object, and notes in which order it is called."""
+
+    def __init__(self, end_offset: int = 10) -> None:
+        self.did: list[str] = []
+        self.fails: dict[str, Exception] = {}
+        self.pending_batches = 0
+        self.connected = True
+        self.log = Log(log_end_offset=end_offset)
+        self.log.epochs.assign(3, 0)
+        self.leadership: LeaderState | None = LeaderState(
+            stream=stream(), node_id=0, nodes=nodes(), log=self.log, high_watermark=0, now_us=0
+        )
+        self.replica = SimpleNamespace(
+            stream=stream(),
+            leadership=self.leadership,
+            following=None,
+            log=self.log,
+        )
+        self.log.offline_reason = ""  # type: ignore[attr-defined]
+        self.hand_overs = HandOvers(self, cast(Replicas, self), self, self)
+
+    def fetched(self, offset: int) -> None:
+        assert self.leadership is not None
+        self.leadership.fetch(request(TARGET, offset), 0)
+
+    def deposed(self) -> None:
+        self.replica.leadership = None
+
+    def _do(self, what: str) -> None:
+        self.did.append(what)
+        if what in self.fails:
+            raise self.fails[what]
+
+    # Replicas
+
+    def led(self, stream_id: int) -> Any:
+        if self.replica.leadership is None:
+            raise NotLeaderError("not led here")
+        return self.replica
+
+    def get(self, stream_id: int) -> Any:
+        return self.replica
+
+    # Publishers
+
+    @property
+    def listens(self) -> bool:
+        return self.connected
+
+    async def quiet(self, stream_id: int) -> None:
+        self._do("quiet")
+
+    def resume(self, stream_id: int) -> None:
+        self._do("resume")
+
+    def pending(self, stream_id: int) -> int:
+        return self.pending_batches
+
+    # Successors
+
+    async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
+        self._do("prepare")
+
+    async def stand_by(self, *arguments: Any) -> int:
+        if isinstance(arguments[0], StreamMetadata):
+            self._do(f"listen behind {arguments[1]}")
+            return int(arguments[2]) + 1
+        self._do("stand by")
+        return int(arguments[3])
+
+    # Metadata
+
+    async def propose(self, command: dict[str, Any], *, patience: float) -> dict[str, Any]:
+        self._do("transfer")
+        assert (command["leader"], command["stream_epoch"]) == (TARGET, 7)
+        self.deposed()
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CATCH_UP_SECONDS", "TAIL_SECONDS"):
+        monkeypatch.setattr(hand_over, name, 0.1)
+
+
+@on_loop
+async def test_it_listens_no_more_then_the_target_does_then_it_leads() -> None:
+    bench = Bench()
+    bench.fetched(10)
+    await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.did == ["prepare", "quiet", "stand by", "transfer"]
+
+
+@on_loop
+async def test_a_target_that_lags_costs_no_silence() -> None:
+    bench = Bench()
+    bench.fetched(9)
+    with pytest.raises(UnavailableError, match="does not keep up"):
+        await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.did == []
+
+
+@on_loop
+async def test_it_waits_for_a_target_that_comes_near() -> None:
+    bench = Bench()
+    asyncio.get_running_loop().call_later(0.03, bench.fetched, 10)
+    await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.did[-1] == "transfer"
+
+
+@on_loop
+async def test_who_is_not_in_sync_is_not_even_asked() -> None:
+    bench = Bench()
+    with pytest.raises(UnavailableError, match="not in sync"):
+        await bench.hand_overs.give(STREAM, NodeId(5))
+    assert bench.did == []
+
+
+@on_loop
+async def test_the_target_gets_the_tail_and_publishers_their_acks_before_the_transfer() -> None:
+    bench = Bench()
+    bench.fetched(10)
+
+    async def quiet(stream_id: int) -> None:
+        bench.log.log_end_offset = 12  # Delivered by NATS before, stored now.
+        bench.pending_batches = 1
+
+    def committed() -> None:
+        assert "transfer" not in bench.did
+        bench.pending_batches = 0
+
+    bench.quiet = quiet  # type: ignore[method-assign]
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.02, bench.fetched, 12)
+    loop.call_later(0.04, committed)
+    await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.pending_batches == 0
+    assert bench.did[-1] == "transfer"
+
+
+@on_loop
+async def test_a_slow_third_replica_holds_nothing_up_for_long() -> None:
+    bench = Bench()
+    bench.fetched(10)
+    bench.pending_batches = 3
+    await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.did[-1] == "transfer"
+
+
+@on_loop
+async def test_a_target_that_does_not_get_the_tail_does_not_lead() -> None:
+    bench = Bench()
+    bench.fetched(10)
+
+    async def quiet(stream_id: int) -> None:
+        bench.log.log_end_offset = 12
+
+    bench.quiet = quiet  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="did not fetch the end"):
+        await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.did == ["prepare", "stand by", "resume"]
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "resumes"),
+    [
+        ("prepare", UnavailableError("no session"), False),
+        ("quiet", UnavailableError("NATS does not answer"), True),
+        ("stand by", UnavailableError("the node died"), True),
+        ("transfer", PreconditionFailedError("the ISR changed"), True),
+        ("transfer", UnknownOutcomeError("no metadata leader"), True),
+    ],
+)
+@on_loop
+async def test_whatever_fails_the_old_leader_listens_again(
+    step: str, error: Exception, resumes: bool
+) -> None:
+    bench = Bench()
+    bench.fetched(10)
+    bench.fails[step] = error
+    with pytest.raises(type(error)):
+        await bench.hand_overs.give(STREAM, TARGET)
+    assert (bench.did[-1] == "resume") is resumes
+    bench.fails.clear()
+    await bench.hand_overs.give(STREAM, TARGET)  # It may be tried again.
+    assert bench.did[-1] == "transfer"
+
+
+@on_loop
+async def test_who_is_deposed_in_the_middle_neither_transfers_nor_listens_again() -> None:
+    bench = Bench()
+    bench.fetched(10)
+
+    async def quiet(stream_id: int) -> None:
+        bench.did.append("quiet")
+        bench.deposed()
+
+    bench.quiet = quiet  # type: ignore[method-assign]
+    with pytest.raises(NotLeaderError):
+        await bench.hand_overs.give(STREAM, TARGET)
+    assert "transfer" not in bench.did
+    assert "resume" not in bench.did
+
+
+@on_loop
+async def test_one_hand_over_of_a_stream_at_a_time() -> None:
+    bench = Bench()
+    first = asyncio.ensure_future(bench.hand_overs.give(STREAM, TARGET))
+    await asyncio.sleep(0.01)
+    with pytest.raises(UnavailableError, match="already"):
+        await bench.hand_overs.give(STREAM, TARGET)
+    bench.fetched(10)
+    await first
+
+
+@on_loop
+async def test_only_a_follower_that_could_listen_takes_over() -> None:
+    bench = Bench()
+    with pytest.raises(UnavailableError, match="does not follow"):
+        bench.hand_overs.prepare(STREAM)
+    bench.replica.following = object()
+    bench.hand_overs.prepare(STREAM)
+    bench.connected = False
+    with pytest.raises(UnavailableError, match="not connected"):
+        await bench.hand_overs.stand_by(STREAM, 10, 5)
+    bench.connected = True
+    assert await bench.hand_overs.stand_by(STREAM, 10, 5) == 6
+    assert bench.did == ["listen behind 10"]
+    bench.log.offline_reason = "a disk failed"  # type: ignore[attr-defined]
+    with pytest.raises(UnavailableError, match="offline"):
+        bench.hand_overs.prepare(STREAM)
