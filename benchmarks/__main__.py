@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks ingest|read|latency|streams`.
+"""The command line: `python -m benchmarks ingest|publish|read|latency|streams`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -16,6 +16,7 @@ import typer
 from benchmarks import ingest as ingest_benchmark
 from benchmarks import latency as latency_benchmark
 from benchmarks import pairs as pairs_of_runs
+from benchmarks import publish as publish_benchmark
 from benchmarks import read as read_benchmark
 from benchmarks import streams as streams_benchmark
 from benchmarks.report import Column, Report
@@ -83,6 +84,23 @@ def ingest(
     )
     columns = pairs_of_runs.COLUMNS if replicas == 1 else pairs_of_runs.CLUSTER_COLUMNS
     _finish(report, json, pairs_of_runs.TITLE, columns)
+
+
+@command.command()
+def publish(
+    peer: PeerOption = Peer.JETSTREAM,
+    sizes: SizesOption = "128",
+    pairs: PairsOption = 3,
+    replicas: ReplicasOption = "1,3",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one run.")] = 4.0,
+    peer_sync: PeerSyncOption = "2m",
+    json: JsonOption = False,
+) -> None:
+    """Publish from one Python process: our batched publisher, nats-py's publish_async."""
+    report = publish_benchmark.run(
+        _numbers(sizes), pairs, seconds, _numbers(replicas), peer_sync, _progress
+    )
+    _finish(report, json, publish_benchmark.TITLE, publish_benchmark.COLUMNS)
 
 
 @command.command()

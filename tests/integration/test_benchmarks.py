@@ -45,6 +45,14 @@ def test_ingest_with_replicas_says_what_replication_costs_each_side() -> None:
     assert "flush: interval" in report["ours"]
 
 
+def test_publishing_is_measured_by_each_api_of_either_side() -> None:
+    report = run("publish", "--pairs", "1", "--seconds", "0.3", "--replicas", "1")
+    (result,) = report["results"]
+    assert min(result[side] for side in ("send", "many", "nats_py", "raw")) > 0
+    ratio = result["many"] / result["nats_py"]
+    assert result["many_over_nats_py"] == pytest.approx(ratio, abs=0.01)
+
+
 def test_latency_is_given_in_percentiles_for_each_number_of_replicas() -> None:
     report = run("latency", "--pairs", "1", "--messages", "50", "--replicas", "1,3")
     assert [result["replicas"] for result in report["results"]] == [1, 3]

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import JetstreamError, UnavailableError, UnknownOutcomeError
@@ -133,7 +133,6 @@ class World:
         return [self.batches.index(batch) for _, _, batch in stream.log]
 
 
-@settings(max_examples=400)
 @given(st.data(), st.sampled_from([1e9, 3.0]), st.integers(0, 40))
 def test_each_batch_is_stored_once_in_order_and_told_the_truth(
     draw: st.DataObject, deadline: float, steps: int
@@ -153,7 +152,6 @@ def test_each_batch_is_stored_once_in_order_and_told_the_truth(
         assert failed <= {3} or isinstance(world.outcomes[3], UnknownOutcomeError)
 
 
-@settings(max_examples=200)
 @given(st.data(), st.sampled_from([1e9, 3.0]), st.integers(0, 40))
 def test_several_streams_have_each_batch_at_most_once(
     draw: st.DataObject, deadline: float, steps: int
