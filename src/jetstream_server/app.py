@@ -155,6 +155,7 @@ class Server:
         self._open_replicas()
         await self._start_ingest()
         await self._join()
+        await self._replicas.until_served()
         await self._start_listeners()
         self._reasons_not_ready.clear()
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,29 @@ def test_what_was_acknowledged_survives_kill_9_under_every_policy(
     gated.start()
     again = Api(gated.grpc)
     assert again.values("kept") == [b"%d" % index for index in range(20)]
+    again.close()
+
+
+def test_a_node_is_ready_once_what_survived_a_kill_can_be_read(
+    gated: GatedServer, api: Api, publisher: RawNats
+) -> None:
+    api.create("patient", "patient", flush=pb.FLUSH_GROUP)
+    for index in range(5):
+        publisher.publish("patient", b"%d" % index, "_INBOX.mine")
+        assert answer(publisher)["seq"] == index + 1
+    gated.kill()
+    gated.hold()
+    before = gated.fsyncs
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(gated.start)
+        while gated.fsyncs == before:
+            time.sleep(0.01)
+        time.sleep(QUIET_SECONDS)
+        assert not starting.done()
+        gated.release()
+        starting.result(timeout=30)
+    again = Api(gated.grpc)
+    assert again.values("patient") == [b"%d" % index for index in range(5)]
     again.close()
 
 

@@ -140,8 +140,8 @@ def check_invariants(registry: Registry) -> None:
         assert stream.leader == NO_NODE or stream.leader in stream.isr
         assert stream.leader != NO_NODE or not stream.isr, "an ISR member could lead"
         if len(stream.isr) >= stream.config.min_insync_replicas:
-            assert stream.elr == ()
-        assert stream.leader == NO_NODE or stream.last_known == ()
+            assert stream.elr == stream.last_known == ()
+        assert not set(stream.last_known) & set(stream.isr)
         assert stream.leader != NO_NODE or stream.elr or stream.last_known, "nobody to wait for"
         assert registry.find(stream.name, stream.subject) is stream
     check_indexes(registry)

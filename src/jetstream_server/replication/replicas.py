@@ -141,6 +141,7 @@ class Replicas:
         self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
         self._by_log: dict[CommitLog, Replica] = {}
         self._flush_rounds: asyncio.Task[None] | None = None
+        self._flush_ended = asyncio.Event()
         self.listener: ReplicaListener | None = None
         self.roles: list[RoleListener] = []
         self.progress: set[ProgressListener] = set()
@@ -241,6 +242,13 @@ class Replicas:
             replica.incarnation = incarnation
             self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
         self._flush_rounds = run_in_background(self._flush_dirty(), "flush rounds")
+
+    async def until_served(self) -> None:
+        """Wait until what survived in the logs that this node leads alone can be read again: under
+        `group` it counts once it is flushed."""
+        while any(_must_flush_to_serve(replica) for replica in self._replicas.values()):
+            self._flush_ended.clear()
+            await self._flush_ended.wait()
 
     def apply(self, change: Change) -> None:
         """Follow one change of the metadata."""
@@ -447,6 +455,7 @@ class Replicas:
 
     def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
         """The flusher's answer, on the loop."""
+        self._flush_ended.set()
         replica = self._by_log.get(log)
         if replica is None:
             return  # Deleted or closed meanwhile.
@@ -476,6 +485,11 @@ class Replicas:
         # In parallel: each waits for the disk, which serves many about as fast as one.
         with ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
             return all(list(threads.map(_close_cleanly, replicas)))
+
+
+def _must_flush_to_serve(replica: Replica) -> bool:
+    is_alone = len(replica.stream.replicas) == 1 and replica.leadership is not None
+    return is_alone and replica.flush_wanted
 
 
 def _close_cleanly(replica: Replica) -> bool:
