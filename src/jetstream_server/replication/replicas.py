@@ -246,9 +246,10 @@ class Replicas:
     async def until_served(self) -> None:
         """Wait until what survived in the logs that this node leads alone can be read again: under
         `group` it counts once it is flushed."""
-        while any(_must_flush_to_serve(replica) for replica in self._replicas.values()):
-            self._flush_ended.clear()
-            await self._flush_ended.wait()
+        for replica in list(self._replicas.values()):
+            while _must_flush_to_serve(replica):
+                self._flush_ended.clear()
+                await self._flush_ended.wait()
 
     def apply(self, change: Change) -> None:
         """Follow one change of the metadata."""
