@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell that runs the tests in its background lets them and their children ignore Ctrl-C, which
+# some of the children are to be told to stop by.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5000)
