@@ -219,7 +219,11 @@ class Server:
             node.id, incarnation, self._folder.cluster_id, self._config.credential.encode()
         )
         following = Following(
-            self._replicas, self._metadata, identity, now_us=_now_us, clock_us=_clock_us
+            self._replicas,
+            self._metadata,
+            identity,
+            now_us=_now_us,
+            controller_now_us=self._membership.controller_now_us,
         )
         self._stack.push_async_callback(following.close)
         isr_driver = IsrDriver(self._metadata, now_us=_now_us)

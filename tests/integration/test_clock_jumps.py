@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from examples.cluster.local import LocalCluster, node_name
 from jetstream_protocol.logfiles.verify import verify
-from tests.integration.clocked_server import CLOCK
+from tests.support import clocked_server
 from tests.support.cluster import TestCluster
 from tests.support.load import Load
 
@@ -21,9 +20,8 @@ HOUR_US = 3_600_000_000
 class ClockedLocalCluster(LocalCluster):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        program = Path(__file__).with_name("clocked_server.py")
         self.clocks = directory.with_name("clocks")
-        self.server = (sys.executable, str(program), str(self.clocks))
+        self.server = clocked_server.command(self.clocks)
 
 
 class ClockedCluster(TestCluster):
@@ -31,16 +29,15 @@ class ClockedCluster(TestCluster):
 
     def set_clock(self, node: int, microseconds: int) -> None:
         assert isinstance(self.cluster, ClockedLocalCluster)
-        with self.cluster.clocks.open("r+b") as file:
-            file.seek(CLOCK.size * node)
-            file.write(CLOCK.pack(microseconds))
+        clocked_server.set_clock(self.cluster.clocks, node, microseconds)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClockedCluster]:
-    (tmp_path / "clocks").write_bytes(bytes(CLOCK.size * 3))
     running = ClockedCluster(tmp_path / "cluster")
     try:
+        for node in running.nodes:
+            running.set_clock(node, 0)
         running.start()
         yield running
     finally:

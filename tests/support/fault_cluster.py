@@ -1,4 +1,7 @@
-"""A real cluster whose nodes reach each other, and NATS, only over a network that can be cut."""
+"""A real cluster whose nodes reach each other, and NATS, only over a network that can be cut.
+
+Their wall clocks are hours apart, for nothing may depend on them but time stamps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ import yaml
 
 from examples.cluster.local import NATS, LocalCluster, node_name
 from jetstream_protocol.generated import api_pb2 as pb
+from tests.support import clocked_server
 from tests.support.api import call
+from tests.support.clocked_server import set_clock
 from tests.support.cluster import TestCluster
 from tests.support.fault_network import FaultNetwork
 
@@ -18,8 +23,15 @@ PORTS = ("grpc", "data", "raft")
 """Where a node is dialled by other nodes."""
 
 
+HOURS_APART_US = 3 * 3_600_000_000
+
+
 class RoutedCluster(LocalCluster):
     """The nodes are told other addresses than those that everybody else knows."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.server = clocked_server.command(self.directory / "clocks")
 
     @property
     def node_config_file(self) -> Path:
@@ -42,6 +54,8 @@ class FaultCluster(TestCluster):
         routed = self.network.route(NATS, NATS, self.nats.removeprefix("nats://"))
         config["nats"] = {"servers": [f"nats://{routed}"], "advertise": [self.nats]}
         self.cluster.node_config_file.write_text(yaml.safe_dump(config))
+        for node in self.nodes:
+            set_clock(self.cluster.directory / "clocks", node, node * HOURS_APART_US)
 
     def close(self) -> None:
         super().close()

@@ -28,13 +28,13 @@ class Following:
         identity: NodeIdentity,
         *,
         now_us: Callable[[], int],
-        clock_us: Callable[[], int],
+        controller_now_us: Callable[[], int | None],
     ) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._identity = identity
         self._now_us = now_us
-        self._clock_us = clock_us
+        self._controller_now_us = controller_now_us
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._leader_of: dict[int, NodeId] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,8 +96,14 @@ class Following:
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def _report(self, silent: list[Replica]) -> None:
-        """The leader does not answer us: enough of such reports depose it (design 7)."""
-        now_us = self._clock_us()
+        """The leader does not answer us: enough of such reports depose it (design 7).
+
+        They are dated by the controller's clock, because those of the reporters may differ by more
+        than the time within which reports count together.
+        """
+        now_us = self._controller_now_us()
+        if now_us is None:
+            return
         for replica in silent:
             stream = replica.stream
             if replica.following is not None and self._identity.node_id in stream.isr:

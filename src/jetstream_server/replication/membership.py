@@ -69,6 +69,10 @@ class Membership:
         """Whether this node may act as a leader at this very moment (design 6, 7)."""
         return self._node_session.lease_holds()
 
+    def controller_now_us(self) -> int | None:
+        """See NodeSession."""
+        return self._node_session.controller_now_us()
+
     async def until_led(self, cluster_id: str, ack_subjects: list[str]) -> str:
         """Wait for a metadata leader, as long as it takes, and for all it has committed.
 

@@ -67,6 +67,14 @@ class NodeSession:
         """As controller: what the nodes have reported of their replicas of leaderless streams."""
         return self._driver.controller.log_ends
 
+    def controller_now_us(self) -> int | None:
+        """The controller's clock, off by half a round trip; None before the first grant.
+
+        The one clock that all nodes have in common, as long as the controller is the same.
+        """
+        ahead_us = self._driver.controller_ahead_us
+        return None if ahead_us is None else self._clock_us() + ahead_us
+
     def lease_holds(self) -> bool:
         if self._driver.leaving:
             return False

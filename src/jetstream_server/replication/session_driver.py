@@ -50,6 +50,7 @@ class SessionDriver:
 
     on_granted: called on the Raft thread when a lease begins that was not held.
     log_ends: of this node's replicas of leaderless streams, to be reported; set by the server.
+    controller_ahead_us: the controller's clock less this node's, as of the last grant; None before.
     leaving: set by the server when it wants no lease any more: a heartbeat would unfence it.
     """
 
@@ -62,6 +63,7 @@ class SessionDriver:
     ) -> None:
         self.lease = SessionLease(settings)
         self.log_ends: tuple[LogEnd, ...] = ()
+        self.controller_ahead_us: int | None = None
         self.leaving = False
         self._backing = Backing(clock_us())
         self.controller = ControllerSessions(settings, self._backing)
@@ -94,9 +96,10 @@ class SessionDriver:
         message = decode(peer, frame)
         match message:
             case Heartbeat():
-                runs_from_us = self.controller.heard(carrier, message, self._clock_us())
+                now_us = self._clock_us()
+                runs_from_us = self.controller.heard(carrier, message, now_us)
                 if runs_from_us is not None:
-                    carrier.send(peer, encode(Grant(message.incarnation, runs_from_us)))
+                    carrier.send(peer, encode(Grant(message.incarnation, runs_from_us, now_us)))
             case Grant():
                 self._granted(message)
             case Ping(term, sent_at_us):
@@ -130,13 +133,14 @@ class SessionDriver:
         else:
             runs_from_us = self.controller.heard(carrier, heartbeat, now_us)
             if runs_from_us is not None:
-                self._granted(Grant(incarnation, runs_from_us))
+                self._granted(Grant(incarnation, runs_from_us, now_us))
         self._report(carrier, incarnation, now_us, is_new=is_new)
 
     def _granted(self, grant: Grant) -> None:
         if grant.incarnation != self._incarnation or grant.runs_from_us > self._sent_at_us:
             return
         now_us = self._clock_us()
+        self.controller_ahead_us = grant.granted_at_us - now_us
         held = self.lease.holds(now_us)
         self.lease.granted(grant.runs_from_us)
         if not held and self.lease.holds(now_us):

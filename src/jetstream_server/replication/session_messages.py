@@ -3,7 +3,7 @@
 Little-endian; the first byte is the kind. Whatever does not decode exactly is refused.
 
     0x40 heartbeat  incarnation, sent_at_us, applied_revision u64     node → metadata leader
-    0x41 grant      incarnation, runs_from_us u64                     and back
+    0x41 grant      incarnation, runs_from_us, granted_at_us u64      and back
     0x42 ping       term, sent_at_us u64                              metadata leader → voter
     0x43 echo       term, sent_at_us u64: of the ping,                and back, see quorum.py
                     backed_ago_us u64
@@ -12,7 +12,8 @@ Little-endian; the first byte is the kind. Whatever does not decode exactly is r
                     damaged u8)
 
 Who speaks is known from the link and not repeated. Every time is of the clock of whoever sent the
-first message of the pair; the other side only hands it back.
+first message of the pair; the other side only hands it back. Only `granted_at_us` is of the metadata
+leader's, so that all nodes have one clock to date reports by.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ _REPORT = struct.Struct("<QQqQB")
 @dataclass(frozen=True, slots=True)
 class Grant:
     """That incarnation's lease runs from that time of its clock: when it sent its heartbeat,
-    less the age of the controller's certainty."""
+    less the age of the controller's certainty. granted_at_us: by the controller's clock."""
 
     incarnation: int
     runs_from_us: int
+    granted_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ def encode(message: Message) -> bytes:
     match message:
         case Heartbeat(_, incarnation, sent_at_us, applied_revision):
             return _THREE.pack(_HEARTBEAT, incarnation, sent_at_us, applied_revision)
-        case Grant(incarnation, runs_from_us):
-            return _TWO.pack(_GRANT, incarnation, runs_from_us)
+        case Grant(incarnation, runs_from_us, granted_at_us):
+            return _THREE.pack(_GRANT, incarnation, runs_from_us, granted_at_us)
         case Ping(term, sent_at_us):
             return _TWO.pack(_PING, term, sent_at_us)
         case Echo(term, sent_at_us, backed_ago_us):
@@ -138,7 +140,7 @@ def _decode_reports(_: NodeId, frame: bytes) -> Reports:
 
 _DECODERS: dict[int, Callable[[NodeId, bytes], Message]] = {
     _HEARTBEAT: lambda sender, frame: Heartbeat(sender, *_THREE.unpack(frame)[1:]),
-    _GRANT: lambda _, frame: Grant(*_TWO.unpack(frame)[1:]),
+    _GRANT: lambda _, frame: Grant(*_THREE.unpack(frame)[1:]),
     _PING: lambda _, frame: Ping(*_TWO.unpack(frame)[1:]),
     _ECHO: lambda _, frame: Echo(*_THREE.unpack(frame)[1:]),
     _REPORTS: _decode_reports,

@@ -47,7 +47,7 @@ class Server:
     def grant(self) -> None:
         driver = cast(SessionDriver, self.passenger)
         driver.turn(self.carrier)
-        driver.received(self.carrier, NodeId(1), encode(Grant(7, driver._sent_at_us)))
+        driver.received(self.carrier, NodeId(1), encode(Grant(7, driver._sent_at_us, 0)))
 
 
 @on_loop

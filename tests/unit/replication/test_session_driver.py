@@ -112,19 +112,27 @@ class TestNode:
         bench.turn()
         sent_at_us = bench.now_us
         bench.now_us += SECOND
-        bench.hear(1, Grant(bench.incarnation(0), sent_at_us))
+        bench.hear(1, Grant(bench.incarnation(0), sent_at_us, bench.now_us))
         assert (bench.holds(), bench.granted) == (True, 1)
         bench.now_us = sent_at_us + SETTINGS.lease_us - 1
         assert bench.holds()
         bench.now_us += 1
         assert not bench.holds()
 
+    def test_the_controllers_clock_is_known_from_its_grants(self) -> None:
+        bench = Bench()
+        bench.follow(1)
+        bench.turn()
+        assert bench.driver.controller_ahead_us is None
+        bench.hear(1, Grant(bench.incarnation(0), bench.now_us, bench.now_us + 3600 * SECOND))
+        assert bench.driver.controller_ahead_us == 3600 * SECOND
+
     def test_only_a_lease_that_was_not_held_is_told(self) -> None:
         bench = Bench()
         bench.follow(1)
         for _ in range(5):
             bench.turn(SETTINGS.heartbeat_us)
-            bench.hear(1, Grant(bench.incarnation(0), bench.now_us))
+            bench.hear(1, Grant(bench.incarnation(0), bench.now_us, bench.now_us))
         assert bench.granted == 1
 
     def test_a_grant_for_another_incarnation_or_a_heartbeat_never_sent_counts_for_nothing(
@@ -133,15 +141,15 @@ class TestNode:
         bench = Bench()
         bench.follow(1)
         bench.turn()
-        bench.hear(1, Grant(bench.incarnation(0) + 1, bench.now_us))
-        bench.hear(1, Grant(bench.incarnation(0), bench.now_us + 1))
+        bench.hear(1, Grant(bench.incarnation(0) + 1, bench.now_us, bench.now_us))
+        bench.hear(1, Grant(bench.incarnation(0), bench.now_us + 1, bench.now_us))
         assert not bench.holds()
 
     def test_a_new_incarnation_begins_without_a_lease(self) -> None:
         bench = Bench()
         bench.follow(1)
         bench.turn()
-        bench.hear(1, Grant(bench.incarnation(0), bench.now_us))
+        bench.hear(1, Grant(bench.incarnation(0), bench.now_us, bench.now_us))
         assert bench.holds()
         bench.server.incarnation = bench.incarnation(0) + 100
         assert len(bench.turn()) == 1
@@ -153,7 +161,7 @@ class TestNode:
         assert len(bench.turn()) == 1
         assert bench.turn(SETTINGS.heartbeat_us // HURRY - 1) == []
         assert len(bench.turn(1)) == 1
-        bench.hear(1, Grant(bench.incarnation(0), bench.now_us))
+        bench.hear(1, Grant(bench.incarnation(0), bench.now_us, bench.now_us))
         assert bench.turn(SETTINGS.heartbeat_us - 1) == []
         assert len(bench.turn(1)) == 1
 
@@ -247,7 +255,9 @@ class TestController:
     def test_it_grants_itself_and_others_once_a_majority_has_echoed(self) -> None:
         bench = Bench()
         bench.lead()
-        assert bench.hear(1, bench.heartbeat(1)) == [(1, Grant(bench.incarnation(1), bench.now_us))]
+        assert bench.hear(1, bench.heartbeat(1)) == [
+            (1, Grant(bench.incarnation(1), bench.now_us, bench.now_us))
+        ]
         bench.turn(SETTINGS.heartbeat_us // HURRY)
         assert bench.holds()
 
@@ -269,7 +279,7 @@ class TestController:
         sure_at_us = bench.now_us
         bench.now_us += 60_000
         (granted,) = bench.hear(1, bench.heartbeat(1))
-        assert granted == (1, Grant(bench.incarnation(1), sure_at_us))
+        assert granted == (1, Grant(bench.incarnation(1), sure_at_us, bench.now_us))
 
     def test_an_echo_of_an_earlier_term_does_not_make_it_sure(self) -> None:
         bench = Bench()

@@ -41,7 +41,7 @@ def reports(incarnation: int, rows: list[tuple[int, int, int, int, bool]]) -> Re
 rows = st.tuples(numbers, numbers, st.integers(-1, 2**63 - 1), numbers, st.booleans())
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Heartbeat, st.just(SENDER), numbers, numbers, numbers),
-    st.builds(Grant, numbers, numbers),
+    st.builds(Grant, numbers, numbers, numbers),
     st.builds(Ping, numbers, numbers),
     st.builds(Echo, numbers, numbers, numbers),
     st.builds(reports, numbers, st.lists(rows, max_size=5)),
