@@ -32,6 +32,7 @@ from jetstream_client._sync import Client, Consumer
 from jetstream_client._table import AsyncTable, Table
 from jetstream_client._types import (
     ClusterInfo,
+    CompactionInfo,
     Node,
     OffsetAt,
     ReplicaProgress,
@@ -81,6 +82,7 @@ __all__ = [
     "Client",
     "ClientConfig",
     "ClusterInfo",
+    "CompactionInfo",
     "Consumer",
     "CorruptBatchError",
     "Delivery",

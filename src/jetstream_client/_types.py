@@ -86,11 +86,31 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionInfo:
+    """How far the leader's log is compacted.
+
+    cleaned_to: no two records below this offset have the same key. dirty_ratio: the part of the
+    sealed, committed bytes that is behind it. ended_at (None: there was none), duration (seconds)
+    and what follows: of the last pass. tombstones: below cleaned_to, in their grace time.
+    """
+
+    cleaned_to: int
+    dirty_ratio: float
+    ended_at: datetime | None
+    duration: float
+    bytes_before: int
+    bytes_after: int
+    records_removed: int
+    tombstones: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamDescription(Stream):
     """A stream with what its leader knows.
 
     Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
     not. The counters run since the leader's process started. `progress` names every follower.
+    `compaction` is None for a stream that never had `compact`.
     hand_overs: leaderships of the stream that its leader was handed by plan; hand_over_gap: for how
     many seconds nobody listened at the last of them, so that publishers without acks lost messages.
     """
@@ -110,6 +130,7 @@ class StreamDescription(Stream):
     hand_overs: int
     hand_over_gap: float
     progress: tuple[ReplicaProgress, ...]
+    compaction: CompactionInfo | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from jetstream_client._positions import Simple
 from jetstream_client._types import (
     ClusterInfo,
+    CompactionInfo,
     Node,
     ReplicaProgress,
     Stream,
@@ -98,6 +99,20 @@ def stream_of(stream: api_pb2.Stream) -> Stream:
     return Stream(**_stream_fields(stream))
 
 
+def _compaction_of(compaction: api_pb2.Compaction) -> CompactionInfo:
+    total = compaction.dirty_bytes + compaction.clean_bytes
+    return CompactionInfo(
+        cleaned_to=compaction.cleaned_to,
+        dirty_ratio=compaction.dirty_bytes / total if total else 0.0,
+        ended_at=to_datetime(compaction.ended_at_us) if compaction.ended_at_us else None,
+        duration=compaction.duration_us / 1_000_000,
+        bytes_before=compaction.bytes_before,
+        bytes_after=compaction.bytes_after,
+        records_removed=compaction.records_removed,
+        tombstones=compaction.tombstones,
+    )
+
+
 def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
     return StreamDescription(
         **_stream_fields(description.stream),
@@ -124,6 +139,9 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
                 else max(0, description.log_end_offset - follower.offset),
             )
             for follower in description.progress
+        ),
+        compaction=(
+            _compaction_of(description.compaction) if description.HasField("compaction") else None
         ),
     )
 

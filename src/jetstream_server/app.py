@@ -53,6 +53,7 @@ from jetstream_server.metadata.alteration import StreamAlteration
 from jetstream_server.metadata.creation import StreamCreation
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.replication.compaction import Compaction
 from jetstream_server.replication.fetch import Fetches
 from jetstream_server.replication.fetcher import NodeIdentity
 from jetstream_server.replication.following import Following
@@ -229,11 +230,18 @@ class Server:
         isr_driver = IsrDriver(self._metadata, now_us=_now_us)
         retention = Retention(self._replicas, clock_us=_clock_us)
         self._stack.push_async_callback(retention.close)
-        self._replicas.roles += [following, isr_driver, retention]
+        compaction = Compaction(
+            self._replicas,
+            clock_us=_clock_us,
+            bytes_per_second=self._config.log.compaction_bytes_per_second,
+        )
+        self._stack.push_async_callback(compaction.close)
+        self._replicas.roles += [following, isr_driver, retention, compaction]
         self._replicas.progress.add(isr_driver)
         self._replicas.begin(incarnation)
         isr_driver.start()
         retention.start()
+        compaction.start()
         self._stack.push_async_callback(isr_driver.close)
         self._peers = Peers(self._metadata.registry)
         self._stack.push_async_callback(self._peers.close)

@@ -1,4 +1,4 @@
-"""Retention on three real nodes: what the leader removes, its followers remove."""
+"""Retention and compaction on three real nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_client import Client
+from jetstream_client import Client, CompactionInfo, Stream
+from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from tests.support.api import raw_nats
 from tests.support.cluster import TestCluster, running_cluster
@@ -82,3 +83,83 @@ def test_records_grow_too_old_on_every_node_of_an_idle_stream(cluster: TestClust
             )
         publish(cluster, "aging", 1)
         assert client.describe_stream(stream).high_watermark == 4
+
+
+def test_every_replica_compacts_its_log_and_a_new_one_copies_the_gaps(cluster: TestCluster) -> None:
+    """Readers of each node, from the start, end with the last value of each key; so does a node
+    that lost its disk and fetched everything again, gaps and all."""
+    expected = {b"key-%d" % key: b"%d" % (1200 + key) + VALUE[:500] for key in range(100)}
+    with Client(cluster.servers) as client:
+        stream = client.create_stream("prices", "prices", compact=True, segment_bytes=65_536)
+        publish_keyed(cluster, "prices", 1300)
+        for node in cluster.nodes:
+            cluster.wait_for(
+                f"node {node} has compacted its log",
+                lambda node=node: len(offsets_of(cluster, node, "prices", 1300)) < 400,  # type: ignore[misc]
+            )
+            assert table_of(cluster, node, "prices", 1300) == expected
+        cluster.wait_for(
+            "the leader says so", lambda: compaction_of(client, stream).cleaned_to > 900
+        )
+        found = compaction_of(client, stream)
+        assert found.bytes_after < found.bytes_before
+        assert found.dirty_ratio < 0.5
+        assert found.ended_at is not None
+        follower = next(n for n in cluster.nodes if n != client.describe_stream(stream).leader)
+        cluster.kill(follower)
+        for path in log_files(cluster, follower, stream.id):
+            path.unlink()
+        cluster.restart(follower)
+        cluster.wait_for_isr("prices", cluster.nodes)
+        cluster.wait_for(
+            "the follower has everything again",
+            lambda: offsets_of(cluster, follower, "prices", 1300)[-1] == 1299,
+        )
+        assert table_of(cluster, follower, "prices", 1300) == expected
+        assert len(offsets_of(cluster, follower, "prices", 1300)) < 400
+        read = {m.key: m.value for m in client.consume(stream, stop="latest")}
+        assert read == expected
+
+
+def compaction_of(client: Client, stream: Stream) -> CompactionInfo:
+    found = client.describe_stream(stream).compaction
+    assert found is not None
+    return found
+
+
+def publish_keyed(cluster: TestCluster, subject: str, count: int) -> None:
+    """Key i % 100 has value i, in batches as they come."""
+    with raw_nats(cluster.nats) as client:
+        client.subscribe("_INBOX.life")
+        for index in range(count):
+            headers = b"NATS/1.0\r\nJetstream-Key: key-%d\r\n\r\n" % (index % 100)
+            value = b"%d" % index + VALUE[:500]
+            client.publish(subject, value, "_INBOX.life", headers)
+            if index % 20 == 19:
+                for _ in range(20):
+                    assert b'"seq"' in client.message()[1]
+
+
+def batches_of(cluster: TestCluster, node: int, name: str, end: int) -> Iterator[Batch]:
+    """What this very node serves below `end`."""
+    offset = 0
+    while offset < end:
+        found = list(iterate(cluster.api(node).fetch(name, offset).batches))
+        if not found:
+            return
+        yield from found
+        offset = found[-1].header.next_offset
+
+
+def offsets_of(cluster: TestCluster, node: int, name: str, end: int) -> list[int]:
+    return [at for batch in batches_of(cluster, node, name, end) for at in batch.offsets()]
+
+
+def table_of(
+    cluster: TestCluster, node: int, name: str, end: int
+) -> dict[bytes | None, bytes | None]:
+    return {
+        key: value
+        for batch in batches_of(cluster, node, name, end)
+        for key, value in zip(batch.keys(), batch.values(), strict=True)
+    }

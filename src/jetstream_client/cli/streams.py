@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -252,7 +252,18 @@ def describe(
     if options.wants_json(context, json):
         emit_json(row)
     else:
-        print_fields({**row, "progress": tuple(map(_progress_text, description.progress))})
+        row["progress"] = tuple(map(_progress_text, description.progress))
+        print_fields({**row, **_compaction_fields(row.pop("compaction"))})
+
+
+def _compaction_fields(compaction: dict[str, Any] | None) -> dict[str, Any]:
+    """One line for each, under its own name."""
+    if compaction is None:
+        return {}
+    fields = {f"compaction_{name}": value for name, value in compaction.items()}
+    fields["compaction_dirty_ratio"] = f"{compaction['dirty_ratio']:.2f}"
+    fields["compaction_ended_at"] = compaction["ended_at"] or "-"
+    return fields
 
 
 def _progress_text(follower: ReplicaProgress) -> str:

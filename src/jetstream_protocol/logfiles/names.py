@@ -4,7 +4,8 @@
     <stream folder>/00000000000000000000.index   its index (index_file.py)
     <stream folder>/checkpoint                   checkpoint_file.py
     <stream folder>/producers                    producers and message ids last stored
-    <stream folder>/*.tmp                        an atomic write that was interrupted
+    <stream folder>/compaction                   how far the log is compacted
+    <stream folder>/*.tmp                        an atomic write or a compaction, interrupted
 
 The number is the segment's base offset, twenty digits, so that names sort as offsets do.
 """
@@ -16,6 +17,7 @@ INDEX_SUFFIX = ".index"
 TEMPORARY_SUFFIX = ".tmp"
 CHECKPOINT_NAME = "checkpoint"
 PRODUCERS_NAME = "producers"
+COMPACTION_NAME = "compaction"
 _DIGITS = 20  # 2**63 has nineteen; the field is what people know from Kafka.
 
 

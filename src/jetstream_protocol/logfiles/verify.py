@@ -27,6 +27,7 @@ from jetstream_protocol.logfiles.files import (
 from jetstream_protocol.logfiles.findings import Finding, Kind
 from jetstream_protocol.logfiles.names import (
     CHECKPOINT_NAME,
+    COMPACTION_NAME,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCERS_NAME,
@@ -36,7 +37,7 @@ from jetstream_protocol.logfiles.names import (
 from jetstream_protocol.logfiles.scan import Bad, Read, Tail, find_valid, walk_past_damage
 from jetstream_protocol.logfiles.verify_metadata import verify_beside_streams
 
-_STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME)
+_STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME, COMPACTION_NAME)
 
 
 def verify(path: str | Path) -> Iterator[Finding]:

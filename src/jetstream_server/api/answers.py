@@ -5,11 +5,12 @@ Whoever reads much reads from the data plane, where an answer costs no memory (o
 
 from __future__ import annotations
 
+import errno
 import os
 from itertools import islice
 
 from jetstream_protocol import batch as batches
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import storage_error
@@ -25,7 +26,8 @@ async def answer(
 ) -> pb.FetchResponse:
     """What a fetch of `offset` found.
 
-    Raises StorageError, CorruptBatchError, StreamNotFoundError when it was deleted meanwhile.
+    Raises StorageError, CorruptBatchError, StreamNotFoundError when it was deleted meanwhile,
+    UnavailableError when its records were.
     """
     response = pb.FetchResponse(
         stream_id=replica.stream.id,
@@ -39,6 +41,10 @@ async def answer(
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 replica.check_readable()  # Deleted meanwhile, most likely.
+                if found.is_gone:
+                    raise UnavailableError(
+                        "the records were removed or compacted while they were read; try again"
+                    ) from error
             raise
         if decode:
             response.messages.extend(_messages(data, offset, found.path))
@@ -58,6 +64,8 @@ async def _read(found: LogSlice) -> bytes:
         fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             await make_resident(fd, found.position, found.length)
+            if found.is_gone:
+                raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile")
             return os.pread(fd, found.length, found.position)
         finally:
             os.close(fd)

@@ -18,6 +18,7 @@ from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.metadata.alteration import StreamAlteration
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.compaction import status_of
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
@@ -108,6 +109,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             hand_overs=counters.hand_overs,
             hand_over_gap_us=counters.hand_over_gap_us,
             progress=_progress(replica),
+            compaction=_compaction(replica) if replica.stream.was_compacted else None,
         )
         return pb.DescribeStreamResponse(description=description)
 
@@ -141,6 +143,22 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         epoch = request.stream_epoch if request.HasField("stream_epoch") else None
         altered = await self._alteration.alter(stream, config_from_proto(request.config), epoch)
         return pb.AlterStreamResponse(stream=stream_to_proto(altered))
+
+
+def _compaction(replica: Replica) -> pb.Compaction:
+    status = status_of(replica)
+    state = status.state
+    return pb.Compaction(
+        cleaned_to=state.cleaned_to,
+        dirty_bytes=status.dirty_bytes,
+        clean_bytes=status.clean_bytes,
+        ended_at_us=state.ended_at_us,
+        duration_us=state.duration_us,
+        bytes_before=state.bytes_before,
+        bytes_after=state.bytes_after,
+        records_removed=state.records_removed,
+        tombstones=state.tombstones,
+    )
 
 
 def _progress(replica: Replica) -> list[pb.ReplicaProgress]:

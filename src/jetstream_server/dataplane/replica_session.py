@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
@@ -136,8 +136,24 @@ class ReplicaSession:
                 records, slices = self._frame()
                 if records.parts:
                     self._silent_ticks = 0
-                    await self._socket.send_slices(Kind.RECORDS, 0, records, slices)
+                    await self._send(records, slices)
                 self._written.set()
+
+    async def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
+        """Raises StorageError, unless a file was removed or compacted since its slice was chosen:
+        then nothing was sent, and everything is answered anew."""
+        try:
+            await self._socket.send_slices(Kind.RECORDS, 0, records, slices)
+        except StorageError:
+            if not any(slice_.is_gone for slice_ in slices):
+                raise
+            for part in records.parts:
+                if part.HasField("error"):
+                    self._refused.append(part)
+                elif part.stream_id in self._asked:
+                    self._answered.pop(part.stream_id, None)
+                    self._told.pop(part.stream_id, None)
+                    self._ready[part.stream_id] = None
 
     async def _keep_alive(self) -> None:
         """Have a sign of life sent where nothing else is; cheaper than a timer for each frame."""

@@ -17,6 +17,7 @@ by time or delete (their schedulers).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,7 +27,9 @@ from jetstream_protocol.errors import (
     FencedEpochError,
     JetstreamError,
     OffsetOutOfRangeError,
+    StorageError,
     StorageFullError,
+    UnavailableError,
 )
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.scan import Tail
@@ -34,6 +37,7 @@ from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.incoming import check_incoming, count_fitting
+from jetstream_server.log.log_compaction import LogCompaction
 from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers, concerns
 from jetstream_server.log.recovery import Recovered, recover
 from jetstream_server.log.retention import Span
@@ -59,7 +63,7 @@ class CommitLog:
 
     __slots__ = (
         "_config", "_disk", "_health", "_mutex", "_noting", "_storage",
-        "epochs", "flushed_offset", "last_append_timestamp", "log_end_offset",
+        "compaction", "epochs", "flushed_offset", "last_append_timestamp", "log_end_offset",
         "log_start_offset", "producers",
     )  # fmt: skip
 
@@ -70,6 +74,7 @@ class CommitLog:
         self._noting = disk.mutex()  # around `producers`, whose image the flusher thread takes
         self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered)
         self._health = Health(directory, recovered.offline_reason)
+        self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex)
         self.epochs: LeaderEpochCache = recovered.epochs
         self.producers: Producers = recovered.producers
         self.log_start_offset = recovered.log_start_offset
@@ -290,13 +295,18 @@ class CommitLog:
     def pread(self, slice_: LogSlice) -> bytes:
         """The bytes of a slice.
 
-        Raises OffsetOutOfRangeError when retention removed it meanwhile, CorruptBatchError when
-        the file is shorter than it was.
+        Raises OffsetOutOfRangeError when retention removed it meanwhile, UnavailableError when
+        compaction did (read it again), CorruptBatchError when the file is shorter than it was.
         """
         try:
             data = self._disk.pread(slice_.path, slice_.position, slice_.length)
+            if slice_.is_gone:
+                raise FileNotFoundError(errno.ENOENT, "the segment was swapped", slice_.path)
         except OSError as error:
-            raise self._read_failure(error, slice_.path, slice_.next_offset) from error
+            failure = self._read_failure(error, slice_.path, slice_.next_offset)
+            if slice_.is_gone and isinstance(failure, StorageError):
+                failure = UnavailableError("the records were compacted while they were read")
+            raise failure from error
         if len(data) != slice_.length:
             raise CorruptBatchError("the file ends early", slice_.path, slice_.position + len(data))
         return data
@@ -371,6 +381,7 @@ class CommitLog:
         if self._storage.checkpoint.recovery_point > end:
             # First, or bytes missing below the recovery point would look like a loss.
             self._save(self._storage.checkpoint.cut_to(end))
+        self.compaction.cut_to(end)
         self.epochs.truncate_from_end(end)
         self.log_start_offset = min(self.log_start_offset, end)
         self.flushed_offset = min(self.flushed_offset, end)
@@ -388,6 +399,7 @@ class CommitLog:
                 self.producers.clear()
             if self.segment_count:
                 self._save(LogCheckpoint())  # Or the missing records would look like a loss.
+                self.compaction.cut_to(0)
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):

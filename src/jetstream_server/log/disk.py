@@ -138,6 +138,7 @@ class OsDisk:
     def __init__(self, descriptors_max: int = DESCRIPTORS_MAX) -> None:
         self._descriptors_max = descriptors_max
         self._lock = threading.Lock()
+        self._renames = 0  # so far
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def mutex(self) -> AbstractContextManager[object]:
@@ -231,6 +232,8 @@ class OsDisk:
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
+        with self._lock:
+            self._renames += 1
         self._forget(source)
         self._forget(target)
 
@@ -285,9 +288,15 @@ class OsDisk:
                 self._open.move_to_end(path)
                 opened.pins += 1
                 return opened
+            renames = self._renames
         fresh = _Open(self._open_file(path))
         evicted: list[_Open] = []
         with self._lock:
+            if self._renames != renames:
+                # Perhaps over this very path: then this is the file that was there before. It
+                # serves its caller, and must not serve the next one.
+                fresh.dropped = True
+                return fresh
             opened = self._open.setdefault(path, fresh)
             if opened is not fresh:  # Another thread opened it meanwhile.
                 opened.pins += 1

@@ -10,7 +10,7 @@ is replaced as one, so that a reader in another thread never sees half an append
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, Flags, decode_header
 from jetstream_protocol.errors import CorruptBatchError
@@ -33,14 +33,21 @@ class LogSlice:
     length: int
     base_offset: int
     next_offset: int
+    source: Segment | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file was removed or swapped for another one. Asked *after* the file was
+        opened, False means that it is the one the slice was chosen from."""
+        return self.source is not None and self.source.is_gone
 
 
 class Segment:
     """Finds batches by offset, size and time. Methods raise OSError and CorruptBatchError."""
 
     __slots__ = (
-        "_disk", "_index", "_index_is_loaded", "_index_path", "_interval_bytes",
-        "_last_timestamp", "base_offset", "end", "path",
+        "_disk", "_index", "_index_is_loaded", "_interval_bytes", "_last_timestamp",
+        "base_offset", "end", "index_path", "is_gone", "path",
     )  # fmt: skip
 
     def __init__(
@@ -51,11 +58,12 @@ class Segment:
         self._interval_bytes = interval_bytes
         self._index = index
         self._index_is_loaded = False  # from the file, and so not yet held against the segment
-        self._index_path = f"{directory}/{index_name(base_offset)}"
+        self.index_path = f"{directory}/{index_name(base_offset)}"
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
         self.end = (size, next_offset)
         self._last_timestamp: int | None = None  # looked up once, when it is sealed
+        self.is_gone = False  # out of the log: its file is removed, or is another segment's
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, interval_bytes: int) -> Segment:
@@ -147,7 +155,9 @@ class Segment:
         size, next_offset = self.end
         reach = position + bytes_max
         if next_offset <= limit_offset and size <= reach:
-            return LogSlice(self.path, position, size - position, header.base_offset, next_offset)
+            return LogSlice(
+                self.path, position, size - position, header.base_offset, next_offset, self
+            )
         end, end_offset = position + header.length, header.next_offset
         index = self.index
         slot = min(index.slot_of_position(reach), index.slot_of_offset(limit_offset))
@@ -157,7 +167,7 @@ class Segment:
             if entry_position > end:
                 end, end_offset = entry_position, entry_offset
         end, end_offset = self._extend(end, end_offset, min(reach, size), limit_offset)
-        return LogSlice(self.path, position, end - position, header.base_offset, end_offset)
+        return LogSlice(self.path, position, end - position, header.base_offset, end_offset, self)
 
     def _extend(self, end: int, end_offset: int, reach: int, limit_offset: int) -> tuple[int, int]:
         """Move (end, end offset) over the whole batches behind that fit in both bounds."""
@@ -247,7 +257,7 @@ class Segment:
             return
         data = self._index.to_bytes(self.base_offset, self.size)
         try:
-            self._disk.write_atomic(self._index_path, data, durable=False)
+            self._disk.write_atomic(self.index_path, data, durable=False)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -261,12 +271,12 @@ class Segment:
 
     def remove_index(self) -> None:
         self._index_is_loaded = False
-        if self._disk.exists(self._index_path):
-            self._disk.remove(self._index_path)
+        if self._disk.exists(self.index_path):
+            self._disk.remove(self.index_path)
 
     def _load_index(self) -> Index | None:
         try:
-            data = self._disk.read_file(self._index_path)
+            data = self._disk.read_file(self.index_path)
             index = Index.from_bytes(data, self.base_offset, self.size, self._interval_bytes)
         except (FileNotFoundError, CorruptBatchError):
             return None

@@ -87,6 +87,10 @@ class Segments:
         if sealed is not None:
             self.note_loaded(sealed)
 
+    def replace(self, old: Segment, new: Segment) -> None:
+        """Another file holds the segment's batches now."""
+        self._keep([new if segment is old else segment for segment in self._list], [old])
+
     def drop_behind(self, offset: int) -> list[Segment]:
         """Take out the segments that begin behind `offset`; the caller removes the files."""
         at = bisect_right(self._list, offset, key=lambda segment: segment.base_offset)

@@ -27,8 +27,8 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it is believed."""
 
     __slots__ = (
-        "_disk", "_exists", "_interval_bytes", "_retired", "_unsynced_directories",
-        "_unsynced_segments", "checkpoint", "directory", "segments",
+        "_disk", "_exists", "_retired", "_unsynced_directories", "_unsynced_segments",
+        "checkpoint", "directory", "interval_bytes", "segments",
     )  # fmt: skip
 
     def __init__(
@@ -36,7 +36,7 @@ class LogStorage:
     ) -> None:
         self._disk = disk
         self._exists = recovered.exists
-        self._interval_bytes = interval_bytes
+        self.interval_bytes = interval_bytes
         self.directory = directory
         self.segments = Segments(recovered.segments)
         self.checkpoint = recovered.checkpoint
@@ -65,13 +65,45 @@ class LogStorage:
             self._disk.make_directory(self.directory)
             self._exists = True
             self._unsynced_directories.append(self._parent)
-        segment = Segment.create(self._disk, self.directory, base_offset, self._interval_bytes)
+        segment = Segment.create(self._disk, self.directory, base_offset, self.interval_bytes)
         self._unsynced_directories.append(self.directory)
         if sealed is not None:
             sealed.save_index()
             self._unsynced_segments.append(sealed)
         self.segments.append(segment)
         return segment
+
+    # Compaction.
+
+    def sealed_and_synced(self) -> list[Segment]:
+        """The segments whose files will not change any more, unless compaction swaps them."""
+        unsynced = self._unsynced_segments[:1]
+        sealed = self.segments.sealed
+        return sealed[: sealed.index(unsynced[0])] if unsynced and unsynced[0] in sealed else sealed
+
+    def swap(
+        self, base_offset: int, size: int, size_after: int, path: str, index_path: str
+    ) -> bool:
+        """Put the file at `path` in place of a sealed segment; False when there is no such one, of
+        `size` bytes. Durable once the folder is synced."""
+        found = [s for s in self.segments.sealed if s.base_offset == base_offset and s.size == size]
+        if not found:
+            return False
+        old = found[0]
+        new = Segment(
+            self._disk, self.directory, base_offset, size_after, old.next_offset,
+            interval_bytes=self.interval_bytes,
+        )  # fmt: skip
+        old.is_gone = True  # First: whoever opens the file from now on may get the other one.
+        try:
+            old.remove_index()
+            self._disk.rename(path, old.path)
+        except OSError:
+            old.is_gone = False
+            raise
+        self.segments.replace(old, new)
+        self._disk.rename(index_path, new.index_path)
+        return True
 
     # Syncing.
 
@@ -115,7 +147,9 @@ class LogStorage:
         unsynced = self._unsynced_segments[:1]
         if unsynced:
             offset = min(offset, unsynced[0].base_offset)
-        self._retired += self.segments.drop_before(offset)
+        for segment in self.segments.drop_before(offset):
+            segment.is_gone = True
+            self._retired.append(segment)
 
     def remove_retired(self) -> None:
         """Remove what was retired, oldest first.

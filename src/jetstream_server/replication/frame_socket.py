@@ -13,6 +13,7 @@ be sent instead.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import select
@@ -238,6 +239,8 @@ async def _open(slice_: LogSlice) -> int:
         fd = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
+            if slice_.is_gone:
+                raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile")
         except BaseException:
             os.close(fd)
             raise

@@ -1,0 +1,79 @@
+"""The process that does one pass of compaction: `python -m jetstream_server.log.compaction_worker`.
+
+    standard input:   one line, {"task": …, "parent": pid, "bytes_per_second": n}
+    standard output:  one line for each step: {"step": "Mapped" | "Rewritten" | "Done", …fields},
+                      or {"error": why, "corrupt": whether a segment is damaged}
+
+Started anew for each pass, so that the memory of its map is given back; spawned, never forked:
+gRPC and threads do not survive a fork. It gives way to everything else on the machine (nice 19, and
+at most so many bytes a second), and ends with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_server.log.compaction_pass import Task, run
+from jetstream_server.log.disk import OsDisk
+
+_PR_SET_PDEATHSIG: Final = 1
+_NICENESS: Final = 19
+
+
+def main() -> int:
+    given = json.loads(sys.stdin.readline())
+    _die_with(given["parent"])
+    os.nice(_NICENESS)
+    disk = OsDisk()
+    try:
+        for step in run(disk, Task.from_dict(given["task"]), throttle(given["bytes_per_second"])):
+            _say({"step": type(step).__name__, **asdict(step)})
+    except CorruptBatchError as error:
+        _say({"error": str(error), "corrupt": True})
+        return 1
+    except OSError as error:
+        _say({"error": str(error), "corrupt": False})
+        return 1
+    finally:
+        disk.close()
+    return 0
+
+
+def throttle(bytes_per_second: int) -> Callable[[int], None]:
+    """A pause that keeps the average since the first byte below the rate."""
+    begun = time.monotonic()
+    read = 0
+
+    def pause(length: int) -> None:
+        nonlocal read
+        read += length
+        ahead = read / bytes_per_second - (time.monotonic() - begun)
+        if ahead > 0.01:  # Shorter sleeps cost more than they give.
+            time.sleep(ahead)
+
+    return pause
+
+
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def _die_with(parent: int) -> None:
+    """An orphan would go on reading and writing a folder that another server has opened."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the server has died already")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What compaction means to one log: which segments a pass goes over, swapping them, the state.
+
+    plan ──> Task ──(another process: compaction_pass.run)──> swap for each segment ──> finish
+
+A swap is one rename over the segment's file, on the thread that owns the log: whoever looks
+something up sees the old file or the new one. A slice that was chosen before still names the old
+one: `LogSlice.is_gone` tells, after opening the file, that it may be the wrong one.
+
+Crash policy. Before the rename the log is as it was and the new files are temporary ones, which
+recovery removes. After it, the segment holds all that had to stay. The state is written last, once
+the renames are synced: a pass that did not get so far is done again.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segment_name
+from jetstream_server.log.checkpoint import owner_of, write_state
+from jetstream_server.log.compaction_pass import Rewritten, Source, Task, temporary_name
+from jetstream_server.log.compaction_state import KIND, CompactionState, read_compaction
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.health import Health
+from jetstream_server.log.storage import LogStorage
+
+
+class LogCompaction:
+    """Owned by the log's thread, except `finish`. Methods raise StorageError."""
+
+    __slots__ = ("_disk", "_health", "_mutex", "_state", "_storage", "_token")
+
+    def __init__(
+        self,
+        disk: Disk,
+        storage: LogStorage,
+        health: Health,
+        mutex: AbstractContextManager[object],
+    ) -> None:
+        self._disk = disk
+        self._storage = storage
+        self._health = health
+        self._mutex = mutex
+        self._state: CompactionState | None = None
+        self._token = ""  # of the pass under way, unless the log was cut since it was planned
+
+    @property
+    def state(self) -> CompactionState:
+        """Read when first asked for: most streams are never compacted."""
+        if self._state is None:
+            self._state = read_compaction(self._disk, self._storage.directory)
+        return self._state
+
+    def sources(self, bound_offset: int) -> tuple[Source, ...]:
+        """The sealed segments wholly below `bound_offset` (what is committed and flushed)."""
+        return tuple(
+            Source(segment.base_offset, segment.next_offset, segment.size)
+            for segment in self._storage.sealed_and_synced()
+            if segment.next_offset <= bound_offset
+        )
+
+    def plan(
+        self,
+        sources: tuple[Source, ...],
+        *,
+        token: str,
+        now_us: int,
+        grace_us: int,
+        kept_base_offsets: frozenset[int],
+    ) -> Task:
+        """A pass over `sources`. token: what no other pass on this log has."""
+        self._token = token
+        end = sources[-1].next_offset
+        return Task(
+            directory=self._storage.directory,
+            token=token,
+            sources=sources,
+            cleaned_to=self.state.cleaned_to,
+            tombstones_below=self.state.tombstones_below(now_us, grace_us),
+            kept_base_offsets=tuple(sorted(at for at in kept_base_offsets if at < end)),
+            index_interval_bytes=self._storage.interval_bytes,
+        )
+
+    def swap(self, task: Task, rewritten: Rewritten) -> bool:
+        """Put a segment's successor in its place; False, and it is removed, when the segment is
+        not in the log any more, or not as it was."""
+        self._health.require_online()
+        folder = self._storage.directory
+        names = (segment_name(rewritten.base_offset), index_name(rewritten.base_offset))
+        path, index_path = (f"{folder}/{temporary_name(name, task.token)}" for name in names)
+        size = next(s.size for s in task.sources if s.base_offset == rewritten.base_offset)
+        with self._health.changing("swapping a compacted segment into"):
+            if self._token == task.token and self._storage.swap(
+                rewritten.base_offset, size, rewritten.size, path, index_path
+            ):
+                return True
+            for leftover in (path, index_path):
+                self._disk.remove(leftover)
+        return False
+
+    def discard(self, task: Task) -> None:
+        """Remove what a pass that failed has left."""
+        folder = self._storage.directory
+        with self._health.reading():
+            for name in self._disk.list_directory(folder):
+                if name.endswith(temporary_name("", task.token)):
+                    self._disk.remove(f"{folder}/{name}")
+
+    def finish(self, task: Task, state: CompactionState) -> None:
+        """The pass has ended; blocks, for a thread. A pass during which the log was cut counts for
+        nothing: what was appended since is not clean."""
+        with self._mutex:
+            self._health.require_online()
+            if self._token != task.token:
+                raise UnavailableError("the log was cut while it was compacted")
+            with self._health.committed("syncing compacted segments of"):
+                self._disk.fsync_directory(self._storage.directory)
+            self._write(state)
+
+    def cut_to(self, log_end_offset: int) -> None:
+        """The log is about to be cut there: what is appended next is not clean."""
+        self._token = ""
+        state = self.state.cut_to(log_end_offset)
+        if state != self.state:
+            self._write(state)
+
+    def _write(self, state: CompactionState) -> None:
+        folder = self._storage.directory
+        path = f"{folder}/{COMPACTION_NAME}"
+        write_state(self._disk, path, KIND, owner_of(folder), state.to_dict())
+        self._state = state

@@ -1,0 +1,273 @@
+"""Compacts the logs of streams with `compact`, one at a time, the dirtiest first.
+
+Each replica's log is compacted by its own node, leader and follower alike, and only below its high
+watermark and what is flushed. The pass itself runs in a process of its own
+(log/compaction_worker.py); this plans it, swaps in what it has written, and notes how far it got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
+from jetstream_server.background import run_in_background
+from jetstream_server.log.compaction_pass import Done, Mapped, Rewritten, Source, Task
+from jetstream_server.log.compaction_state import CompactionState
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+
+ROUND_SECONDS = 1.0
+DIRTY_RATIO = 0.5
+"""A pass goes over the clean part as well: at this ratio it reads twice what was written since."""
+LAG_US_MAX = 3_600_000_000
+"""What is dirty is compacted after an hour however little it is."""
+RETRY_US = 60_000_000
+"""After a pass that failed: what is wrong with a disk takes longer than a second."""
+STOP_SECONDS = 5.0
+_LINE_BYTES_MAX = 1 << 20
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStatus:
+    """How a replica's log stands. dirty_bytes, clean_bytes: of sealed, committed segments."""
+
+    state: CompactionState
+    clean_bytes: int
+    dirty_bytes: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
+
+
+def status_of(replica: Replica) -> CompactionStatus:
+    """Raises StorageError."""
+    state = replica.log.compaction.state
+    return _status(state, _sources(replica))
+
+
+def _sources(replica: Replica) -> tuple[Source, ...]:
+    log = replica.log
+    return log.compaction.sources(min(replica.high_watermark, log.flushed_offset))
+
+
+def _status(state: CompactionState, sources: tuple[Source, ...]) -> CompactionStatus:
+    total = sum(source.size for source in sources)
+    clean = sum(source.size for source in sources if source.next_offset <= state.cleaned_to)
+    return CompactionStatus(state, clean, total - clean)
+
+
+def urgency(status: CompactionStatus, now_us: int, grace_us: int) -> float:
+    """How much a log wants a pass; 0: not now."""
+    state = status.state
+    ratio = status.dirty_ratio
+    is_old = status.dirty_bytes and now_us - state.ended_at_us >= LAG_US_MAX
+    over = state.tombstones and (
+        state.tombstones_below(now_us, grace_us) > state.tombstones_gone_below
+    )
+    if ratio >= DIRTY_RATIO or is_old or over:
+        return max(ratio, 0.001)
+    return 0.0
+
+
+class Compaction:
+    """A RoleListener: `start`, then `close`."""
+
+    def __init__(
+        self, replicas: Replicas, *, clock_us: Callable[[], int], bytes_per_second: int
+    ) -> None:
+        self._replicas = replicas
+        self._clock_us = clock_us
+        self._bytes_per_second = bytes_per_second
+        self._tracked: dict[Replica, None] = {}
+        self._retry_at_us: dict[Replica, int] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "jetstream-compaction")
+
+    def start(self) -> None:
+        self._running = run_in_background(self._run(), "compaction")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    # A RoleListener.
+
+    def role_changed(self, replica: Replica) -> None:
+        if replica.closed or not replica.stream.config.compact:
+            self._tracked.pop(replica, None)
+            self._retry_at_us.pop(replica, None)
+        else:
+            self._tracked[replica] = None
+
+    def flushed(self, replica: Replica) -> None:
+        """The next round sees it."""
+
+    def failed(self, replica: Replica) -> None:
+        """Its log is offline, and rounds leave it alone."""
+
+    def log_start_rose(self, replica: Replica) -> None:
+        """Fewer segments to go over."""
+
+    # Rounds.
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            chosen = await self._choose()
+            if chosen is not None:
+                await self._compact(chosen)
+
+    async def _choose(self) -> Replica | None:
+        """The replica that wants it most."""
+        now_us = self._clock_us()
+        best: Replica | None = None
+        best_urgency = 0.0
+        for count, replica in enumerate(tuple(self._tracked), 1):
+            if count % 100 == 0:
+                await asyncio.sleep(0)
+            if replica.closed or replica.log.offline_reason:
+                continue
+            if now_us < self._retry_at_us.get(replica, 0):
+                continue
+            grace_us = replica.stream.config.tombstone_grace_us
+            try:
+                wanted = urgency(status_of(replica), now_us, grace_us)
+            except StorageError:
+                continue  # The file is not readable now; nothing is lost by waiting.
+            if wanted > best_urgency:
+                best, best_urgency = replica, wanted
+        return best
+
+    async def _compact(self, replica: Replica) -> None:
+        """One pass. Whatever goes wrong with it leaves the log as good as it was."""
+        stream = replica.stream
+        log = replica.log
+        sources = _sources(replica)
+        if not sources:
+            return
+        task = log.compaction.plan(
+            sources,
+            token=secrets.token_hex(8),
+            now_us=self._clock_us(),
+            grace_us=stream.config.tombstone_grace_us,
+            kept_base_offsets=log.producers.kept_base_offsets(),
+        )
+        begun_us = self._clock_us()
+        try:
+            await self._pass(replica, task, begun_us)
+        except StorageFullError as error:
+            self._failed(replica, error.message)
+        except StorageError as error:
+            if log.offline_reason and not replica.closed:
+                self._replicas.failed(replica, error)
+            else:
+                self._failed(replica, error.message)
+        except (OSError, EOFError, JetstreamError) as error:
+            self._failed(replica, str(error))
+        else:
+            return
+        await self._discard(replica, task)
+
+    def _failed(self, replica: Replica, reason: str) -> None:
+        if replica.closed:
+            return
+        self._retry_at_us[replica] = self._clock_us() + RETRY_US
+        logger.warning("compaction_failed", stream=replica.stream.full_name, reason=reason)
+
+    async def _discard(self, replica: Replica, task: Task) -> None:
+        if replica.closed:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, replica.log.compaction.discard, task)
+        except StorageError as error:
+            logger.info("compaction_leftover", reason=error.message)
+
+    async def _pass(self, replica: Replica, task: Task, begun_us: int) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "jetstream_server.log.compaction_worker",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES_MAX,
+        )  # fmt: skip
+        try:
+            assert process.stdin is not None
+            request = {
+                "task": task.to_dict(),
+                "parent": os.getpid(),
+                "bytes_per_second": self._bytes_per_second,
+            }
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            await process.stdin.drain()
+            process.stdin.close()
+            done, end_offset = await self._follow(replica, task, process)
+            await self._finish(replica, task, done, end_offset, begun_us)
+        finally:
+            if process.returncode is None:
+                try:
+                    process.kill()
+                except ProcessLookupError:
+                    pass  # It has just ended.
+            await process.wait()
+
+    async def _follow(
+        self, replica: Replica, task: Task, process: asyncio.subprocess.Process
+    ) -> tuple[Done, int]:
+        """Swap in what the process has written, until it is done."""
+        assert process.stdout is not None
+        end_offset = task.cleaned_to
+        while True:
+            line = await process.stdout.readline()
+            if not line:
+                raise EOFError("the compaction process has died")
+            message: dict[str, Any] = json.loads(line)
+            if replica.closed:
+                raise EOFError("the stream is deleted, or the server stops")
+            if "error" in message:
+                raise EOFError(message["error"])
+            match message.pop("step"):
+                case "Mapped":
+                    end_offset = Mapped(**message).end_offset
+                case "Rewritten":
+                    replica.log.compaction.swap(task, Rewritten(**message))
+                case "Done":
+                    return Done(**message), end_offset
+
+    async def _finish(
+        self, replica: Replica, task: Task, done: Done, end_offset: int, begun_us: int
+    ) -> None:
+        log, now_us = replica.log, self._clock_us()
+        before = log.compaction.state
+        state = replace(
+            before.after_pass(end_offset, now_us, replica.stream.config.tombstone_grace_us),
+            tombstones=done.tombstones,
+            tombstones_gone_below=max(before.tombstones_gone_below, task.tombstones_below),
+            duration_us=now_us - begun_us,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+            records_removed=done.records_removed,
+        )
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, log.compaction.finish, task, state)
+        logger.info(
+            "log_compacted",
+            stream=replica.stream.full_name,
+            cleaned_to=end_offset,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+            records_removed=done.records_removed,
+            seconds=round((now_us - begun_us) / 1e6, 3),
+        )
