@@ -1,7 +1,7 @@
 """Batches in flight: which to send when, without I/O. Ordered, and stored once each.
 
 The server takes the batches of a producer in the order of their sequence and knows the last five
-again (docs/protocol.md, "Producers"). So at most five are in flight, and whatever goes wrong is
+again (docs/protocol.md, "Duplicates"). So at most five are in flight, and whatever goes wrong is
 cured by sending all that are not acknowledged again, in order, under the same producer id and
 sequence: what was stored is recognised, what was not is stored in its place.
 
