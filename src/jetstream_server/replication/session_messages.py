@@ -12,8 +12,8 @@ Little-endian; the first byte is the kind. Whatever does not decode exactly is r
                     damaged u8)
 
 Who speaks is known from the link and not repeated. Every time is of the clock of whoever sent the
-first message of the pair; the other side only hands it back. Only `granted_at_us` is of the metadata
-leader's, so that all nodes have one clock to date reports by.
+first message of the pair; the other side only hands it back. Only `granted_at_us` is of the
+metadata leader's, so that all nodes have one clock to date reports by.
 """
 
 from __future__ import annotations
