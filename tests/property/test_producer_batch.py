@@ -32,7 +32,10 @@ def stored(data: bytes, subject: bytes = SUBJECT) -> Batch:
     encoded, _ = open_batch(data, subject)
     encoded.stamp(42, 7, 1)
     in_the_log = encoded.to_bytes()
-    read_everything(in_the_log)
+    try:
+        read_everything(in_the_log)
+    except CorruptBatchError as error:
+        raise AssertionError("a batch was accepted that its readers refuse") from error
     batch = Batch.decode(in_the_log)
     header = batch.header
     assert (header.base_offset, header.leader_epoch, header.append_timestamp) == (42, 7, 1)

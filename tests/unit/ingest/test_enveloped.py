@@ -8,6 +8,8 @@ import pytest
 
 from jetstream_protocol.batch import EncodedBatch, Flags, encode
 from jetstream_protocol.envelope import COOKIE, encode_batch, encode_record
+from jetstream_server.ingest.acks import AckPolicy
+from jetstream_server.ingest.stream import StreamIngest
 from tests.support.loops import on_loop
 from tests.unit.ingest.streams import INBOX, Stream, stream_on
 
@@ -338,6 +340,24 @@ async def test_a_duplicate_is_answered_when_its_original_is_committed_and_not_be
 
 
 @on_loop
+async def test_a_new_leader_answers_a_duplicate_once_it_has_committed_the_original(
+    tmp_path: Path,
+) -> None:
+    """It has the original in its log, from its predecessor, and nothing pending."""
+    stream = stream_on(tmp_path)
+    deliver(stream, produced(0, b"0"), produced(1, b"1"))
+    stream.ingest.drop()
+    stream.ingest = StreamIngest(
+        stream.replica, stream.node.replicas, AckPolicy(), stream.bounds, stream.ingest._write
+    )
+    deliver(stream, produced(0, b"0"), produced(1, b"1"))
+    assert stream.written == []
+    stream.node.flushes.run()
+    stream.ingest.committed()
+    assert [(a["seq"], a["duplicate"]) for _, a in stream.answers()] == [(1, True), (2, True)]
+
+
+@on_loop
 async def test_pending_duplicates_are_dropped_in_silence_when_the_leadership_ends(
     tmp_path: Path,
 ) -> None:
@@ -451,6 +471,23 @@ async def test_a_repetition_within_the_window_is_a_duplicate_and_after_it_a_mess
         (1, True),
         (2, None),
     ]
+
+
+@on_loop
+async def test_the_window_is_altered_while_the_stream_is_led(tmp_path: Path) -> None:
+    stream = stream_on(tmp_path)
+    stream.deliver((b"1", INBOX), headers=[with_id(b"a")])
+    before = stream.replica.stream
+    stream.node.cluster.do(
+        "alter_stream",
+        stream_id=before.id,
+        stream_epoch=before.stream_epoch,
+        config={"duplicate_window_us": 1_000_000},
+    )
+    stream.node.apply()
+    stream.node.clock_us += 1_000_001
+    stream.deliver((b"2", INBOX), headers=[with_id(b"a")])
+    assert stream.values() == [b"1", b"2"]
 
 
 @on_loop
