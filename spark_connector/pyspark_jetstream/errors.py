@@ -15,6 +15,7 @@ from jetstream_client import (
     DivergedError,
     InvalidRequestError,
     JetstreamError,
+    MessageTooLargeError,
     OffsetOutOfRangeError,
     StreamNotFoundError,
     UnavailableError,
@@ -54,6 +55,8 @@ def advice(error: JetstreamError, servers: str) -> str:
             "the bytes on a node's disk or on the way are damaged: run `jetstream log verify` on "
             "the nodes, or read from another replica"
         )
+    if isinstance(error, MessageTooLargeError):
+        return "publish shorter rows, or raise max_payload of the NATS server"
     if isinstance(error, AmbiguousStreamError):
         return "write it as name@subject in option streams"
     if isinstance(error, StreamNotFoundError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.support import Log
+from tests.spark.support import Log, publish
 
 
 def test_a_batch_write_publishes_every_row_with_key_headers_and_subject(
@@ -48,3 +48,51 @@ def test_a_streaming_write_carries_a_stream_over(
     query.awaitTermination()
     values = log.client.fetch(copy.name).values()
     assert sorted(int(value or b"") for value in values) == list(range(500))
+
+
+def test_a_batch_whose_commit_was_lost_is_published_once(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """Rows of several producers and batches, headers among them; Spark runs the batch again."""
+    copy = Log.create(log.grpc, log.client, f"{log.name}_copy")
+    publish(log.grpc, f"{log.name}.x", [b"%04d" % n * 16_384 for n in range(60)])
+    publish(log.grpc, f"{log.name}.y", [b"%04d" % n for n in range(60, 100)])
+    frame = log.read_stream(spark, startingOffsets="earliest").selectExpr(
+        "value",
+        "CAST(offset AS STRING) AS key",
+        f"IF(offset % 3 = 0, '{copy.name}.a', '{copy.name}.b') AS subject",
+        "IF(offset % 2 = 0, array(struct('h' AS key, 'v' AS value)), NULL) AS headers",
+    )
+    writer = frame.writeStream.format("jetstream").option("servers", log.grpc)
+    writer = writer.option("checkpointLocation", str(tmp_path))
+
+    def run() -> None:
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    def keys() -> list[int]:
+        return [int(message.key or b"") for message in log.client.fetch(copy.name)]
+
+    run()
+    once = keys()
+    assert sorted(once) == list(range(100))
+    for commit in (tmp_path / "commits").iterdir():
+        commit.unlink()
+    run()
+    assert keys() == once
+    log.publish(range(5))
+    run()
+    assert sorted(keys()) == list(range(105))
+
+
+def test_rows_longer_than_a_batch_and_many_subjects_arrive(spark: SparkSession, log: Log) -> None:
+    frame = spark.sql(
+        f"""SELECT repeat('x', IF(id % 7 = 0, 700000, 10)) AS value,
+                   concat('{log.name}.s', id % 20) AS subject
+            FROM range(100)"""
+    )
+    frame.write.format("jetstream").mode("append").option("servers", log.grpc).save()
+    found = list(log.client.fetch(log.name, max_bytes=64 << 20))
+    assert len(found) == 100
+    assert len({message.subject for message in found}) == 20
+    assert sum(len(message.value or b"") for message in found) == 15 * 700_000 + 85 * 10
