@@ -111,7 +111,6 @@ class Replica:
         self.following: FollowerState | None = None
         self.counters = Counters()
         self.closed = False
-        log.producers.window_us = stream.config.duplicate_window_us
         self.high_watermark = log.log_start_offset
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
