@@ -1,0 +1,150 @@
+"""Headers, filters and outgoing rows, column by column."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    In,
+    IsNotNull,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from jetstream_client import Headers
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.filters import Comparison, SubjectMatches, taken
+from pyspark_jetstream.headers import HEADERS, parsed_headers
+from pyspark_jetstream.publish import BATCH_BYTES, Identity, pieces
+from pyspark_jetstream.rows import by_subject
+
+names = st.text(
+    st.characters(codec="ascii", exclude_characters=":\r\n \t\0"), min_size=1, max_size=9
+)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=9)
+blocks = st.one_of(
+    st.none(),
+    st.lists(st.tuples(names, texts), max_size=5).map(
+        lambda pairs: (
+            "NATS/1.0\r\n" + "".join(f"{name}: {text}\r\n" for name, text in pairs) + "\r\n"
+        ).encode()
+    ),
+    st.binary(max_size=40).map(lambda noise: b"NATS/1.0 " + noise),
+)
+
+
+@given(st.lists(blocks, max_size=20))
+def test_headers_are_what_the_sdk_reads_in_a_block(found: list[bytes | None]) -> None:
+    column = parsed_headers(pa.array(found, pa.binary()))
+    assert column.type == HEADERS
+    column.validate(full=True)
+    for block, row in zip(found, column.to_pylist(), strict=True):
+        if block is None:
+            assert row is None
+            continue
+        said: dict[str, list[bytes]] = {}
+        for each in row:
+            said.setdefault(each["key"], []).append(each["value"])
+        wanted = Headers(block)
+        if any("\udc80" <= letter <= "\udcff" for name in wanted for letter in name):
+            continue  # Names that are no text are shown otherwise.
+        assert said == {
+            name: [text.encode("utf-8", "surrogateescape") for text in wanted.get_all(name)]
+            for name in wanted
+        }
+
+
+def test_a_header_name_that_is_no_text_does_not_reach_the_jvm_as_it_is() -> None:
+    column = parsed_headers(pa.array([b"NATS/1.0\r\n\xff: \xfe\r\n\r\n"], pa.binary()))
+    assert column.to_pylist() == [[{"key": "\ufffd", "value": b"\xfe"}]]
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def test_filters_are_taken_only_where_they_mean_the_same_here() -> None:
+    ours: list[Filter] = [
+        EqualTo(("offset",), 5),
+        GreaterThan(("timestamp",), NOON),
+        In(("subject",), ("a", "b")),
+        LessThanOrEqual(("offset",), 9),
+    ]
+    sparks: list[Filter] = [
+        Not(EqualTo(("offset",), 5)),
+        EqualTo(("key",), b"k"),
+        EqualTo(("value", "x"), 1),
+        GreaterThan(("subject",), "a"),
+        StringStartsWith(("subject",), "a"),
+        IsNotNull(("key",)),
+        EqualTo(("offset",), None),
+        EqualTo(("offset",), 5.5),
+        In(("offset",), (1, None)),
+    ]
+    comparisons, left = taken([*ours, *sparks, IsNotNull(("offset",))])
+    assert comparisons == [
+        Comparison("offset", "equal", 5),
+        Comparison("timestamp", "greater", NOON),
+        Comparison("subject", "is_in", ("a", "b")),
+        Comparison("offset", "less_equal", 9),
+    ]
+    assert left == sparks
+
+
+def test_subject_patterns_match_as_nats_matches() -> None:
+    batch = pa.record_batch({"subject": ["a", "a.b", "a.b.c", "ab", "a.xb", "ä.b"]})
+
+    def matching(*patterns: str) -> list[str]:
+        found: list[str] = batch.filter(SubjectMatches(patterns).mask(batch))["subject"].to_pylist()
+        return found
+
+    assert matching("a.*") == ["a.b", "a.xb"]
+    assert matching("a.>", "ab") == ["a.b", "a.b.c", "ab", "a.xb"]
+    assert matching("ä.*") == ["ä.b"]
+    assert matching("a") == ["a"]
+
+
+@given(st.lists(st.integers(0, 3 * BATCH_BYTES // 2), max_size=12))
+def test_batches_are_cut_by_the_rows_alone(lengths: list[int]) -> None:
+    batch = pa.record_batch({"value": pa.array([b"x" * length for length in lengths], pa.binary())})
+    (rows,) = by_subject(batch, "s") if lengths else [None]
+    if rows is None:
+        return
+    found = list(pieces(rows))
+    assert [number for part in found for number in range(*part)] == list(range(len(lengths)))
+    for start, stop in found:
+        assert stop == start + 1 or sum(lengths[start:stop]) <= BATCH_BYTES
+
+
+def test_rows_are_parted_by_subject_in_their_order() -> None:
+    batch = pa.record_batch({"value": ["1", "2", "3"], "subject": ["b", "a", "b"]})
+    assert [(rows.subject, rows.values) for rows in by_subject(batch, "")] == [
+        ("b", [b"1", b"3"]),
+        ("a", [b"2"]),
+    ]
+
+
+def test_a_second_attempt_has_the_producers_of_the_first_and_nobody_elses() -> None:
+    found = {
+        Identity(run, partition).producer_id(subject, number)
+        for run in ("q/0", "q/1")
+        for partition in (0, 1)
+        for subject in ("a", "b")
+        for number in (0, 1)
+    }
+    assert len(found) == 16
+    assert all(0 <= each < 1 << 63 for each in found)
+    assert Identity("q/0", 1).producer_id("a", 0) in found
+
+
+def test_a_row_without_value_and_key_is_refused() -> None:
+    columns = {"value": pa.array([None], pa.binary()), "key": pa.array([None], pa.binary())}
+    with pytest.raises(OptionError, match="is a tombstone and needs a key"):
+        list(by_subject(pa.record_batch(columns), "s"))
