@@ -144,7 +144,8 @@ class Buffer:
         self._timeout = delivery_timeout
         self._clock = clock
         self._wake = wake
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._open: Batch | None = None
         self._sealed: deque[Batch] = deque()
         self._buffered = 0
@@ -159,7 +160,7 @@ class Buffer:
             size += len(value)
         if key is not None:
             size += len(key)
-        with self._changed:
+        with self._lock:
             batch = self._open
             if batch is None or batch.size + size > self.batch_bytes or not self._has_room(size):
                 batch = self._opened(size)
@@ -186,7 +187,7 @@ class Buffer:
         place in there, and where to go on; None: there is no room.
         """
         before = ends[start - 1] if start else 0
-        with self._changed:
+        with self._lock:
             first = ends[start] - before
             batch = self._open
             if batch is None or batch.size + first > self.batch_bytes or not self._has_room(first):
@@ -206,7 +207,7 @@ class Buffer:
 
     def wait_for_room(self, timeout: float) -> bool:
         """Block until there may be room; False: not within `timeout` seconds."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait(timeout)
 
     def _has_room(self, size: int) -> bool:
@@ -234,12 +235,12 @@ class Buffer:
 
     def seal(self) -> None:
         """Have what there is sent without lingering."""
-        with self._changed:
+        with self._lock:
             self._seal()
 
     def take(self, now: float) -> Batch | None:
         """The next batch to send; an open one only when its linger is over."""
-        with self._changed:
+        with self._lock:
             if self._sealed:
                 return self._sealed.popleft()
             batch = self._open
@@ -250,7 +251,7 @@ class Buffer:
 
     def expired(self, now: float) -> list[Batch]:
         """Those that have waited for their turn too long, taken out."""
-        with self._changed:
+        with self._lock:
             found = []
             while self._sealed and self._sealed[0].deadline <= now:
                 found.append(self._sealed.popleft())
@@ -261,7 +262,7 @@ class Buffer:
 
     def next_time(self) -> float | None:
         """When `take` or `expired` will have something; None while all is empty."""
-        with self._changed:
+        with self._lock:
             if self._sealed:
                 return self._sealed[0].deadline
             return None if self._open is None else self._open.due
@@ -273,18 +274,18 @@ class Buffer:
 
     def sealed(self) -> list[Batch]:
         """Those that wait for their turn."""
-        with self._changed:
+        with self._lock:
             return list(self._sealed)
 
     def release(self, batch: Batch) -> None:
         """The batch is done: there is room again."""
-        with self._changed:
+        with self._lock:
             self._buffered -= batch.size
             self._changed.notify_all()
 
     def end(self, error: JetstreamError) -> list[Batch]:
         """Take nothing more: callers get `error`. Returns what was never sent."""
-        with self._changed:
+        with self._lock:
             self._end = error
             self._seal()
             rest, self._sealed = list(self._sealed), deque()

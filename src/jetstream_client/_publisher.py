@@ -12,6 +12,7 @@ listens, while a request-reply service on the subject must not take the batch fo
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import secrets
@@ -30,6 +31,7 @@ from jetstream_client._publish import PlainPublisher
 from jetstream_protocol import envelope
 from jetstream_protocol.batch import HEADER_BYTES, Flags
 from jetstream_protocol.errors import (
+    InternalError,
     InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
@@ -105,6 +107,7 @@ class AsyncPublisher:
         self._linger = linger
         self._beginning: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._failed: list[Batch] = []
         self._key = ""
         self._room: list[asyncio.Future[None]] = []
@@ -149,6 +152,7 @@ class AsyncPublisher:
         self._feed_asked = loop.time()
         self._key = self._plain.listen(self._on_answer, self._on_refusal)
         self._task = loop.create_task(self._run())
+        self._task.add_done_callback(self._stopped)
 
     # Publishing.
 
@@ -259,8 +263,10 @@ class AsyncPublisher:
         self._closing = True
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._end(error)
         self._plain.forget(self._key)
 
@@ -301,16 +307,18 @@ class AsyncPublisher:
                     await self._send(sending)
             if self._lane.failure is not None:
                 return
-            await self._look_for_streams(now)
+            self._look_for_streams(now)
             await self._wait()
 
     async def _wait(self) -> None:
         """Until there is something to do: an answer, a record, a moment."""
-        moments = [self._lane.next_time(), self._feed_asked + _FEED_SECONDS]
+        moments = [self._lane.next_time()]
         if self._lane.has_room:
             moments.append(self.buffer.next_time())
-        soonest = min(moment for moment in moments if moment is not None)
-        if soonest > self._loop.time():
+        soonest = min((moment for moment in moments if moment is not None), default=None)
+        if soonest is None:
+            await self._wanted.wait()
+        elif soonest > self._loop.time():
             timer = self._loop.call_at(soonest, self._wanted.set)
             await self._wanted.wait()
             timer.cancel()
@@ -346,24 +354,38 @@ class AsyncPublisher:
     def _on_refusal(self, subject: str, error: JetstreamError) -> None:
         """NATS forbids the subject; everything else is cured by time, or not at all."""
         if subject and subject == self.subject.lower():
-            self._settle(self._lane.end(error))
+            self._end(error)
             self._wanted.set()
 
-    async def _look_for_streams(self, now: float) -> None:
-        """Ask the registry now and then, and when somebody unexpected answers."""
-        if not self._lane.stale and now < self._feed_asked + _FEED_SECONDS:
-            return
-        self._feed_asked = now
+    def _look_for_streams(self, now: float) -> None:
+        """Ask the registry now and then, and when somebody unexpected answers.
+
+        Beside the sending: while no server answers, deadlines pass all the same.
+        """
+        due = now >= self._feed_asked + _FEED_SECONDS and self._lane.batches
+        if (due or self._lane.stale) and (self._looking is None or self._looking.done()):
+            self._feed_asked = now
+            self._looking = self._loop.create_task(self._adopt_streams())
+
+    async def _adopt_streams(self) -> None:
         try:
-            self._feed = await self._feeds.ask(self.subject)
-            expected = self._feed.wanted_of_batches(self.subject, self._acks)
+            feed = await self._feeds.ask(self.subject)
+            expected = feed.wanted_of_batches(self.subject, self._acks)
         except (NoStreamError, InvalidRequestError) as error:
-            self._settle(self._lane.end(error))
+            self._end(error)
         except JetstreamError:
             # No server answers at the moment; what is in flight has its own deadline.
             return
         else:
+            self._feed = feed
             self._settle(self._lane.adopt(expected))
+        self._wanted.set()
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """A bug of ours must not leave callers waiting for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._end(InternalError(f"the publisher's sender failed: {error!r}"))
 
     def _settle(self, finished: Sequence[Done]) -> None:
         failure = self._lane.failure
@@ -427,6 +449,7 @@ class Publisher:
     def __init__(self, thread: LoopThread, publisher: AsyncPublisher) -> None:
         self._thread = thread
         self._publisher = publisher
+        self._process = os.getpid()
         self.subject = publisher.subject
 
     def send(
@@ -436,6 +459,7 @@ class Publisher:
         headers: HeadersLike | None = None,
     ) -> Delivery:
         """See AsyncPublisher.send. Blocks only while there is no room."""
+        self._check_process()
         record = record_of(value, key, headers)
         while (found := self._publisher.put(*record)) is None:
             self._wait_for_room()
@@ -447,6 +471,7 @@ class Publisher:
         keys: Sequence[bytes | None] | None = None,
     ) -> ManyDelivery:
         """See AsyncPublisher.publish_many."""
+        self._check_process()
         ends = self._publisher.ends(values, keys)
         parts: list[BatchDelivery] = []
         start = 0
@@ -459,6 +484,13 @@ class Publisher:
             parts.append(BatchDelivery(batch, self.subject, place, stop - start))
             start = stop
         return ManyDelivery(parts)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidRequestError(
+                "this publisher was made in another process, of which this one is a fork: make a "
+                "client and a publisher in the child"
+            )
 
     def _wait_for_room(self) -> None:
         timeout = self._publisher.delivery_timeout
