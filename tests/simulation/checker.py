@@ -6,8 +6,9 @@
 3. Below its high watermark every replica holds exactly what is committed.
 4. One process leads an epoch; its high watermark never falls.
 5. An acknowledged publish is committed at the offset it was told. No publish is committed twice.
-6. Who denies a publish has not stored it. Nobody speaks to a publisher whose session the metadata
-   group has ended, nor under a leadership that its own metadata has ended.
+6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
+   metadata group has ended, nor before it acts on the metadata that last said so, nor under a
+   leadership that its own metadata has ended.
 7. The death of a process alone loses nothing of a log; what `group` flushed survives everything
    but damage (both are part of 1, through what a restart may say of itself).
 
@@ -109,6 +110,8 @@ class Checker:
         self._appended_by: dict[int, Process] = {}
         self._eligible: dict[int, None] = {}
         """Who could hold everything committed, by the rules: kept apart from the registry's ELR."""
+        self._session_ended_at: dict[int, int] = {}
+        """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
         self.lost = 0
 
@@ -125,6 +128,10 @@ class Checker:
     def registered(self, node_id: int) -> None:
         """The metadata group has heard what the node's run says of its logs."""
         self._shadows[node_id].suspect = False
+
+    def session_ended(self, node_id: int, revision: int) -> None:
+        """That metadata revision ended whatever the node did until then."""
+        self._session_ended_at[node_id] = revision
 
     def check(self, view: View) -> None:
         """After every event."""
@@ -266,15 +273,17 @@ class Checker:
 
     # Publishers.
 
-    def spoke(self, process: Process) -> None:
-        """The process said something to a publisher."""
+    def acts(self, process: Process) -> None:
+        """The process takes something from a publisher, or says something to one."""
         truth = process.cluster.metadata.now
         node = truth.nodes[NodeId(process.node_id)]
         if node.fenced or node.session != process.session:
-            raise Violation(f"node {process.node_id} speaks although its session was ended")
+            raise Violation(f"node {process.node_id} acts although its session was ended")
+        if process.view.revision < self._session_ended_at[process.node_id]:
+            raise Violation(f"node {process.node_id} acts and does not know that it was fenced")
         replica = process.replica
         if replica is None or replica.leadership is None:
-            raise Violation(f"node {process.node_id} speaks although it does not lead")
+            raise Violation(f"node {process.node_id} acts although it does not lead")
 
     def acknowledged(self, number: int, offset: int) -> None:
         if self._offsets.get(number) != offset:

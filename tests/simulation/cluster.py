@@ -20,6 +20,7 @@ from tests.simulation.metadata import MetadataGroup, View
 from tests.simulation.network import Network
 from tests.simulation.process import Process
 from tests.simulation.publishers import Publishers
+from tests.simulation.scenarios import Scenario, scenario_of
 from tests.simulation.world import Violation, World
 
 REST_US = 40_000_000
@@ -46,7 +47,9 @@ class Profile:
 
     @classmethod
     def draw(cls, world: World) -> Profile:
-        nodes = world.random.choices((1, 2, 3, 4, 5), (2, 6, 80, 6, 6))[0]
+        is_general = scenario_of(world.seed) is Scenario
+        weights = (2, 6, 80, 6, 6) if is_general else (0, 0, 80, 10, 10)
+        nodes = world.random.choices((1, 2, 3, 4, 5), weights)[0]
         replicas = min(nodes, 3) if world.chance(0.8) else nodes
         minimum = 2 if replicas >= 2 and world.chance(0.75) else world.between(1, replicas)
         return cls(
@@ -57,7 +60,7 @@ class Profile:
             segment_bytes=world.random.choice((500, 1_200, 4_000, 20_000)),
             duration_us=world.between(4_000_000, 9_000_000),
             lazy_node=world.between(0, nodes - 1) if world.chance(0.3) else -1,
-            late_sends=world.random.choice((0.0, 0.1, 0.1, 0.5)),
+            late_sends=world.random.choice((0.0, 0.1, 0.1, 0.5 if is_general else 0.0)),
             slow_flushes=world.random.choice((0.03, 0.03, 0.03, 0.3)),
         )
 
@@ -122,6 +125,9 @@ class Cluster:
         """A command was applied, in truth."""
         if after.nodes is not before.nodes:
             for node_id, node in after.nodes.items():
+                known = before.nodes.get(node_id)
+                if known is None or known.incarnation != node.incarnation or node.fenced:
+                    self.checker.session_ended(node_id, after.revision)
                 # A registration of an earlier run, applied late, says nothing of the logs now; and
                 # nobody leads or follows in its name.
                 process = self.machines[node_id].process
@@ -142,6 +148,7 @@ class Cluster:
             if now.leader in was.elr and not was.isr:
                 self.world.count("election from the ELR")
         self.checker.stream_changed(was, now)
+        self.faults.scenario.stream_changed(was, now)
         if now.lossy_elections != was.lossy_elections:
             self.world.count("lossy election")
         if now.last_known and not was.last_known:

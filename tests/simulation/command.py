@@ -7,7 +7,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from tests.simulation.killing import SEEDS_MAX, kill, record
+from tests.simulation.killing import SEEDS_MAX, kill_within_bounds, record
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import Failure, Totals, run_seed, run_seeds, story
 
@@ -31,11 +31,11 @@ def main() -> None:
 
 
 def _kill(name: str) -> tuple[str, Failure | None]:
-    return name, kill(name)
+    return name, kill_within_bounds(name)
 
 
 def _kill_mutants(jobs: int) -> int:
-    """Kill every mutant, quickest recorded seed first to be replaced; 1 when one survives."""
+    """Kill every mutant and record the seeds; 1 when one survives."""
     seeds, surviving = {}, []
     with ProcessPoolExecutor(jobs) as pool:
         for name, failure in pool.map(_kill, MUTANTS):

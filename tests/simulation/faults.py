@@ -1,7 +1,7 @@
 """What goes wrong, and when: drawn from the seed, and aimed at what is seldom reached by chance.
 
 A seed has an appetite for some kinds of faults and none for others, so that whole runs are about
-power failures, or about partitions, or about a little of everything.
+power failures, or about partitions, or about a little of everything. Some are about one scenario.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.replication.isr import IsrChange
 from jetstream_server.replication.replica import Replica
+from tests.simulation.metadata import GIVE_UP_US
+from tests.simulation.scenarios import Scenario, scenario_of
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.machine import Machine
 
 Fault = Callable[[], None]
+
+SCENARIO_SHARE = 0.8
+"""Of the faults of a seed that is about a scenario."""
 
 
 class Faults:
@@ -30,8 +35,11 @@ class Faults:
         self._kinds: list[Fault] = []
         self._weights: list[float] = []
         self._pause_us = 0
-        self._joiner_appetite = 0.0
-        self._election_appetite = 0.0
+        self.joiner_appetite = 0.0
+        self.joiner_powerless = 0.5
+        self.election_appetite = 0.0
+        self._late_change: IsrChange | None = None
+        self.scenario: Scenario = scenario_of(cluster.world.seed)(cluster)
 
     def begin(self) -> None:
         """Draw the seed's appetite, and start."""
@@ -40,7 +48,7 @@ class Faults:
             (self._crash, 3.0),
             (self._lose_power, 3.0),
             (self._lose_power_everywhere, 0.7),
-            (self._topple, 2.0),
+            (self.topple, 2.0),
             (self._stop, 1.5),
             (self._pause, 3.0),
             (self._isolate, 3.0),
@@ -57,7 +65,7 @@ class Faults:
             (self._blow_fuse, 1.5),
             (self._fail_fsync, 0.7),
             (self._fill_disk, 0.7),
-            (self._rot, 0.7),
+            (self.rot, 0.7),
             (self._erase, 0.3),
             (self._retain, 1.0),
         ]
@@ -69,19 +77,34 @@ class Faults:
         network.double = world.random.choice((0.0, 0.0, 0.02, 0.2))
         network.double_late_us = world.random.choice((2_000_000, 6_000_000))
         network.slow = world.random.choice((0.0, 0.02, 0.02, 0.15, 0.4))
-        self._joiner_appetite = world.random.choice((0.0, 0.0, 0.05, 0.3))
-        self._election_appetite = world.random.choice((0.0, 0.2, 0.5))
+        self.joiner_appetite = world.random.choice((0.0, 0.0, 0.05, 0.3))
+        self.election_appetite = world.random.choice((0.0, 0.2, 0.5))
         self._cluster.metadata.loss = world.random.choice((0.0, 0.02, 0.1, 0.3))
         self._cluster.metadata.delay_us = world.random.choice((1_000, 5_000, 200_000))
         self._pause_us = world.random.choice((150_000, 400_000, 1_000_000))
+        if self.scenario.is_about_something:
+            self._leave_room()
+        self.scenario.prepare()
         self._strike()
+
+    def _leave_room(self) -> None:
+        """A scenario needs a cluster that works in between."""
+        network, metadata = self._cluster.network, self._cluster.metadata
+        self._pause_us = min(self._pause_us, 400_000)
+        network.drop = min(network.drop, 0.01)
+        network.slow = min(network.slow, 0.05)
+        metadata.loss = min(metadata.loss, 0.05)
+        metadata.delay_us = min(metadata.delay_us, 20_000)
 
     def _strike(self) -> None:
         if self.healing:
             return
         world = self._world
-        fault = world.random.choices(self._kinds, self._weights)[0]
-        fault()
+        if world.now >= self.scenario.quiet_until:
+            if self.scenario.is_about_something and world.chance(SCENARIO_SHARE):
+                self.scenario.strike()
+            else:
+                world.random.choices(self._kinds, self._weights)[0]()
         world.later(world.between(0, 2 * self._pause_us), None, self._strike)
 
     # Whom.
@@ -104,8 +127,8 @@ class Faults:
     def process_ended(self, machine: Machine) -> None:
         """Somebody starts it again, sooner or later."""
         world = self._world
-        delay = 100_000
-        if not self.healing:
+        delay = 100_000 if self.healing else self.scenario.restart_us()
+        if delay is None:
             delay = world.between(20_000, world.random.choice((200_000, 1_000_000, 4_000_000)))
         world.later(delay, None, machine.start)
 
@@ -124,11 +147,11 @@ class Faults:
         for machine in self._cluster.machines:
             machine.lose_power()
 
-    def _topple(self) -> None:
+    def topple(self) -> None:
         """The followers, one after the other, then the leader: the ISR falls, the ELR fills."""
         cluster, world = self._cluster, self._world
         stream = cluster.metadata.now.stream
-        if stream is None or stream.leader == NO_NODE:
+        if stream is None or stream.leader == NO_NODE or self.healing:
             return
         self._world.count("toppled")
         order = [node_id for node_id in stream.isr if node_id != stream.leader]
@@ -137,10 +160,10 @@ class Faults:
         delay = 0
         for node_id in order:
             machine = cluster.machines[node_id]
-            world.later(delay, None, self._fell, machine, world.chance(0.5))
+            world.later(delay, None, self.fell, machine, world.chance(0.5))
             delay += world.between(100_000, 2_500_000)
 
-    def _fell(self, machine: Machine, loses_power: bool) -> None:
+    def fell(self, machine: Machine, loses_power: bool) -> None:
         if self.healing:
             return
         if loses_power:
@@ -226,7 +249,7 @@ class Faults:
         stream = self._cluster.metadata.now.stream
         if self.healing or stream is None or stream.leader == NO_NODE:
             return
-        self._fell(self._cluster.machines[stream.leader], self._world.chance(0.5))
+        self.fell(self._cluster.machines[stream.leader], self._world.chance(0.5))
         self._cluster.network.heal()
 
     def _heal_network(self) -> None:
@@ -253,18 +276,18 @@ class Faults:
         stream = self._cluster.metadata.now.stream
         assert stream is not None
         minimum = self._world.between(1, len(stream.replicas))
-        self._alter({"min_insync_replicas": minimum}, stream.stream_epoch)
+        self.alter({"min_insync_replicas": minimum}, stream.stream_epoch)
 
     def _change_flush(self) -> None:
         stream = self._cluster.metadata.now.stream
         assert stream is not None
         flush = self._world.random.choice(("none", "interval", "group", "group"))
-        self._alter({"flush": flush}, stream.stream_epoch)
+        self.alter({"flush": flush}, stream.stream_epoch)
         if self._world.chance(0.5):
             machine = self._machine()
-            self._world.later(self._world.between(1_000, 900_000), None, self._fell, machine, True)
+            self._world.later(self._world.between(1_000, 900_000), None, self.fell, machine, True)
 
-    def _alter(self, config: dict[str, object], stream_epoch: int) -> None:
+    def alter(self, config: dict[str, object], stream_epoch: int) -> None:
         self._world.count("stream altered")
         self._cluster.metadata.apply(
             {
@@ -279,31 +302,57 @@ class Faults:
 
     def isr_proposed(self, change: IsrChange, replica: Replica) -> None:
         """The proposal is applied late, and whoever was to join is not then what it was: it has
-        lost power, or was away for long enough to be fenced."""
-        world = self._world
+        lost power, or was away for long enough to be fenced. Or a member was."""
         joining = [member for member in change.isr if member not in replica.stream.isr]
-        if self.healing or not joining or not world.chance(self._joiner_appetite):
+        if self.healing or not joining or change is self._late_change:
             return
+        if not self._world.chance(self.joiner_appetite):
+            return
+        self._late_change = change
         machine = self._cluster.machines[joining[0]]
-        if world.chance(0.5):
-            self._note(machine, "loses power while it joins")
-            self._cluster.metadata.next_is_late_us = world.between(100_000, 1_500_000)
-            world.later(world.between(0, 20_000), None, self._fell, machine, True)
-        elif machine.process is not None:
-            self._note(machine, "away while it joins")
-            away_us = world.between(1_900_000, 2_600_000)
-            self._cluster.metadata.next_is_late_us = away_us + world.between(300_000, 1_500_000)
-            process = machine.process
-            process.paused_until = max(process.paused_until, world.now + away_us)
-            world.later(away_us, None, self._cut, machine.node_id, change.leader)
+        if self._world.chance(self.joiner_powerless):
+            self._lose_joiner(machine, change)
+            return
+        members = [m for m in replica.stream.isr if m != change.leader]
+        if members and self._world.chance(0.3):
+            machine = self._cluster.machines[members[0]]
+        if machine.process is not None:
+            self._be_away(machine, change)
+
+    def _lose_joiner(self, machine: Machine, change: IsrChange) -> None:
+        world, cluster = self._world, self._cluster
+        self._note(machine, "loses power while it joins")
+        applied_us = world.between(100_000, 1_500_000)
+        cluster.metadata.delay_next(applied_us)
+        cluster.network.mute(change.leader, machine.node_id, "on_answer")
+        world.later(world.between(0, 20_000), None, self.fell, machine, True)
+        world.later(
+            applied_us, None, cluster.network.unmute, change.leader, machine.node_id, "on_answer"
+        )
+        self.scenario.keep_quiet(applied_us + 100_000)
+
+    def _be_away(self, machine: Machine, change: IsrChange) -> None:
+        world, cluster = self._world, self._cluster
+        self._note(machine, "away while one joins")
+        away_us = world.between(1_900_000, 2_600_000)
+        # It is given up late, and proposed again when that node has been fenced.
+        given_up_us = world.between(GIVE_UP_US, away_us - 400_000)
+        applied_us = away_us + world.between(300_000, 1_500_000)
+        cluster.metadata.delay_next(applied_us, given_up_us)
+        process = machine.process
+        assert process is not None
+        process.paused_until = max(process.paused_until, world.now + away_us)
+        cluster.network.mute(machine.node_id, change.leader, "on_fetch")
+        self.scenario.keep_quiet(applied_us + 200_000)
 
     def election_proposed(self, leader: int) -> None:
         """Before an unclean election is applied, its winner loses what it had told of."""
         world = self._world
-        if not self.healing and world.chance(self._election_appetite):
+        if not self.healing and world.chance(self.election_appetite):
             machine = self._cluster.machines[leader]
             self._note(machine, "disk replaced before it leads")
-            self._cluster.metadata.next_is_late_us = world.between(300_000, 1_500_000)
+            applied_us = world.between(200_000, 1_200_000)
+            self._cluster.metadata.delay_next(applied_us, applied_us + 100_000)
             machine.erase()
             world.later(20_000, None, machine.start)
 
@@ -331,7 +380,7 @@ class Faults:
     def _make_room(machine: Machine) -> None:
         machine.disk.room = None
 
-    def _rot(self) -> None:
+    def rot(self) -> None:
         """Found at the next start, which scans. What rots behind a clean stop, or in a segment that
         was flushed long ago, is for the scrub to find."""
         machine = self._machine()
@@ -366,9 +415,11 @@ class Faults:
         network.drop = network.double = network.slow = 0.0
         cluster.metadata.loss = 0.0
         cluster.metadata.lazy_node = -1
+        cluster.metadata.slow.clear()
         cluster.metadata.delay_us = 2_000
         world.note("everything is healed")
         for machine in cluster.machines:
+            cluster.metadata.undeafen(machine.node_id)
             machine.hears_nats = True
             machine.disk.room = None
             machine.disk.repair()

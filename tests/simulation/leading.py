@@ -110,6 +110,7 @@ class Leading:
         if not self._speaks():
             self._world.count("lease lapsed on delivery")
             return
+        process.cluster.checker.acts(process)
         ingest.deliver(
             Delivery(
                 sid=1,
@@ -229,10 +230,12 @@ class Leading:
 
     def _send(self, follower: int, answer: Answer) -> None:
         slice_ = answer.slice if isinstance(answer, Records) else None
-        late = self._process.cluster.profile.late_sends
-        if slice_ is not None and self._world.chance(late):
-            # Zero-copy: the bytes are read when the socket has room, not when they were chosen.
+        # Zero-copy: the bytes are read when the socket has room, not when they were chosen.
+        cluster = self._process.cluster
+        delay = cluster.faults.scenario.send_delay_us(self._process, follower, answer)
+        if not delay and slice_ is not None and self._world.chance(cluster.profile.late_sends):
             delay = self._world.between(500, 700_000)
+        if delay:
             self._world.later(delay, self._process, self._send_bytes, follower, answer, slice_)
         else:
             self._send_bytes(follower, answer, slice_)

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from jetstream_protocol.types import NodeId, StreamId
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import ControllerClaim, NodeMetadata, StreamMetadata
 from tests.simulation.world import Runner, World
@@ -75,8 +75,12 @@ class MetadataGroup:
         self.loss = 0.0
         self.delay_us = 2_000
         self.lazy_node = -1
-        self.next_is_late_us = 0
-        """The next proposal is applied only after so long, when its proposer has given up."""
+        self._controlled = (0, 0)
+        """Controller epoch and sequence of the newest decision of a controller."""
+        self._next_is_late: tuple[int, int] | None = None
+        self._deaf_until: dict[int, int] = {}
+        self.slow: dict[str, int] = {}
+        """By operation: how much longer its commands take to be applied."""
 
     @property
     def now(self) -> View:
@@ -102,10 +106,26 @@ class MetadataGroup:
                     self.tell(member)
         return result
 
+    def deafen(self, node_id: int, until: int) -> None:
+        """That node applies nothing before then; it may go on sending heartbeats."""
+        self._deaf_until[node_id] = max(until, self._deaf_until.get(node_id, 0))
+
+    def undeafen(self, node_id: int) -> None:
+        self._deaf_until.pop(node_id, None)
+        member = self._members.get(node_id)
+        if member is not None:
+            self.tell(member)
+
+    def delay_next(self, applied_us: int, given_up_us: int = GIVE_UP_US) -> None:
+        """The next proposal is applied only after so long, when its proposer has given up."""
+        self._next_is_late = applied_us, given_up_us
+
     def tell(self, member: Member) -> None:
         """Let a process learn what it has not applied, if it can be reached."""
         if self.reaches(member):
             world = self._world
+            if world.now < self._deaf_until.get(member.node_id, 0):
+                return
             delay = world.between(200, self.delay_us)
             if member.node_id == self.lazy_node:
                 if world.now < self._lazy_until:
@@ -127,19 +147,19 @@ class MetadataGroup:
 
     def propose(self, member: Member, command: dict[str, Any], on_result: OnResult) -> None:
         world = self._world
-        late_us, self.next_is_late_us = self.next_is_late_us, 0
-        if late_us:
-            world.later(GIVE_UP_US, member, on_result, "lost", {})
-            world.later(late_us, None, self._commit, member, command, None)
+        late, self._next_is_late = self._next_is_late, None
+        if late is not None:
+            applied_us, given_up_us = late
+            world.later(given_up_us, member, on_result, "lost", {})
+            world.later(applied_us, None, self._commit, member, command, None)
             return
         if self.leader is None or not self.reaches(member):
             world.later(world.between(1_000, GIVE_UP_US), member, on_result, "lost", {})
             return
         fate = world.random.random() / self.loss if self.loss else 1.0
         if fate >= 1.0:
-            world.later(
-                world.between(100, self.delay_us), None, self._commit, member, command, on_result
-            )
+            delay = world.between(100, self.delay_us) + self.slow.get(command["op"], 0)
+            world.later(delay, None, self._commit, member, command, on_result)
             return
         world.later(GIVE_UP_US, member, on_result, "lost", {})
         if fate < 0.4:
@@ -148,7 +168,8 @@ class MetadataGroup:
             world.later(world.between(0, 4_000_000), None, self._commit, member, command, None)
 
     def _commit(self, member: Member, command: dict[str, Any], on_result: OnResult | None) -> None:
-        result = self.apply(command)
+        lost = {"error": {"code": "lost"}}
+        result = lost if self._is_overtaken(command) else self.apply(command)
         if on_result is None:
             return
         world = self._world
@@ -156,7 +177,19 @@ class MetadataGroup:
         code = str(error["code"]) if error else ""
         delay = world.between(100, self.delay_us)
         # A result is handed over once the proposer itself has applied the command.
+        delay = max(delay, self._deaf_until.get(member.node_id, 0) - world.now)
         world.later(delay, member, self._answer, member, self.now.revision, on_result, code, result)
+
+    def _is_overtaken(self, command: dict[str, Any]) -> bool:
+        """What a controller decides enters the log in its order, or never: it leads the group, and
+        its decisions are void once another does."""
+        if "controller_epoch" not in command:
+            return False
+        order = command["controller_epoch"], command["id"][1]
+        if order < self._controlled:
+            return True
+        self._controlled = order
+        return False
 
     @staticmethod
     def _answer(
@@ -180,12 +213,13 @@ class MetadataGroup:
                 self._elect()
         world.later(CHECK_US, None, self.check_leader)
 
-    def depose_leader(self) -> None:
+    def depose_leader(self, unless: int = NO_NODE) -> None:
         """Another is elected though nothing is wrong; the old one has not noticed."""
-        self._elect()
+        self._elect(unless)
 
-    def _elect(self) -> None:
+    def _elect(self, unless: int = NO_NODE) -> None:
         fit = [m for m in self._members.values() if m is not None and self._is_fit(m)]
+        fit = [member for member in fit if member.node_id != unless]
         others = [member for member in fit if member is not self.leader]
         candidates = others or fit
         self._election_us = 0

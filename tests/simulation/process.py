@@ -87,7 +87,7 @@ class Process:
         try:
             if not disk.exists("/streams"):
                 disk.make_directory("/streams")
-                disk.fsync_directory("/")
+            disk.fsync_directory("/")
             self._write_record()
             self.log = self._open_log(clean=before.clean)
         except (OSError, StorageError) as error:
@@ -143,6 +143,7 @@ class Process:
             "distrusted": list(trust.distrusted),
             "replaces": "" if known is None else known.session,
         }
+        cluster.faults.scenario.registers(self)
         cluster.metadata.propose(self, command, self._registered)
 
     def _registered(self, code: str, result: dict[str, Any]) -> None:
@@ -318,6 +319,7 @@ class Process:
             case RoleChange.LEADS:
                 self.cluster.checker.leads(self, replica)
                 self.leading.begin()
+                self.cluster.faults.scenario.begins_to_lead(self)
             case RoleChange.FELL_BELOW_MINIMUM:
                 self.leading.fell_below_minimum()
 
@@ -435,10 +437,15 @@ class Process:
         if not self._flushing and self.replica is not None and self.replica.flush_wanted:
             self._start_flush()
 
+    def flush_now(self) -> None:
+        """Whatever the policy."""
+        if self.replica is not None and not self._flushing and not self.replica.log.offline_reason:
+            self._start_flush()
+
     def _start_flush(self) -> None:
         self._flushing = True
         world = self.world
-        delay = world.between(100, 2_000)
+        delay = world.between(100, 2_000) + self.cluster.faults.scenario.flush_delay_us(self)
         if world.chance(self.cluster.profile.slow_flushes):
             delay += world.between(0, 1_500_000)
         world.later(delay, self, self._flush)

@@ -54,7 +54,7 @@ class Publishers:
 
     def answered(self, process: Process, number: int, payload: bytes) -> None:
         answer = json.loads(payload)
-        self._cluster.checker.spoke(process)
+        self._cluster.checker.acts(process)
         if "error" in answer:
             self.nacked += 1
             code = answer["error"]["err_code"]

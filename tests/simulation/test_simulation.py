@@ -1,17 +1,17 @@
-"""A bounded number of seeds, and every mutant that is known to die, with its seed."""
+"""A bounded number of seeds, and the death of every mutant."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.simulation.killing import dies_of, kill, recorded
+from tests.simulation.killing import kill, likely_seeds, recorded
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import Totals, run_seed, run_seeds, story
 
 SEEDS = 300
-MARGIN = 60
+MARGIN = 200
 """Seeds tried when the recorded one kills no more: any change of the product moves what a seed
-does. `python -m tests.simulation mutants` then finds and records new ones."""
+does. `python -m tests.simulation mutants` records new ones, which makes this file quicker."""
 
 
 def test_no_seed_violates_an_invariant() -> None:
@@ -44,7 +44,9 @@ def test_the_rare_paths_are_taken() -> None:
     assert [what for what in rare if not totals.counts.get(what)] == []
 
 
-@pytest.mark.parametrize("name", sorted(recorded()))
+@pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_mutant_dies(name: str) -> None:
-    assert name in MUTANTS
-    assert dies_of(name, recorded()[name]) or kill(name, MARGIN) is not None
+    seeds = [*likely_seeds(name, MARGIN)]
+    if name in recorded():
+        seeds.insert(0, recorded()[name])
+    assert kill(name, seeds) is not None

@@ -1,0 +1,77 @@
+"""Who may be elected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata import (
+    elections,
+    leadership_commands,
+    node_commands,
+    stream_commands,
+)
+from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
+from jetstream_server.replication import unclean
+from tests.simulation import controller
+from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.scenarios import Collapses
+
+
+@mutant()
+def forgets_who_left_below_the_minimum(patches: Patches) -> None:
+    """There is no ELR, and nobody is remembered: the last replica standing is all that counts."""
+
+    def last(stream: StreamMetadata, isr: Sequence[NodeId], elr: Sequence[NodeId]) -> Any:
+        return () if isr else stream.isr or stream.last_known
+
+    patches.set(elections, "next_elr", lambda stream, isr, distrusted=(): ())
+    patches.set(elections, "_last_known", last)
+
+
+@mutant()
+def keeps_the_elr_under_a_new_minimum(patches: Patches) -> None:
+    """Changing the minimum leaves those eligible that were so under the old one."""
+    patches.set(stream_commands, "without_elr", lambda stream: stream)
+
+
+@mutant()
+def resumes_leaderships(patches: Patches) -> None:
+    """A node that registers anew keeps its leaderships and its place in every ISR."""
+    ended = node_commands._session_ended
+
+    def keep(tables: Any, node: NodeMetadata, **rest: Any) -> list[Any]:
+        return ended(tables, node, **rest) if node.fenced else []
+
+    patches.set(node_commands, "_session_ended", keep)
+
+
+@mutant(Collapses)
+def elects_without_waiting(patches: Patches) -> None:
+    """With ISR and ELR empty, whoever is there is elected."""
+    patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
+
+    def choose(
+        stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], reports: Mapping[NodeId, Any]
+    ) -> dict[str, Any] | None:
+        if stream.leader != NO_NODE or stream.isr or stream.elr:
+            return None
+        alive = [r for r in stream.replicas if not nodes[r].fenced and r in reports]
+        if not alive:
+            return None
+        return {"op": "elect_leader", "stream_id": stream.id, "leader": alive[0]}
+
+    patches.set(controller, "choose_unclean", choose)
+
+
+@mutant(Collapses)
+def elects_the_shortest_log(patches: Patches) -> None:
+    """With ISR and ELR empty, it is not the replica that holds most that is elected."""
+    patches.set(unclean, "max", min)
+
+
+@mutant(Collapses)
+def elects_by_old_reports(patches: Patches) -> None:
+    """A log's end counts although its node has lost power since it told."""
+    patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)

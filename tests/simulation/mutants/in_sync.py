@@ -1,0 +1,108 @@
+"""Who is in sync."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata import (
+    leadership_commands,
+)
+from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.isr import InSyncReplicas, IsrChange, Outcome
+from jetstream_server.replication.leader import LeaderState
+from jetstream_server.replication.progress import FollowerProgress
+from jetstream_server.replication.replica import Replica
+from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.process import Process
+from tests.simulation.scenarios import LateJoiners
+
+
+@mutant()
+def shrinks_before_the_commit(patches: Patches) -> None:
+    """A member that is being removed counts no more, before the metadata says so."""
+    follow = InSyncReplicas._follow
+
+    def shrink(self: InSyncReplicas) -> None:
+        follow(self)
+        if self.pending is not None:
+            self.maximal = self.pending.isr
+
+    patches.set(InSyncReplicas, "_follow", shrink)
+
+
+@mutant()
+def counts_joiners_late(patches: Patches) -> None:
+    """A member that is being added counts only once the leader has heard that it was."""
+
+    def follow(self: InSyncReplicas) -> None:
+        self.maximal = self.committed
+
+    patches.set(InSyncReplicas, "_follow", follow)
+
+
+@mutant()
+def adds_followers_that_lag(patches: Patches) -> None:
+    """A follower joins the ISR before it has reached the high watermark."""
+
+    def may_join(self: LeaderState, replica: NodeId, progress: FollowerProgress) -> bool:
+        node = self._nodes.get(replica)
+        alive = node is not None and not node.fenced and node.incarnation == progress.incarnation
+        return alive and progress.position >= self.epoch_start_offset
+
+    patches.set(LeaderState, "_may_join", may_join)
+
+
+@mutant()
+def adds_followers_behind_the_epoch(patches: Patches) -> None:
+    """A follower joins the ISR before it has reached the start of the leader's epoch."""
+
+    def may_join(self: LeaderState, replica: NodeId, progress: FollowerProgress) -> bool:
+        node = self._nodes.get(replica)
+        alive = node is not None and not node.fenced and node.incarnation == progress.incarnation
+        return alive and progress.position >= self.high_watermark
+
+    patches.set(LeaderState, "_may_join", may_join)
+
+
+@mutant(LateJoiners)
+def adds_any_incarnation(patches: Patches) -> None:
+    """The registry does not ask which run of a node the leader means."""
+    check = leadership_commands._check_isr_member
+
+    def lenient(tables: Any, stream: StreamMetadata, node_id: NodeId, incarnation: int) -> None:
+        node = tables.nodes.get(node_id)
+        check(tables, stream, node_id, incarnation if node is None else node.incarnation)
+
+    patches.set(leadership_commands, "_check_isr_member", lenient)
+
+
+@mutant(LateJoiners)
+def takes_unknown_for_refused(patches: Patches) -> None:
+    """A change of unknown outcome is taken for one that did not happen."""
+    settle = InSyncReplicas.settle
+
+    def revert(self: InSyncReplicas, change: IsrChange, outcome: Outcome, now_us: int) -> None:
+        if outcome is Outcome.UNKNOWN:
+            outcome = Outcome.INELIGIBLE
+        settle(self, change, outcome, now_us)
+
+    patches.set(InSyncReplicas, "settle", revert)
+
+
+@mutant(LateJoiners)
+def retries_under_another_id(patches: Patches) -> None:
+    """A change of unknown outcome is proposed again as another command."""
+    propose = Process._propose_isr
+
+    def anew(self: Process, replica: Replica, change: IsrChange) -> None:
+        self._isr_command = None
+        propose(self, replica, change)
+
+    patches.set(Process, "_propose_isr", anew)
+
+
+@mutant(LateJoiners)
+def changes_isr_without_comparing(patches: Patches) -> None:
+    """The registry takes an ISR from a leader that acted on older metadata."""
+    patches.set(leadership_commands, "check_stream_epoch", lambda stream, stream_epoch: None)
