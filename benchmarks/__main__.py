@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks ingest|publish|read|latency|streams`.
+"""The command line: `python -m benchmarks ingest|publish|read|latency|streams|spark`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -156,6 +156,22 @@ def streams(
     plan = streams_benchmark.Plan(min(created, idle), idle, settle, watch)
     report = streams_benchmark.run(plan, peer_idle, _numbers(replicas), _progress)
     _finish(report, json, streams_benchmark.TITLE, streams_benchmark.COLUMNS)
+
+
+@command.command()
+def spark(
+    messages: Annotated[int, typer.Option(min=20_000, help="Rows in the stream.")] = 5_000_000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    pairs: Annotated[int, typer.Option(min=1, help="Alternating rounds of all sides.")] = 3,
+    seconds: Annotated[float, typer.Option(min=1, help="Of trickling for the latency.")] = 20.0,
+    json: JsonOption = False,
+) -> None:
+    """Read a stream into Spark, against the most that a Python source can do. Needs Java."""
+    # PySpark comes with the extra of its name; the other benchmarks do without.
+    from benchmarks import spark as spark_benchmark
+
+    report = spark_benchmark.run(messages, size, pairs, seconds, _progress)
+    _finish(report, json, spark_benchmark.TITLE, spark_benchmark.COLUMNS)
 
 
 def _numbers(text: str) -> list[int]:

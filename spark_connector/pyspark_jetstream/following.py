@@ -45,6 +45,7 @@ class Follower:
         self._streams: dict[int, Stream] = {}
         self._listed_at = float("-inf")
         self._last_batch_at = float("-inf")
+        self._compacted: set[int] = set()
         self.latest: dict[int, int] = {}
         """As last seen, for the progress report."""
 
@@ -166,6 +167,13 @@ class Follower:
         is_new = self._listed_at == float("-inf")
         self._streams = planning.select(streams, self._options.selection, all_must_exist=is_new)
         self._listed_at = time.monotonic()
+        for number, stream in self._streams.items():
+            if stream.compact and number not in self._compacted:
+                self._compacted.add(number)
+                log.warning(
+                    "stream %s is compacted: a batch that is run again may have fewer records",
+                    stream.full_name,
+                )
 
     async def _cluster_id(self) -> str:
         if not self._cluster:
