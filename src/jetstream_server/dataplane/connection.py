@@ -19,6 +19,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StorageError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.complaints import Complaints
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.refusals import bounded
 from jetstream_server.replication.frame_socket import FrameSocket
@@ -42,8 +43,14 @@ class Connection:
     """Serves one accepted socket: `await connection.run()`."""
 
     def __init__(
-        self, sock: socket.socket, hello: pb.HelloReply, fetch: FetchHandler, node: NodeHandler
+        self,
+        sock: socket.socket,
+        hello: pb.HelloReply,
+        fetch: FetchHandler,
+        node: NodeHandler,
+        complaints: Complaints,
     ) -> None:
+        self._complaints = complaints
         self._socket = FrameSocket(sock, frames.REQUEST_BYTES_MAX)
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._hello = pb.HelloReply()
@@ -64,7 +71,8 @@ class Connection:
         except (ConnectionError, EOFError, TimeoutError):
             pass  # The client left, or was too slow to be one.
         except InvalidRequestError as error:
-            logger.info("client_dropped", reason=str(error))
+            if self._complaints.is_due("client_dropped", self._socket.peer):
+                logger.info("client_dropped", peer=self._socket.peer, reason=str(error))
         finally:
             for task in self._tasks:
                 task.cancel()

@@ -13,6 +13,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.background import run_in_background
+from jetstream_server.complaints import Complaints
 from jetstream_server.dataplane.connection import Connection
 from jetstream_server.dataplane.replica_session import ReplicaSession
 from jetstream_server.log.commit_log import LogSlice
@@ -51,6 +52,7 @@ class DataPlaneServer:
         self._secret = secret
         self._now_us = now_us
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
+        self._complaints = Complaints()
         self._connections: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -77,10 +79,13 @@ class DataPlaneServer:
                 await asyncio.sleep(0.1)
                 continue
             if len(self._connections) >= self._connections_max:
-                logger.warning("too_many_connections", connections_max=self._connections_max)
+                if self._complaints.is_due("too_many_connections"):
+                    logger.warning("too_many_connections", connections_max=self._connections_max)
                 sock.close()
                 continue
-            connection = Connection(sock, self._hello, self._fetch, self._replicate)
+            connection = Connection(
+                sock, self._hello, self._fetch, self._replicate, self._complaints
+            )
             task = loop.create_task(connection.run())
             self._connections.add(task)
             task.add_done_callback(self._disconnected)
@@ -130,7 +135,8 @@ class DataPlaneServer:
         try:
             credential.check(hello.proof, proofs["follower"])
         except UnauthenticatedError as error:
-            logger.warning("node_refused", node=hello.node_id, reason=error.message)
+            if self._complaints.is_due("node_refused", connection.peer):
+                logger.warning("node_refused", node=hello.node_id, reason=error.message)
             refusal = pb.NodeHelloReply(error=error.to_proto())
             await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
             return

@@ -24,6 +24,7 @@ from jetstream_protocol.errors import (
     UnauthenticatedError,
 )
 from jetstream_protocol.types import NodeId
+from jetstream_server.complaints import Complaints
 from jetstream_server.metadata import handshake
 from jetstream_server.metadata.handshake import Answer, Hello, Identity, Purpose, Sealer, Status
 from jetstream_server.metadata.link import READ_BUFFER_BYTES, Link, LinkTimings, split_address
@@ -71,6 +72,7 @@ class PeerLinks:
         # Connections that have not said who they are, in the order of their arrival.
         self._strangers: dict[int, asyncio.StreamWriter] = {}
         self._stranger = 0
+        self._complaints = Complaints()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -222,8 +224,9 @@ class PeerLinks:
             if link is not None:
                 await self._serve(link)
         except (OSError, asyncio.IncompleteReadError, JetstreamError) as error:
-            source = writer.get_extra_info("peername")
-            _log.warning("metadata_connection_ended", source=source, reason=str(error))
+            source = writer.get_extra_info("peername") or ("",)
+            if self._complaints.is_due(source[0], str(error)):
+                _log.warning("metadata_connection_ended", source=source, reason=str(error))
         finally:
             self._strangers.pop(stranger, None)
             writer.transport.abort()

@@ -64,6 +64,14 @@ class FrameSocket:
             pass  # It has ended already.
 
     @property
+    def peer(self) -> str:
+        """The other end's host; "" when it has gone."""
+        try:
+            return str(self._sock.getpeername()[0])
+        except OSError:
+            return ""
+
+    @property
     def peer_has_left(self) -> bool:
         """Whether the peer has closed its end, however much of what it sent is still unread."""
         events = select.poll()

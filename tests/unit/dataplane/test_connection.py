@@ -17,6 +17,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import StreamNotFoundError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.complaints import Complaints
 from jetstream_server.dataplane import connection as connections
 from jetstream_server.dataplane.connection import Connection
 from jetstream_server.log.commit_log import LogSlice
@@ -103,7 +104,7 @@ async def served(
     async def no_node(*_: object) -> None:
         raise AssertionError("no follower was expected")
 
-    connection = Connection(accepted, pb.HelloReply(node_id=0), fetch, no_node)  # type: ignore[arg-type]
+    connection = Connection(accepted, pb.HelloReply(node_id=0), fetch, no_node, Complaints())  # type: ignore[arg-type]
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
     if greet:
         await client.send(HELLO)
