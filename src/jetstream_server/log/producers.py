@@ -43,6 +43,10 @@ MESSAGE_IDS_MAX: Final = 1 << 17
 """Per stream: about 30 MiB. A thousand messages a second fill the default window of 120 s."""
 DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
 
+LOST: Final = 2**31 - 1
+"""The last sequence of a producer of which more was truncated away than was remembered. None comes
+after it."""
+
 _HEADERS: Final = int(Flags.HEADERS)
 # Ids are in batches that leaders made of messages: those they never compress, and a producer's
 # batch with an id in it they refuse.
@@ -72,11 +76,13 @@ class StoredBatch(NamedTuple):
 
 class Producer(NamedTuple):
     """batches: the last ones, oldest first, in consecutive sequence; none of a producer whose last
-    ones were truncated away. timestamp: of its last batch."""
+    ones were truncated away. timestamp: of its last batch. known_from: the log has to reach so far
+    for the batch before those to be in it."""
 
     last_sequence: int
     timestamp: int
     batches: tuple[StoredBatch, ...]
+    known_from: int = 0
 
 
 class MessageId(NamedTuple):
@@ -115,9 +121,9 @@ class Producers:
         Raises OutOfSequenceError for a batch that is neither.
         """
         producer = self._producers.get(producer_id)
-        if producer is None:
-            if sequence == 0:
-                return None
+        if producer is None and sequence == 0:
+            return None
+        if producer is None or producer.last_sequence == LOST:
             raise OutOfSequenceError(
                 f"batch {sequence} of producer {producer_id}, of which nothing is known here: "
                 "a producer begins with sequence 0, and with a new id once it is forgotten"
@@ -155,9 +161,14 @@ class Producers:
         stored = StoredBatch(header.producer_sequence, header.base_offset, header.next_offset)
         before = producers.pop(header.producer_id, None)
         batches: tuple[StoredBatch, ...] = (stored,)
+        known_from = stored.base_offset if stored.sequence else 0
         if before is not None and stored.sequence == before.last_sequence + 1:
-            batches = (*before.batches[1 - BATCHES_KEPT :], stored)
-        producers[header.producer_id] = Producer(stored.sequence, header.append_timestamp, batches)
+            batches, known_from = (*before.batches, stored), before.known_from
+            if len(batches) > BATCHES_KEPT:
+                known_from, batches = batches[0].next_offset, batches[1:]
+        producers[header.producer_id] = Producer(
+            stored.sequence, header.append_timestamp, batches, known_from
+        )
         if len(producers) > PRODUCERS_MAX:
             producers.popitem(last=False)
         self._expire_producers(header.append_timestamp - IDLE_US)
@@ -185,17 +196,25 @@ class Producers:
         """Forget what is not in the log any more.
 
         A producer whose every remembered batch went is known by the sequence before them: its
-        next one is the first it lost, and no later one.
+        next one is the first it lost, and no later one. If that one went too, it is not known
+        where the producer stands, and none of its batches is taken any more.
         """
         for producer_id, producer in list(self._producers.items()):
             kept = tuple(b for b in producer.batches if b.next_offset <= log_end_offset)
-            if len(kept) == len(producer.batches):
+            if kept:
+                last_sequence = kept[-1].sequence
+            elif log_end_offset < producer.known_from:
+                last_sequence = LOST
+            elif producer.batches:
+                last_sequence = producer.batches[0].sequence - 1
+            else:
                 continue
-            last_sequence = (kept[-1] if kept else producer.batches[0]).sequence - (not kept)
             if last_sequence < 0:
                 del self._producers[producer_id]
             else:
-                self._producers[producer_id] = Producer(last_sequence, producer.timestamp, kept)
+                self._producers[producer_id] = producer._replace(
+                    last_sequence=last_sequence, batches=kept
+                )
         while self._message_ids and self._message_ids[-1].offset >= log_end_offset:
             self._forget(self._message_ids.pop())
 

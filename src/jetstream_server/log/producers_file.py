@@ -83,9 +83,10 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
                     int(last_sequence),
                     int(timestamp),
                     tuple(StoredBatch(*map(int, row)) for row in batches),
+                    int(known_from),
                 ),
             )
-            for producer_id, last_sequence, timestamp, batches in state["producers"]
+            for producer_id, last_sequence, timestamp, batches, known_from in state["producers"]
         )
         message_ids = tuple(
             MessageId(int(offset), int(timestamp), message_id.encode("latin-1"))

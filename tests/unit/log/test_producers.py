@@ -108,6 +108,18 @@ def test_a_producer_cut_off_whole_goes_on_where_it_was_and_skips_nothing(log: Lo
     assert log.known.check(P, 4) == StoredBatch(4, 4, 5)
 
 
+@pytest.mark.parametrize("ends", [(3,), (4, 3), (9, 7, 4, 3)])
+def test_a_producer_of_which_more_went_than_was_remembered_must_begin_anew(
+    log: Log, ends: tuple[int, ...]
+) -> None:
+    """Whichever it sent next, it would be a duplicate or leave a gap for all one knows."""
+    log.produce(P, range(9))
+    for end in ends:
+        log.truncate(end)
+    for sequence in range(10):
+        assert "begins with sequence 0, and with a new id" in refused(log.known, P, sequence)
+
+
 def test_a_producer_whose_first_batch_is_cut_off_is_unknown_again(log: Log) -> None:
     log.produce(P, range(3))
     log.truncate(0)
