@@ -103,6 +103,19 @@ def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE
     return _successor(stream, _standing(stream)._replace(leader=leader))
 
 
+def unheard(stream: StreamMetadata, election: Election) -> StreamMetadata:
+    """The stream after its followers gave its leader up; the same object when nobody can follow.
+
+    The old leader leaves the ISR unless the rest is below its minimum: what cuts followers off
+    from it most likely cuts it off from them, and every commit would wait until it is found to lag.
+    """
+    successor = deposed(stream, election)
+    isr = tuple(member for member in stream.isr if member != stream.leader)
+    if successor is stream or len(isr) < stream.config.min_insync_replicas:
+        return successor
+    return replace(successor, isr=isr)
+
+
 def elected_uncleanly(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
     """The stream led by a replica that may lack committed records; counted as possibly lossy."""
     return _successor(stream, _unclean(stream, leader))

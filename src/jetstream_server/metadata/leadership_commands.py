@@ -23,6 +23,7 @@ from jetstream_server.metadata.decision import Decision
 from jetstream_server.metadata.elections import (
     deposed,
     elected_uncleanly,
+    unheard,
     with_isr,
     without_node,
 )
@@ -128,7 +129,7 @@ def report_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
     """stream_id, leader_epoch, reporter, now_us: the reporter cannot fetch from the leader.
 
     Once a majority of the ISR without the leader has said so within REPORT_PERIOD_US, another
-    member is elected in the same entry.
+    member is elected in the same entry, and the leader leaves the ISR if enough others are in it.
     """
     stream = stream_of(tables, fields)
     leader_epoch = fields.integer("leader_epoch")
@@ -141,7 +142,7 @@ def report_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
     followers = len(stream.isr) - 1
     if len(reports) * 2 <= followers:
         return Decision({"deposed": False}, (LeaderReported(stream.id, reports),))
-    decision = changed(tables, stream, deposed(stream, Election(tables.nodes, tables.leaderships)))
+    decision = changed(tables, stream, unheard(stream, Election(tables.nodes, tables.leaderships)))
     return Decision({**decision.result, "deposed": bool(decision.changes)}, decision.changes)
 
 

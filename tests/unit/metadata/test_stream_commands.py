@@ -236,8 +236,19 @@ class TestReportLeader:
         assert not self.report(cluster, stream.id, 1)
         assert not self.report(cluster, stream.id, 1)
         assert self.report(cluster, stream.id, 2)
-        assert cluster.now(stream).leader == 1
+        now = cluster.now(stream)
+        # The old leader, which hears as little of the others as they of it, holds up no commit.
+        assert (now.leader, now.isr, now.elr) == (1, (1, 2), ())
+        assert now.stream_epoch == stream.stream_epoch + 1
         assert cluster.registry.reports == {}
+
+    def test_the_deposed_stays_in_an_isr_that_would_be_too_small_without_it(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.change_isr(stream, (0, 1))
+        assert self.report(cluster, stream.id, 1)
+        now = cluster.now(stream)
+        assert (now.leader, now.isr, now.elr) == (1, (0, 1), ())
 
     def test_old_reports_do_not_add_up(self) -> None:
         cluster = Cluster(3)
