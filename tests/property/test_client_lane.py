@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from jetstream_client import JetstreamError, UnavailableError, UnknownOutcomeError
 from jetstream_client._batching import Batch
-from jetstream_client._lane import WINDOW, Done, Lane, Sending
+from jetstream_client._lane import Done, Lane, Sending
 from jetstream_protocol.errors import CODES, InvalidRequestError, OutOfSequenceError
 
 BATCHES = 12
 RECORDS = 2
+REMEMBERED = 5
+"""Of a producer's batches: docs/protocol.md, "Duplicates"."""
 FATES = ["stored", "stored", "lost", "ack lost", "refused", "doubted", "invalid", "failover"]
 
 
@@ -35,7 +37,7 @@ class Stream:
         """tell: whether the answer will arrive; what nobody is told of may still be lost."""
         mine = [at for at, entry in enumerate(self.log) if entry[0] == producer]
         last = self.log[mine[-1]][1] if mine else -1
-        known = {self.log[at][1]: at for at in mine[-WINDOW:]}
+        known = {self.log[at][1]: at for at in mine[-REMEMBERED:]}
         if sequence in known:
             return self.ack(known[sequence], tell, duplicate=True)
         if sequence != last + 1:

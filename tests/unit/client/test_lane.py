@@ -14,7 +14,7 @@ from jetstream_client import (
     UnknownOutcomeError,
 )
 from jetstream_client._batching import Batch
-from jetstream_client._lane import WINDOW, Done, Lane, Sending
+from jetstream_client._lane import Done, Lane, Sending
 from jetstream_protocol.errors import CODES
 
 ORDERS = frozenset(("orders",))
@@ -58,8 +58,8 @@ def answered(made: Lane, sending: Sending, payload: bytes, now: float = 0.0) -> 
 
 def test_five_batches_are_in_flight_and_no_more() -> None:
     made = lane()
-    sent = added(made, WINDOW)
-    assert [each.sequence for each in sent] == list(range(WINDOW))
+    sent = added(made, 5)
+    assert [each.sequence for each in sent] == [0, 1, 2, 3, 4]
     assert not made.has_room
     answered(made, sent[1], ack(4))
     assert not made.has_room  # The oldest is not among the last five otherwise.
@@ -162,6 +162,14 @@ def test_a_batch_that_nobody_took_is_known_not_to_be_stored() -> None:
     ((_, error),) = made.expire(5.0)
     assert type(error) is UnavailableError
     assert "nobody listens" in str(error)
+
+
+def test_a_refusal_that_may_be_none_leaves_the_outcome_unknown() -> None:
+    made = lane()
+    (sent,) = added(made, 1, deadline=5.0)
+    answered(made, sent, nack(UnknownOutcomeError("appended, not committed")), now=4.9)
+    ((_, error),) = made.expire(5.0)
+    assert isinstance(error, UnknownOutcomeError)
 
 
 def test_every_stream_has_to_acknowledge_each_its_own_way() -> None:
