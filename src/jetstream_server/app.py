@@ -350,6 +350,7 @@ class Server:
             cluster_id=self._folder.cluster_id,
             secret=self._config.credential.encode(),
             now_us=_now_us,
+            disk=self._disk,
             connections_max=connections_max(raise_limit()),
         )
         await self._data_plane.start(*split_address(node.data.listen))

@@ -257,6 +257,18 @@ class LogModel(RuleBasedStateMachine):
         assert newest <= self.log.last_append_timestamp <= self.clock
 
     @invariant()
+    def the_newest_batches_are_where_they_are(self) -> None:
+        """They are found without a read, unless something moved them."""
+        if not hasattr(self, "log"):
+            return
+        for batch in self.stored[-6:]:
+            for offset in range(max(batch.base_offset, self.log_start), batch.next_offset):
+                for bytes_max in (batch.length, 1 << 20):
+                    slice_ = self.log.read(offset, bytes_max, self.log_end)
+                    assert slice_ is not None
+                    assert slice_.base_offset == batch.base_offset
+
+    @invariant()
     def epochs_agree(self) -> None:
         if not hasattr(self, "log"):
             return

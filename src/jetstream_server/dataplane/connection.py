@@ -21,8 +21,9 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.complaints import Complaints
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.refusals import bounded
-from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.frame_socket import FrameSocket, decode_head
 
 PENDING_MAX = 64
 HELLO_SECONDS = 10.0
@@ -49,9 +50,10 @@ class Connection:
         fetch: FetchHandler,
         node: NodeHandler,
         complaints: Complaints,
+        files: OsDisk,
     ) -> None:
         self._complaints = complaints
-        self._socket = FrameSocket(sock, frames.REQUEST_BYTES_MAX)
+        self._socket = FrameSocket(sock, frames.REQUEST_BYTES_MAX, files)
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._hello = pb.HelloReply()
         self._hello.CopyFrom(hello)
@@ -94,15 +96,14 @@ class Connection:
     async def _serve_requests(self) -> None:
         while True:
             await self._slot()
-            prefix = await self._socket.read_prefix()
-            if prefix.tail_length:
-                raise InvalidRequestError("a request with a tail")
-            if prefix.kind == Kind.NODE_HELLO and not self._tasks:
-                hello = await self._socket.read_head(prefix, Kind.NODE_HELLO, pb.NodeHello)
-                await self._node(self._socket, prefix.correlation, hello, self._nonce)
+            wanted = (Kind.FETCH,) if self._tasks else (Kind.FETCH, Kind.NODE_HELLO)
+            frame = await self._socket.read_any(*wanted)
+            if frame.kind == Kind.NODE_HELLO:
+                hello = decode_head(frame, pb.NodeHello)
+                await self._node(self._socket, frame.correlation, hello, self._nonce)
                 return
-            request = await self._socket.read_head(prefix, Kind.FETCH, pb.DataFetchRequest)
-            serving = self._serve(prefix.correlation, request)
+            request = decode_head(frame, pb.DataFetchRequest)
+            serving = self._serve(frame.correlation, request)
             task = asyncio.get_running_loop().create_task(serving)
             self._tasks.add(task)
             task.add_done_callback(self._served)

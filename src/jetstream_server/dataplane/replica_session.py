@@ -9,7 +9,8 @@ records is under way at a time: the next position acknowledges it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.frames import Kind
@@ -21,7 +22,7 @@ from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.wire import answer_to_proto, error_to_proto, position_from_proto
 
-NOTICE_SECONDS = 0.001
+NOTICE_US = 1000
 """How long a risen high watermark waits for records to take it along. Under load they do: that
 halves the frames of a stream that is written one message at a time."""
 KEEP_ALIVE_SECONDS = 0.4
@@ -33,6 +34,30 @@ PARTS_MAX = 256
 REFUSED_MAX = 4 * PARTS_MAX
 """Refusals that wait to be sent; with more, nothing is read: a follower that only talks must not
 fill our memory."""
+
+
+class _Stream:
+    """What this connection knows of a stream that its follower asks for."""
+
+    __slots__ = (
+        "asked", "decided", "is_answered", "notice_at_us", "notice_is_due", "replica", "told",
+    )  # fmt: skip
+
+    def __init__(self, replica: Replica, asked: FetchRequest) -> None:
+        self.replica = replica
+        self.asked = asked
+        self.decided: Answer | None = None
+        """The answer of when the position came."""
+        self.is_answered = False
+        """Whether records, or where the logs part, were sent for that position."""
+        self.told: Standing | None = None
+        self.notice_at_us = 0
+        self.notice_is_due = False
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the follower holds all there is, so that there are no records to send."""
+        return self.asked.fetch_offset == self.replica.log.log_end_offset
 
 
 class ReplicaSession:
@@ -52,108 +77,143 @@ class ReplicaSession:
         self._follower = follower
         self._incarnation = incarnation
         self._now_us = now_us
-        self._asked: dict[int, FetchRequest] = {}
-        self._answered: dict[int, FetchRequest] = {}
-        self._told: dict[int, Standing] = {}
-        self._answers: dict[int, Answer] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._ready: dict[int, _Stream] = {}
+        self._put_off: dict[int, _Stream] = {}  # in the order of their `notice_at_us`
         self._refused: list[pb.Records.Part] = []
-        self._ready: dict[int, None] = {}
-        self._notices: dict[int, None] = {}
-        self._due_notices: dict[int, None] = {}
         self._notice_timer: asyncio.TimerHandle | None = None
-        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._say_due = False
+        self._taking = False
+        self._sending: asyncio.Task[None] | None = None
         self._silent_ticks = 0
-        self._written = asyncio.Event()
 
     async def run(self) -> None:
         self._replicas.progress.add(self)
-        keeping_alive = asyncio.get_running_loop().create_task(self._keep_alive())
-        writing = asyncio.get_running_loop().create_task(self._write())
-        # Neither end goes on without the other.
-        writing.add_done_callback(self._writer_ended)
+        keeping_alive = self._loop.create_task(self._keep_alive())
         try:
-            while True:
-                _, positions = await self._socket.read_frame(Kind.POSITIONS, pb.Positions)
-                self._take(positions)
-                while len(self._refused) > REFUSED_MAX and not writing.done():
-                    self._written.clear()
-                    await self._written.wait()
+            await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
         finally:
             self._replicas.progress.discard(self)
             if self._notice_timer is not None:
                 self._notice_timer.cancel()
-            keeping_alive.cancel()
-            writing.cancel()
-            await asyncio.gather(writing, keeping_alive, return_exceptions=True)
-
-    def _writer_ended(self, _: asyncio.Task[None]) -> None:
-        self._socket.shut_down()
-        self._written.set()
+            tasks = [task for task in (keeping_alive, self._sending) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def progressed(self, replica: Replica) -> None:
         """There is more to say about a stream, perhaps."""
         stream_id = replica.stream.id
-        if stream_id in self._asked:
-            self._ready[stream_id] = None
-            self._wake.set()
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_answered:
+            return
+        if stream.has_all:
+            self._wait_for_records(stream_id, stream)
+        else:
+            self._ready[stream_id] = stream
+            self._say_soon()
 
-    def _take(self, positions: pb.Positions) -> None:
+    def _take(self, positions: pb.Positions, _: object) -> None:
         now_us = self._now_us()
+        self._taking = True
         for stream_id in positions.dropped:
             self._forget(stream_id)
         for position in positions.positions:
             request = position_from_proto(position, self._follower, self._incarnation)
             self._note(request, now_us)
-        self._wake.set()
+        self._taking = False
+        self._say()
+        if len(self._refused) > REFUSED_MAX:
+            self._socket.pause_reading()
 
     def _note(self, request: FetchRequest, now_us: int) -> None:
         """Count the position now; the answer follows when its turn comes."""
         stream_id = request.stream_id
         try:
-            answer = self._replicas.fetch(request, now_us)
+            replica = self._replicas.led(stream_id)
+            answer = self._replicas.fetch(replica, request, now_us)
         except JetstreamError as error:
             self._forget(stream_id)
             self._refused.append(error_to_proto(request, error))
             return
-        self._asked[stream_id] = request
-        self._answers[stream_id] = answer
-        self._ready[stream_id] = None
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._streams[stream_id] = _Stream(replica, request)
+        elif not stream.asked.asks_the_same(request):
+            stream.is_answered = False
+        stream.asked = request
+        stream.decided = answer
+        self._ready[stream_id] = stream
 
     def _forget(self, stream_id: int) -> None:
-        for table in (self._asked, self._answered, self._told, self._answers):
+        for table in (self._streams, self._ready, self._put_off):
             table.pop(stream_id, None)
-        for waiting in (self._ready, self._notices, self._due_notices):
-            waiting.pop(stream_id, None)
 
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._silent_ticks >= KEEP_ALIVE_TICKS:
-                self._silent_ticks = 0
-                await self._socket.send(Kind.RECORDS, 0, pb.Records())
-            while self._ready or self._refused:
-                records, slices = self._frame()
-                if records.parts:
-                    self._silent_ticks = 0
-                    await self._send(records, slices)
-                self._written.set()
+    def _say_soon(self) -> None:
+        """Once all that comes with it, in this turn of the loop, is known."""
+        if not self._say_due and not self._taking and self._sending is None:
+            self._say_due = True
+            self._loop.call_soon(self._say)
 
-    async def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
-        """Raises StorageError, unless a file was removed or compacted since its slice was chosen:
-        then nothing was sent, and everything is answered anew."""
+    def _say(self, *, sign_of_life: bool = False) -> None:
+        """Send what there is to say, as far as the follower takes it."""
+        self._say_due = False
         try:
-            await self._socket.send_slices(Kind.RECORDS, 0, records, slices)
+            while self._sending is None and (self._ready or self._refused or sign_of_life):
+                records, slices = self._frame()
+                if records.parts or sign_of_life:
+                    sign_of_life = False
+                    self._silent_ticks = 0
+                    self._send(records, slices)
+        except (OSError, EOFError, JetstreamError):
+            self._socket.shut_down()  # Neither end goes on without the other.
+            return
+        if len(self._refused) <= REFUSED_MAX:
+            self._socket.resume_reading()
+
+    def _sent(self, sending: asyncio.Task[None]) -> None:
+        self._sending = None
+        if sending.cancelled():
+            return
+        if sending.exception() is not None:
+            self._socket.shut_down()
+        else:
+            self._say()
+
+    def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
+        try:
+            rest = self._socket.start(Kind.RECORDS, 0, records, slices)
         except StorageError:
-            if not any(slice_.is_gone for slice_ in slices):
+            if not self._answer_anew(records, slices):
                 raise
-            for part in records.parts:
-                if part.HasField("error"):
-                    self._refused.append(part)
-                elif part.stream_id in self._asked:
-                    self._answered.pop(part.stream_id, None)
-                    self._told.pop(part.stream_id, None)
-                    self._ready[part.stream_id] = None
+            return
+        if rest is not None:
+            self._sending = self._loop.create_task(self._finish(rest, records, slices))
+            self._sending.add_done_callback(self._sent)
+
+    async def _finish(
+        self, rest: Coroutine[Any, Any, None], records: pb.Records, slices: list[LogSlice]
+    ) -> None:
+        try:
+            await rest
+        except StorageError:
+            if not self._answer_anew(records, slices):
+                raise
+
+    def _answer_anew(self, records: pb.Records, slices: list[LogSlice]) -> bool:
+        """Whether nothing could be sent only because a file was removed or compacted since its
+        slice was chosen; then everything is answered anew."""
+        if not any(slice_.is_gone for slice_ in slices):
+            return False
+        for part in records.parts:
+            stream = self._streams.get(part.stream_id)
+            if part.HasField("error"):
+                self._refused.append(part)
+            elif stream is not None:
+                stream.is_answered, stream.told = False, None
+                self._ready[part.stream_id] = stream
+        return True
 
     async def _keep_alive(self) -> None:
         """Have a sign of life sent where nothing else is; cheaper than a timer for each frame."""
@@ -161,7 +221,7 @@ class ReplicaSession:
             await asyncio.sleep(KEEP_ALIVE_SECONDS / KEEP_ALIVE_TICKS)
             self._silent_ticks += 1
             if self._silent_ticks >= KEEP_ALIVE_TICKS:
-                self._wake.set()
+                self._say(sign_of_life=True)
 
     def _frame(self) -> tuple[pb.Records, list[LogSlice]]:
         """Answers for some of the streams that are ready."""
@@ -171,58 +231,60 @@ class ReplicaSession:
         room = FRAME_BYTES
         while self._ready and room > 0 and len(records.parts) < PARTS_MAX:
             stream_id = next(iter(self._ready))
-            del self._ready[stream_id]
-            request = self._asked[stream_id]
+            stream = self._ready.pop(stream_id)
             try:
-                answer = self._answer(stream_id, request)
+                answer = self._answer(stream_id, stream)
             except JetstreamError as error:
                 self._forget(stream_id)
-                records.parts.append(error_to_proto(request, error))
+                records.parts.append(error_to_proto(stream.asked, error))
                 continue
-            if not self._is_news(stream_id, request, answer) or self._may_wait(stream_id, answer):
+            if answer is None:
                 continue
-            self._told[stream_id] = answer.standing
+            self._put_off.pop(stream_id, None)
+            stream.told = answer.standing
             records.parts.append(answer_to_proto(answer))
             if not isinstance(answer, Records):
-                self._answered[stream_id] = request
+                stream.is_answered = True
             elif answer.slice is not None:
-                self._answered[stream_id] = request
+                stream.is_answered = True
                 slices.append(answer.slice)
                 room -= answer.slice.length
         return records, slices
 
-    def _may_wait(self, stream_id: int, answer: Answer) -> bool:
-        """Whether an answer without records is put off, for records to take its news along."""
-        is_due = stream_id in self._due_notices
-        self._due_notices.pop(stream_id, None)
-        self._notices.pop(stream_id, None)
-        if is_due or not isinstance(answer, Records) or answer.slice is not None:
-            return False
-        self._notices[stream_id] = None
-        if self._notice_timer is None:
-            loop = asyncio.get_running_loop()
-            self._notice_timer = loop.call_later(NOTICE_SECONDS, self._send_notices)
-        return True
-
-    def _send_notices(self) -> None:
-        self._notice_timer = None
-        self._due_notices |= self._notices
-        self._ready |= self._notices
-        self._notices.clear()
-        self._wake.set()
-
-    def _answer(self, stream_id: int, request: FetchRequest) -> Answer:
-        """What was decided when the position came, unless records may have come since."""
-        answer = self._answers.pop(stream_id, None)
+    def _answer(self, stream_id: int, stream: _Stream) -> Answer | None:
+        """What to send now; None: nothing, or not yet. Raises as `Replica.answer_again`."""
+        if stream.is_answered and stream.replica.leadership is not None:
+            return None  # The next position says what became of that.
+        answer, stream.decided = stream.decided, None
+        is_due, stream.notice_is_due = stream.notice_is_due, False
         if answer is None or (isinstance(answer, Records) and answer.slice is None):
-            answer = self._replicas.led(stream_id).answer_again(request)
+            if stream.has_all and not is_due:
+                self._wait_for_records(stream_id, stream)
+                return None
+            # Records may have come since that was decided.
+            answer = stream.replica.answer_again(stream.asked)
+        if isinstance(answer, Records) and answer.slice is None and answer.standing == stream.told:
+            return None
         return answer
 
-    def _is_news(self, stream_id: int, request: FetchRequest, answer: Answer) -> bool:
-        """Whether the follower does not know it yet, nor will when it has read what is sent."""
-        answered = self._answered.get(stream_id)
-        if answered is not None and answered.asks_the_same(request):
-            return False
-        if isinstance(answer, Records) and answer.slice is None:
-            return answer.standing != self._told.get(stream_id)
-        return True
+    def _wait_for_records(self, stream_id: int, stream: _Stream) -> None:
+        """Put off what else there may be to say, for records to take it along."""
+        if stream_id not in self._put_off:
+            stream.notice_at_us = self._now_us() + NOTICE_US
+            self._put_off[stream_id] = stream
+            if self._notice_timer is None:
+                self._notice_timer = self._loop.call_later(NOTICE_US / 1e6, self._send_notices)
+
+    def _send_notices(self) -> None:
+        """Say what has been put off for long enough."""
+        self._notice_timer = None
+        now_us = self._now_us()
+        for stream_id, stream in tuple(self._put_off.items()):
+            if stream.notice_at_us > now_us:
+                delay = (stream.notice_at_us - now_us) / 1e6
+                self._notice_timer = self._loop.call_later(delay, self._send_notices)
+                break
+            del self._put_off[stream_id]
+            stream.notice_is_due = True
+            self._ready[stream_id] = stream
+        self._say()

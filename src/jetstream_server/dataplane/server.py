@@ -17,6 +17,7 @@ from jetstream_server.complaints import Complaints
 from jetstream_server.dataplane.connection import Connection
 from jetstream_server.dataplane.replica_session import ReplicaSession
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication import credential
 from jetstream_server.replication.fetch import Fetches, FetchPosition
 from jetstream_server.replication.frame_socket import FrameSocket
@@ -42,6 +43,7 @@ class DataPlaneServer:
         cluster_id: str,
         secret: bytes,
         now_us: Callable[[], int],
+        disk: OsDisk,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """secret: the cluster's credential, which followers must know."""
@@ -51,6 +53,7 @@ class DataPlaneServer:
         self._authorize = authorize
         self._secret = secret
         self._now_us = now_us
+        self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._complaints = Complaints()
         self._connections: set[asyncio.Task[None]] = set()
@@ -84,7 +87,7 @@ class DataPlaneServer:
                 sock.close()
                 continue
             connection = Connection(
-                sock, self._hello, self._fetch, self._replicate, self._complaints
+                sock, self._hello, self._fetch, self._replicate, self._complaints, self._disk
             )
             task = loop.create_task(connection.run())
             self._connections.add(task)

@@ -281,7 +281,13 @@ class CommitLog:
             )  # fmt: skip
         if offset >= min(limit_offset, self.log_end_offset):
             return None
-        segment = self._storage.segments.holding(offset)
+        segments = self._storage.segments
+        last = segments.last
+        if last is not None and offset >= last.base_offset:
+            tail = last.tail_from(offset, bytes_max, limit_offset)
+            if tail is not None:
+                return tail
+        segment = segments.holding(offset)
         try:
             position, header = segment.locate(offset)
             if header.next_offset > limit_offset:
@@ -289,7 +295,7 @@ class CommitLog:
             slice_ = segment.slice_from(position, header, bytes_max, limit_offset)
         except OSError as error:
             raise self._read_failure(error, segment.path, segment.next_offset) from error
-        self._storage.segments.note_loaded(segment)
+        segments.note_loaded(segment)
         return slice_
 
     def pread(self, slice_: LogSlice) -> bytes:

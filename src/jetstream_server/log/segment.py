@@ -23,6 +23,10 @@ _SEEK_BYTES = 8192
 """Read at a time between two index entries, which are little more than 4 KiB apart when the
 batches are small; of large batches it reads one header and some body."""
 
+_RECENT_MAX = 4
+"""Followers that keep up ask for what was appended since their last question: one batch when
+messages come one at a time, a few under load."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
@@ -46,7 +50,7 @@ class Segment:
     """Finds batches by offset, size and time. Methods raise OSError and CorruptBatchError."""
 
     __slots__ = (
-        "_disk", "_index", "_index_is_loaded", "_interval_bytes", "_last_timestamp",
+        "_disk", "_index", "_index_is_loaded", "_interval_bytes", "_last_timestamp", "_recent",
         "base_offset", "end", "index_path", "is_gone", "path",
     )  # fmt: skip
 
@@ -64,6 +68,8 @@ class Segment:
         self.end = (size, next_offset)
         self._last_timestamp: int | None = None  # looked up once, when it is sealed
         self.is_gone = False  # out of the log: its file is removed, or is another segment's
+        self._recent: tuple[tuple[int, int], ...] = ()
+        """Base offset and position of the last batches that were written, newest last."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, interval_bytes: int) -> Segment:
@@ -110,6 +116,17 @@ class Segment:
             raise CorruptBatchError(error.reason, self.path, position) from error
 
     # Looking up.
+
+    def tail_from(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
+        """All batches from the one that begins at `offset` on, if that is known without a read and
+        they lie within both bounds; None: it has to be looked up."""
+        size, next_offset = self.end
+        if next_offset > limit_offset:
+            return None
+        for base_offset, position in self._recent:
+            if base_offset == offset and size - position <= bytes_max:
+                return LogSlice(self.path, position, size - position, offset, next_offset, self)
+        return None
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
         """Position and header of the batch that holds `offset`, which lies in this segment; in a
@@ -224,6 +241,7 @@ class Segment:
         position = self.end[0]
         self.index.add(base_offset, position, timestamp)
         self._index_is_loaded = False
+        self._recent = (*self._recent[-_RECENT_MAX + 1 :], (base_offset, position))
         self.end = (position + length, next_offset)
 
     def undo_write(self) -> None:
@@ -233,6 +251,7 @@ class Segment:
     def truncate(self, position: int, next_offset: int) -> None:
         """Drop the batches from `position` on; the first dropped one began at `next_offset`."""
         index = self.index
+        self._recent = ()
         self.end = (position, next_offset)
         self.remove_index()
         index.truncate(position)

@@ -21,6 +21,7 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import (
     CorruptBatchError,
     DivergedError,
+    InvalidRequestError,
     JetstreamError,
     StorageError,
     StorageFullError,
@@ -83,7 +84,10 @@ class Fetcher:
         self._following: dict[int, Replica] = {}
         self._dirty: dict[int, None] = {}
         self._dropped: list[int] = []
-        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tell_due = False
+        self._taking = False
+        self._sending: asyncio.Task[None] | None = None
         self._connection: FrameSocket | None = None
         self._heard_at_us = now_us()
         self._last_failure = ""
@@ -100,13 +104,13 @@ class Fetcher:
         if self._following.pop(stream_id, None) is not None:
             self._dirty.pop(stream_id, None)
             self._dropped.append(stream_id)
-            self._wake.set()
+            self._tell_soon()
 
     def touch(self, stream_id: int) -> None:
         """The stream's position changed, or is to be told again."""
         if stream_id in self._following:
             self._dirty[stream_id] = None
-            self._wake.set()
+            self._tell_soon()
 
     @property
     def is_idle(self) -> bool:
@@ -143,18 +147,14 @@ class Fetcher:
             self._heard_at_us = self._now_us()
             self._dropped.clear()
             self._dirty = dict.fromkeys(self._following)
-            self._wake.set()
             self._connection = connection
-            writing = asyncio.get_running_loop().create_task(self._write(connection))
-            writing.add_done_callback(lambda _: connection.shut_down())
-            try:
-                while True:
-                    await self._read(connection)
-            finally:
-                writing.cancel()
-                await asyncio.gather(writing, return_exceptions=True)
+            self._tell()
+            await connection.read_each(Kind.RECORDS, pb.Records, self._take_all)
         finally:
             self._connection = None
+            if self._sending is not None:
+                self._sending.cancel()
+                await asyncio.gather(self._sending, return_exceptions=True)
             connection.close()
 
     async def _connect(self) -> socket.socket:
@@ -211,12 +211,35 @@ class Fetcher:
         _check(reply)
         credential.check(reply.proof, proofs["leader"])
 
-    async def _write(self, connection: FrameSocket) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._dirty or self._dropped:
-                await connection.send(Kind.POSITIONS, 0, self._positions())
+    def _tell_soon(self) -> None:
+        """Once all that changes in this turn of the loop has changed."""
+        if not self._tell_due and not self._taking and self._sending is None:
+            self._tell_due = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """Send the positions that changed, as far as the leader takes them."""
+        self._tell_due = False
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            while self._sending is None and (self._dirty or self._dropped):
+                rest = connection.start(Kind.POSITIONS, 0, self._positions())
+                if rest is not None:
+                    self._sending = self._loop.create_task(rest)
+                    self._sending.add_done_callback(self._told)
+        except OSError:
+            connection.shut_down()
+
+    def _told(self, sending: asyncio.Task[None]) -> None:
+        self._sending = None
+        if sending.cancelled():
+            return
+        if sending.exception() is None:
+            self._tell()
+        elif self._connection is not None:
+            self._connection.shut_down()
 
     def _positions(self) -> pb.Positions:
         message = pb.Positions(dropped=self._dropped[:POSITIONS_MAX])
@@ -229,15 +252,22 @@ class Fetcher:
                 message.positions.append(position_to_proto(position))
         return message
 
-    async def _read(self, connection: FrameSocket) -> None:
-        prefix = await connection.read_prefix()
-        records = await connection.read_head(prefix, Kind.RECORDS, pb.Records)
-        self._heard_at_us = self._now_us()
-        for part in records.parts:
-            data = bytes(await connection.read_exactly(part.length)) if part.length else b""
-            self._take(part, data)
-
     # Answers.
+
+    def _take_all(self, records: pb.Records, tail: bytes | memoryview) -> None:
+        self._heard_at_us = self._now_us()
+        self._taking = True
+        position = 0
+        try:
+            for part in records.parts:
+                end = position + part.length
+                if end > len(tail):
+                    raise InvalidRequestError("an answer shorter than its parts")
+                self._take(part, bytes(tail[position:end]))
+                position = end
+        finally:
+            self._taking = False
+            self._tell()
 
     def _take(self, part: pb.Records.Part, data: bytes) -> None:
         replica = self._following.get(part.stream_id)
@@ -268,7 +298,7 @@ class Fetcher:
         self.touch(part.stream_id)
 
     def _ask_again(self, stream_id: int, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self._restart, stream_id)
+        self._loop.call_later(seconds, self._restart, stream_id)
 
     def _restart(self, stream_id: int) -> None:
         """Make the leader forget what it has answered: it is to answer the same position anew."""

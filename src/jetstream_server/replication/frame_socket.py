@@ -20,23 +20,23 @@ import select
 import socket
 import sys
 import termios
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.frames import Kind, Prefix
+from jetstream_protocol.frames import Kind
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import storage_error
+from jetstream_server.log.disk import OsDisk, storage_error
+from jetstream_server.replication.frame_reader import STALL_SECONDS, Frame, FrameReader
 from jetstream_server.replication.residency import make_resident
 
 TURN_BYTES = 1024 * 1024
 COPIED_BYTES_MAX = 32 * 1024
 """Up to here one read and one send are cheaper than sendfile and the system calls around it."""
-STALL_SECONDS = 30.0
-_READ_BYTES = 64 * 1024
 
 Head = TypeVar("Head", bound=Message)
 
@@ -44,16 +44,19 @@ Head = TypeVar("Head", bound=Message)
 class FrameSocket:
     """See the module. Owns the socket: `close` it."""
 
-    def __init__(self, sock: socket.socket, frame_bytes_max: int) -> None:
+    def __init__(
+        self, sock: socket.socket, frame_bytes_max: int, files: OsDisk | None = None
+    ) -> None:
+        """files: where the slices that are sent lie; a connection that sends none has none."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
-        self._frame_bytes_max = frame_bytes_max
+        self._files = files
         self._loop = asyncio.get_running_loop()
-        self._received = bytearray()
-        self.bytes_received = 0
+        self._reader = FrameReader(sock, frame_bytes_max)
 
     def close(self) -> None:
+        self._reader.close()
         self._sock.close()
 
     def shut_down(self) -> None:
@@ -80,70 +83,32 @@ class FrameSocket:
 
     # Reading.
 
-    async def read_prefix(self) -> Prefix:
-        """The next frame's prefix; its head and tail must be read next."""
-        if not self._received:
-            # The peer may be silent for as long as it likes between two frames, not within one.
-            self._received += await self._receive()
-        data = await self._read_promptly(frames.PREFIX_BYTES)
-        return frames.decode_prefix(data, self._frame_bytes_max)
+    @property
+    def bytes_received(self) -> int:
+        return self._reader.bytes_received
 
-    async def _read_promptly(self, count: int) -> bytearray:
-        """As `read_exactly`; TimeoutError when the peer stops in the middle."""
-        if len(self._received) >= count:
-            return await self.read_exactly(count)  # The usual case is spared the timer.
-        async with asyncio.timeout(STALL_SECONDS):
-            return await self.read_exactly(count)
-
-    async def _receive(self) -> bytes:
-        chunk: bytes = await self._loop.sock_recv(self._sock, _READ_BYTES)
-        if not chunk:
-            raise EOFError
-        self.bytes_received += len(chunk)
-        return chunk
-
-    async def read_head(self, prefix: Prefix, kind: Kind, cls: type[Head]) -> Head:
-        """The head that belongs to `prefix`, which must be of that kind."""
-        if prefix.kind != kind:
-            raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
-        data = await self._read_promptly(prefix.head_length)
-        try:
-            return cls.FromString(bytes(data))
-        except DecodeError as error:
-            raise InvalidRequestError(f"undecodable frame of kind {prefix.kind}") from error
+    async def read_any(self, *kinds: Kind) -> Frame:
+        """The next frame, which must be of one of these kinds."""
+        return await self._reader.frame(*kinds)
 
     async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
-        """A frame without tail: its correlation and head."""
-        prefix = await self.read_prefix()
-        if prefix.kind != kind or prefix.tail_length:
-            raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
-        return prefix.correlation, await self.read_head(prefix, kind, cls)
+        """A frame of that kind: its correlation and head."""
+        frame = await self._reader.frame(kind)
+        return frame.correlation, decode_head(frame, cls)
 
-    async def read_exactly(self, count: int) -> bytearray:
-        """The next `count` bytes. What lies beyond the buffered ones is received in place."""
-        if count - len(self._received) > _READ_BYTES:
-            data, held = bytearray(count), len(self._received)
-            data[:held] = self._received
-            self._received.clear()
-            with memoryview(data) as view:
-                await self._fill(view[held:])
-            return data
-        data = self._received[:count]
-        del self._received[:count]
-        while len(data) < count:
-            chunk = await self._receive()
-            missing = count - len(data)
-            data += chunk[:missing]
-            self._received += chunk[missing:]
-        return data
+    async def read_each(
+        self, kind: Kind, cls: type[Head], handler: Callable[[Head, bytes | memoryview], None]
+    ) -> None:
+        """Hand each frame of that kind, its head and tail, to `handler` as soon as it is here.
+        Ends by an error only, the handler's included."""
+        await self._reader.each(kind, lambda frame: handler(decode_head(frame, cls), frame.tail))
 
-    async def _fill(self, view: memoryview) -> None:
-        while view:
-            received = await self._loop.sock_recv_into(self._sock, view)
-            if not received:
-                raise EOFError
-            self.bytes_received += received
-            view = view[received:]
+    def pause_reading(self) -> None:
+        """Let the peer wait: nothing more is handed out."""
+        self._reader.pause()
+
+    def resume_reading(self) -> None:
+        self._reader.resume()
 
     # Writing.
 
@@ -158,23 +123,66 @@ class FrameSocket:
 
         Raises StorageError, and has sent nothing, when one of them cannot be read.
         """
-        length = sum(slice_.length for slice_ in slices)
+        rest = self.start(kind, correlation, head, slices)
+        if rest is not None:
+            await rest
+
+    def start(
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
+    ) -> Coroutine[Any, Any, None] | None:
+        """Send such a frame as far as that needs no waiting. None: it is sent; otherwise the rest
+        is to be awaited before anything else is sent. Raises as `send_slices`."""
+        length = sum([slice_.length for slice_ in slices])
         data = frames.encode(kind, correlation, head.SerializeToString(), length)
-        if length <= COPIED_BYTES_MAX:
-            tails = [await _copy(slice_) for slice_ in slices]
-            await self._write(b"".join((data, *tails)), 0)
-            return
-        # Descriptors of its own: a segment may be deleted, or fall out of a cache, meanwhile.
-        opened: list[int] = []
+        if length > COPIED_BYTES_MAX:
+            return self._send_files(data, slices)
+        if slices:
+            tails = self._read_resident(slices)
+            if tails is None:
+                return self._send_read(data, slices)
+            data = b"".join((data, *tails))
         try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        return None if sent == len(data) else self._write(data[sent:], 0)
+
+    def _read_resident(self, slices: Sequence[LogSlice]) -> list[bytearray] | None:
+        """The bytes of short slices; None when the disk would have to be waited for."""
+        assert self._files is not None, "a connection without files sends no slices"
+        tails = []
+        for slice_ in slices:
+            try:
+                tail = self._files.read_resident(slice_.path, slice_.position, slice_.length)
+                if slice_.is_gone:
+                    raise _gone()
+            except OSError as error:
+                raise storage_error(error, f"reading {slice_.path}") from error
+            if tail is None:
+                return None
+            tails.append(tail)
+        return tails
+
+    async def _send_read(self, data: bytes, slices: Sequence[LogSlice]) -> None:
+        """Short slices, not all of which are in the page cache."""
+        tails = []
+        with ExitStack() as held:
             for slice_ in slices:
-                opened.append(await _open(slice_))
+                fd = await _open(held, slice_)
+                try:
+                    tails.append(os.pread(fd, slice_.length, slice_.position))
+                except OSError as error:
+                    raise storage_error(error, f"reading {slice_.path}") from error
+                if len(tails[-1]) < slice_.length:
+                    raise EOFError("the segment was truncated while it was sent")
+        await self._write(b"".join((data, *tails)), 0)
+
+    async def _send_files(self, data: bytes, slices: Sequence[LogSlice]) -> None:
+        with ExitStack() as held:
+            opened = [await _open(held, slice_) for slice_ in slices]
             await self._write(data, socket.MSG_MORE)
             for fd, slice_ in zip(opened, slices, strict=True):
                 await self._send_file(fd, slice_.position, slice_.length)
-        finally:
-            for fd in opened:
-                os.close(fd)
 
     async def _write(self, data: bytes, flags: int) -> None:
         view = memoryview(data)
@@ -241,31 +249,30 @@ class FrameSocket:
         return int.from_bytes(answer, sys.byteorder)
 
 
-async def _open(slice_: LogSlice) -> int:
-    """A descriptor for the slice's file, the beginning of the slice in the page cache."""
+async def _open(held: ExitStack, slice_: LogSlice) -> int:
+    """A descriptor of the slice's file, the beginning of the slice in the page cache.
+
+    Of its own, until `held` ends: a segment may be deleted meanwhile, and a slow reader is not to
+    hold one of the disk's.
+    """
     try:
         fd = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
-            if slice_.is_gone:
-                raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile")
-        except BaseException:
-            os.close(fd)
-            raise
+        held.callback(os.close, fd)
+        await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
+        if slice_.is_gone:
+            raise _gone()
     except OSError as error:
         raise storage_error(error, f"reading {slice_.path}") from error
     return fd
 
 
-async def _copy(slice_: LogSlice) -> bytes:
-    """The bytes of a short slice."""
-    fd = await _open(slice_)
+def _gone() -> OSError:
+    return FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile")
+
+
+def decode_head(frame: Frame, cls: type[Head]) -> Head:
+    """Raises InvalidRequestError for what is none."""
     try:
-        data = os.pread(fd, slice_.length, slice_.position)
-    except OSError as error:
-        raise storage_error(error, f"reading {slice_.path}") from error
-    finally:
-        os.close(fd)
-    if len(data) < slice_.length:
-        raise EOFError("the segment was truncated while it was sent")
-    return data
+        return cls.FromString(frame.head)
+    except DecodeError as error:
+        raise InvalidRequestError(f"undecodable frame of kind {frame.kind}") from error

@@ -400,9 +400,8 @@ class Replicas:
         """Retention moved a leader's log start: followers are told."""
         self._progressed(replica)
 
-    def fetch(self, request: FetchRequest, now_us: int) -> Answer:
+    def fetch(self, replica: Replica, request: FetchRequest, now_us: int) -> Answer:
         """Note where a follower stands, and answer it; raises as `Replica.fetch` does."""
-        replica = self.led(request.stream_id)
         answer = replica.fetch(request, now_us)
         if request.follower not in replica.stream.isr:
             self._progressed(replica)

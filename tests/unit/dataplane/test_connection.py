@@ -21,7 +21,8 @@ from jetstream_server.complaints import Complaints
 from jetstream_server.dataplane import connection as connections
 from jetstream_server.dataplane.connection import Connection
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.replication import frame_socket
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.replication import frame_reader, frame_socket
 from tests.support.loops import eventually, on_loop
 
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
@@ -104,7 +105,8 @@ async def served(
     async def no_node(*_: object) -> None:
         raise AssertionError("no follower was expected")
 
-    connection = Connection(accepted, pb.HelloReply(node_id=0), fetch, no_node, Complaints())  # type: ignore[arg-type]
+    hello = pb.HelloReply(node_id=0)
+    connection = Connection(accepted, hello, fetch, no_node, Complaints(), OsDisk())  # type: ignore[arg-type]
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
     if greet:
         await client.send(HELLO)
@@ -142,7 +144,7 @@ async def test_a_client_that_never_greets_is_dropped() -> None:
 def test_a_client_that_leaves_a_frame_unfinished_is_dropped(
     monkeypatch: pytest.MonkeyPatch, sent: int
 ) -> None:
-    monkeypatch.setattr(frame_socket, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.1)
 
     @on_loop
     async def scenario() -> None:
@@ -155,7 +157,7 @@ def test_a_client_that_leaves_a_frame_unfinished_is_dropped(
 
 
 def test_a_client_may_be_silent_between_two_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_socket, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.05)
 
     @on_loop
     async def scenario() -> None:

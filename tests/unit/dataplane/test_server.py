@@ -11,6 +11,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.authorization import authorize
 from jetstream_server.dataplane.server import DataPlaneServer
+from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication.fetch import Fetches
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -32,6 +33,7 @@ async def server_on(tmp_path: Path, port: int, connections_max: int) -> DataPlan
         cluster_id="c",
         secret=b"",
         now_us=lambda: 0,
+        disk=OsDisk(),
         connections_max=connections_max,
     )
     await server.start("127.0.0.1", port)

@@ -19,6 +19,7 @@ from jetstream_protocol.logfiles import index_file
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from tests.support.log_batches import batch, read_all, stamped, values_of
+from tests.support.log_disk import FaultyDisk
 
 LENGTH = batch(b"0000").length
 FOUR_PER_SEGMENT = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=2 * LENGTH)
@@ -463,3 +464,27 @@ def test_log_is_the_same_after_a_clean_close(
     assert values_of(again)[2:] == [b"%04d" % i for i in range(4, 10)]
     append(again, 5, epoch=4)
     assert values_of(again)[-1] == b"0014"
+
+
+# Reading what was appended last
+
+
+def test_what_was_appended_last_is_found_without_a_read(disk: OsDisk, directory: str) -> None:
+    counting = FaultyDisk(disk)
+    log = CommitLog.open(counting, directory, FOUR_PER_SEGMENT, clean=False)
+    for appended in range(10):
+        append(log, 1)
+        slice_ = log.read(appended, LENGTH, log.log_end_offset)
+        assert slice_ is not None
+        assert (slice_.base_offset, slice_.next_offset) == (appended, appended + 1)
+    assert counting.count("pread") == 0
+    assert values_of(log) == [b"%04d" % offset for offset in range(10)]
+
+
+def test_what_was_cut_off_is_not_found_in_what_follows(log: CommitLog) -> None:
+    append(log, 3)
+    log.truncate(1)
+    log.append(batch(records=3), leader_epoch=2, timestamp_us=0)
+    slice_ = log.read(2, 1 << 20, log.log_end_offset)
+    assert slice_ is not None
+    assert (slice_.base_offset, slice_.next_offset) == (1, 4)

@@ -115,7 +115,7 @@ def test_written_bytes_are_resident(tmp_path: Path) -> None:
     disk, path = OsDisk(), str(tmp_path / "file")
     disk.create(path)
     disk.write(path, 0, [bytes(10_000)])
-    assert disk.resident(path, 0, 10_000)
+    assert disk.read_resident(path, 0, 10_000) == bytes(10_000)
     disk.close()
 
 
@@ -126,9 +126,9 @@ def test_evicted_bytes_are_not_resident(tmp_path: Path) -> None:
     disk.fsync(path)
     with disk.descriptor(path) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    cold = not disk.resident(path, 0, 1 << 20)
+    cold = disk.read_resident(path, 0, 1 << 20) is None
     disk.pread(path, 0, 1 << 20)
-    assert disk.resident(path, 0, 1 << 20)
+    assert disk.read_resident(path, 0, 1 << 20) == bytes(1 << 20)
     disk.close()
     if not cold:
         pytest.skip("this file system keeps its pages whatever it is told")

@@ -278,7 +278,7 @@ def test_read_error_is_reported_and_the_log_stays_online(disk: FaultyDisk, log: 
     assert slice_ is not None
     disk.fail("pread", ".log", errno.EIO)
     with pytest.raises(StorageError, match="reading"):
-        log.read(1, 1 << 20, 2)
+        log.read(0, 1 << 20, 1)
     with pytest.raises(StorageError, match="reading"):
         log.pread(slice_)
     disk.heal()
