@@ -28,7 +28,7 @@ from tests.fuzz.data_plane import DataPlaneAttack
 from tests.fuzz.grpc_calls import GrpcCalls
 from tests.fuzz.grpc_wire import GrpcWire
 from tests.fuzz.http import HttpAttack
-from tests.fuzz.nats import NatsAttack
+from tests.fuzz.nats import EnvelopeAttack, NatsAttack
 from tests.fuzz.oracle import CONTROL, Oracle, Violation, metric
 from tests.support.api import Api, RawNats
 from tests.support.server import ServerProcess
@@ -37,7 +37,7 @@ ATTACKS: dict[str, tuple[type[Attack], ...]] = {
     "grpc": (GrpcCalls, GrpcWire),
     "data": (DataPlaneAttack,),
     "http": (HttpAttack,),
-    "nats": (NatsAttack,),
+    "nats": (NatsAttack, EnvelopeAttack),
 }
 BULK = "bulk"
 BULK_MIB = 32

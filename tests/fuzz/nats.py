@@ -53,8 +53,7 @@ class NatsAttack(Attack):
             self.hostile_headers, self.hostile_headers, self.long_refusals, self.odd_subjects,
             self.giant_payloads, self.many_subjects, self.odd_replies, self.odd_replies,
             self.false_answers, self.flood, self.half_message, self.deaf_asker, self.churn,
-            self.churn, self.catch_all, self.envelopes, self.envelopes, self.envelopes,
-            self.producers, self.message_ids,
+            self.churn, self.catch_all,
         )  # fmt: skip
 
     def client(self) -> socket.socket:
@@ -167,6 +166,52 @@ class NatsAttack(Attack):
         sock.sendall(one * random.choice((1_000, 50_000)))
         self.finish(random, sock)
 
+    def half_message(self, random: Random) -> None:
+        sock = self.client()
+        sock.sendall(b"PUB %b 1000\r\nhalf" % self.subject(random))
+        leave(random, sock)
+
+    def deaf_asker(self, random: Random) -> None:
+        """Acks asked for by the thousand, and none read."""
+        sock = connect(self.target.nats, receive_buffer=4096)
+        sock.sendall(b'CONNECT {"verbose":false}\r\nSUB _INBOX.deaf.> 1\r\n')
+        sock.sendall(b"PUB %b _INBOX.deaf.1 1\r\nx\r\n" % self.subject(random) * 20_000)
+        self.linger(random, sock)
+
+    def churn(self, random: Random) -> None:
+        """Delete and create the streams that everybody else attacks."""
+        sock = self.client()
+        for _ in range(random.randrange(1, 10)):
+            name = random.choice(self.target.victims)
+            try:
+                self._api.delete(name)
+                sock.sendall(b"PUB %b.x _INBOX.fuzz.1 1\r\nx\r\n" % name.encode() * 50)
+                flush = random.choice((pb.FLUSH_GROUP, pb.FLUSH_INTERVAL, pb.FLUSH_NONE))
+                self._api.create(name, f"{name}.>", flush=flush)
+            except JetstreamError:
+                continue  # Another one was quicker.
+            sock.sendall(b"PUB %b.x _INBOX.fuzz.1 1\r\nx\r\n" % name.encode() * 50)
+        self.finish(random, sock)
+
+    def catch_all(self, random: Random) -> None:
+        """A stream of everything, acks and the server's own traffic included, for a moment."""
+        name = f"catch-all-{random.randrange(3)}"
+        try:
+            self._api.create(name, ">", acks=pb.ACKS_OFF)
+            sock = self.client()
+            sock.sendall(b"PUB %b _INBOX.fuzz.1 1\r\nx\r\n" % self.subject(random) * 500)
+            self.finish(random, sock)
+            self._api.delete(name)
+        except JetstreamError:
+            return  # Another one was quicker.
+
+
+class EnvelopeAttack(NatsAttack):
+    """By publishers who know envelopes, batches and message ids."""
+
+    def steps(self) -> Sequence[Step]:
+        return (self.envelopes, self.envelopes, self.envelopes, self.producers, self.message_ids)
+
     def envelopes(self, random: Random) -> None:
         sock = self.client()
         sock.settimeout(5)
@@ -208,42 +253,3 @@ class NatsAttack(Attack):
             lines.append(line + block + b"\r\n")
         sock.sendall(b"".join(lines))
         self.finish(random, sock)
-
-    def half_message(self, random: Random) -> None:
-        sock = self.client()
-        sock.sendall(b"PUB %b 1000\r\nhalf" % self.subject(random))
-        leave(random, sock)
-
-    def deaf_asker(self, random: Random) -> None:
-        """Acks asked for by the thousand, and none read."""
-        sock = connect(self.target.nats, receive_buffer=4096)
-        sock.sendall(b'CONNECT {"verbose":false}\r\nSUB _INBOX.deaf.> 1\r\n')
-        sock.sendall(b"PUB %b _INBOX.deaf.1 1\r\nx\r\n" % self.subject(random) * 20_000)
-        self.linger(random, sock)
-
-    def churn(self, random: Random) -> None:
-        """Delete and create the streams that everybody else attacks."""
-        sock = self.client()
-        for _ in range(random.randrange(1, 10)):
-            name = random.choice(self.target.victims)
-            try:
-                self._api.delete(name)
-                sock.sendall(b"PUB %b.x _INBOX.fuzz.1 1\r\nx\r\n" % name.encode() * 50)
-                flush = random.choice((pb.FLUSH_GROUP, pb.FLUSH_INTERVAL, pb.FLUSH_NONE))
-                self._api.create(name, f"{name}.>", flush=flush)
-            except JetstreamError:
-                continue  # Another one was quicker.
-            sock.sendall(b"PUB %b.x _INBOX.fuzz.1 1\r\nx\r\n" % name.encode() * 50)
-        self.finish(random, sock)
-
-    def catch_all(self, random: Random) -> None:
-        """A stream of everything, acks and the server's own traffic included, for a moment."""
-        name = f"catch-all-{random.randrange(3)}"
-        try:
-            self._api.create(name, ">", acks=pb.ACKS_OFF)
-            sock = self.client()
-            sock.sendall(b"PUB %b _INBOX.fuzz.1 1\r\nx\r\n" % self.subject(random) * 500)
-            self.finish(random, sock)
-            self._api.delete(name)
-        except JetstreamError:
-            return  # Another one was quicker.

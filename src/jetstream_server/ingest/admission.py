@@ -97,6 +97,12 @@ class Admitted:
             demands={new[at]: demand for at, demand in self.demands.items() if at in new},
         )
 
+    @property
+    def size_bytes(self) -> int:
+        """Of values and header blocks together."""
+        blocks = self.header_blocks or ()
+        return sum(map(len, filter(None, self.values))) + sum(map(len, blocks))
+
     def correlation(self, position: int) -> bytes:
         """What to repeat in the answer to the message there; b"" for nothing."""
         return self.demands.get(position, NO_DEMAND).correlation

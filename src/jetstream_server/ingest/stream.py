@@ -166,16 +166,24 @@ class StreamIngest:
         return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
 
     def _append_demanding(self, admitted: Admitted) -> None:
-        """Messages some of which depend on those before them, so these are stored first."""
+        """Messages some of which depend on those before them.
+
+        One that repeats another of them is looked at once that is stored. An offset is expected
+        behind those that come with it: all of one batch are stored or none, so the batch must not
+        be split.
+        """
         kept: list[int] = []
         ids: set[bytes] = set()
+        is_split = admitted.size_bytes > batches.BATCH_BYTES_MAX // 2
         for position in range(len(admitted.values)):
             demand = admitted.demands.get(position)
             if demand is not None:
-                if kept and (demand.expected_offset is not None or demand.message_id in ids):
+                is_expecting = demand.expected_offset is not None
+                if kept and (demand.message_id in ids or (is_split and is_expecting)):
                     self._append(admitted.only(kept))
                     kept, ids = [], set()
-                if not self._is_wanted(admitted, position, demand):
+                next_offset = self.replica.log.log_end_offset + len(kept)
+                if not self._is_wanted(admitted, position, demand, next_offset):
                     continue
                 if demand.message_id is not None:
                     ids.add(demand.message_id)
@@ -183,8 +191,10 @@ class StreamIngest:
         if kept:
             self._append(admitted.only(kept))
 
-    def _is_wanted(self, admitted: Admitted, position: int, demand: Demand) -> bool:
-        """Whether to store the message; otherwise it is answered.
+    def _is_wanted(
+        self, admitted: Admitted, position: int, demand: Demand, next_offset: int
+    ) -> bool:
+        """Whether to store the message at that offset; otherwise it is answered.
 
         The order is JetStream's: a repetition is recognised before its condition is looked at,
         which its original has made untrue.
@@ -199,18 +209,11 @@ class StreamIngest:
                 Answer(reply, original + 1, duplicate=True, correlation=demand.correlation)
             )
             return False
-        error = self._unexpected(demand.expected_offset)
+        error = _unexpected(demand.expected_offset, next_offset)
         if error is not None:
             reply, _ = admitted.reply_at(position)
             self._nack([reply], error, demand.correlation)
         return error is None
-
-    def _unexpected(self, expected_offset: int | None) -> JetstreamError | None:
-        """Why the next record may not be stored by one that expects it to get that offset."""
-        log_end_offset = self.replica.log.log_end_offset
-        if expected_offset in (None, NO_EXPECTATION, log_end_offset):
-            return None
-        return PreconditionFailedError(f"wrong last sequence: {log_end_offset}")
 
     def _append(self, admitted: Admitted) -> None:
         encoded = batches.encode(
@@ -301,7 +304,7 @@ class StreamIngest:
                     Answer(reply, original.next_offset, count, True, envelope.correlation)
                 )
                 return
-        error = self._unexpected(envelope.expected_offset)
+        error = _unexpected(envelope.expected_offset, self.replica.log.log_end_offset)
         if error is not None:
             raise error
         base_offset = self._replicas.append(self.replica, encoded)
@@ -395,6 +398,13 @@ class StreamIngest:
         """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""
         while self._pending:
             self._forget(self._pending.popleft())
+
+
+def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError | None:
+    """Why the next record may not be stored for one that expects it at that offset."""
+    if expected_offset in (None, NO_EXPECTATION, next_offset):
+        return None
+    return PreconditionFailedError(f"wrong last sequence: {next_offset}")
 
 
 def _for_publishers(error: JetstreamError) -> JetstreamError:

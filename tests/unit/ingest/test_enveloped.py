@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_protocol import batch as batches
 from jetstream_protocol.batch import EncodedBatch, Flags, encode
 from jetstream_protocol.envelope import COOKIE, encode_batch, encode_record
 from jetstream_server.ingest.acks import AckPolicy
@@ -553,6 +554,30 @@ async def test_the_expected_last_sequence_is_held_against_the_log_end_in_order(
         ("_INBOX.4", WRONG_SEQUENCE, "wrong last sequence: 3"),
     ]
     assert stream.values() == [b"0", b"2", b"3", b"5", b"6"]
+
+
+@on_loop
+async def test_offsets_expected_one_after_the_other_are_stored_in_one_batch(
+    tmp_path: Path,
+) -> None:
+    stream = stream_on(tmp_path)
+    blocks = [expecting(i) for i in range(5)]
+    stream.deliver(*[(b"%d" % i, INBOX) for i in range(5)], headers=blocks)
+    assert [batch.values() for batch in stream.batches()] == [[b"0", b"1", b"2", b"3", b"4"]]
+
+
+@on_loop
+async def test_offsets_expected_behind_a_batch_that_is_split_are_held_against_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit is refused: those behind it come one offset earlier than was said."""
+    monkeypatch.setattr(batches, "BATCH_BYTES_MAX", 4096)
+    stream = stream_on(tmp_path)
+    values = [bytes(1500), bytes(5000), b"late", b"right"]
+    blocks = [b"", b"", expecting(2), expecting(1)]
+    stream.deliver(*[(v, b"_INBOX.%d" % i) for i, v in enumerate(values)], headers=blocks)
+    assert stream.nacked() == [("_INBOX.1", 10054), ("_INBOX.2", WRONG_SEQUENCE)]
+    assert stream.values() == [values[0], b"right"]
 
 
 @on_loop
