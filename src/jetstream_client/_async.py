@@ -35,6 +35,7 @@ from jetstream_client._types import (
     AckLevel,
     ClusterInfo,
     OffsetAt,
+    ReadFrom,
     Stream,
     StreamDescription,
     StreamLike,
@@ -51,7 +52,8 @@ class AsyncClient:
     servers: "host:port" of any node, several as a list or with commas; without, the environment
     variable JETSTREAM_SERVERS, else localhost:9292. nats: URLs to publish to instead of those the
     cluster names. timeout: seconds a call may take, retries included. in_flight_max: publishes
-    that wait for acknowledgements at a time; others wait their turn.
+    that wait for acknowledgements at a time; others wait their turn. rack: where this program runs,
+    for `read_from="nearest"`; without, the environment variable JETSTREAM_RACK.
 
     Every method raises from the tree of jetstream_client.JetstreamError: UnavailableError when
     no server answers in time, UnknownOutcomeError where something may have been done all the
@@ -66,8 +68,9 @@ class AsyncClient:
         nats_options: NatsOptions | None = None,
         timeout: float = 10.0,
         in_flight_max: int = 16_384,
+        rack: str | None = None,
     ) -> None:
-        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max))
+        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max, rack))
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
@@ -87,7 +90,13 @@ class AsyncClient:
         self._closed = False
         self._control = ControlPlane(config)
         self._streams = Streams(self._control)
-        data_plane = DataPlane(self._streams.cluster, self._streams.leader_of, config.timeout)
+        data_plane = DataPlane(
+            self._streams.cluster,
+            self._streams.leader_of,
+            self._streams.registered,
+            config.timeout,
+            config.rack,
+        )
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
         self._feeds = Feeds(self._streams.find)
         self._publisher = PlainPublisher(config, self._feeds, self._nats_urls)
@@ -266,12 +275,15 @@ class AsyncClient:
         max_wait: float = 0.0,
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
     ) -> Messages:
         """Committed records from `offset` on, before `stop`: up to `max_messages`, `max_bytes`.
 
         Where there is none yet, waits up to `max_wait` seconds for the first, else returns an
         empty `Messages`. The first batch is read whole even if longer than `max_bytes`.
-        last_epoch: `Messages.last_epoch` of what was read before; see DivergedError.
+        last_epoch: `Messages.last_epoch` of what was read before; see DivergedError. read_from: the
+        "leader", the "nearest" replica in sync (in the client's `rack`, else the quickest), or
+        "any" of them. Others than the leader have a record a moment later.
 
         Raises OffsetOutOfRangeError below the log's start or beyond its end.
         """
@@ -284,6 +296,7 @@ class AsyncClient:
             max_wait=max_wait,
             max_bytes=max_bytes,
             last_epoch=last_epoch,
+            read_from=read_from,
         )
 
     def consume(
@@ -293,16 +306,25 @@ class AsyncClient:
         *,
         stop: Position | None = None,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> AsyncConsumer:
         """Records from `start` on, without end, or up to but not including `stop`.
 
-        `stop="latest"` stops at what is committed when reading begins. last_epoch: as in `fetch`.
+        `stop="latest"` stops at what is committed when reading begins. last_epoch, read_from: as in
+        `fetch`; a reader that moves to another replica goes on where it was.
         patience: seconds to wait for a further record before UnavailableError; None: for ever.
         """
         self._check_open()
         return self._tracked(
-            self._reader.consume(stream, start, stop, last_epoch=last_epoch, patience=patience)
+            self._reader.consume(
+                stream,
+                start,
+                stop,
+                last_epoch=last_epoch,
+                read_from=read_from,
+                patience=patience,
+            )
         )
 
     def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer:
@@ -319,13 +341,14 @@ class AsyncClient:
         rows: int = ROWS,
         columns: Iterable[str] | None = None,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> AsyncScan:
         """The records of [start, stop) as Arrow record batches: see AsyncScan.
 
-        rows: at most so many a batch. columns: only these; the others are not built. last_epoch:
-        as in `fetch`, of the record before `start`. patience: as in `consume`, but the client's
-        timeout by default: a scan ends. Needs `jetstream-log[arrow]`.
+        rows: at most so many a batch. columns: only these; the others are not built. last_epoch,
+        read_from: as in `fetch`, of the record before `start`. patience: as in `consume`, but the
+        client's timeout by default: a scan ends. Needs `jetstream-log[arrow]`.
         """
         self._check_open()
         ref = _wire.to_ref(stream)
@@ -339,6 +362,7 @@ class AsyncClient:
                     start,
                     stop,
                     last_epoch=last_epoch,
+                    read_from=read_from,
                     patience=waits,
                     pinned=pinned,
                     ref=ref,

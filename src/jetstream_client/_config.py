@@ -16,6 +16,7 @@ from jetstream_protocol.errors import InvalidRequestError
 DEFAULT_PORT = 9292
 DEFAULT_SERVERS = f"localhost:{DEFAULT_PORT}"
 SERVERS_VARIABLE = "JETSTREAM_SERVERS"
+RACK_VARIABLE = "JETSTREAM_RACK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class ClientConfig:
 
     nats: URLs to publish to, instead of those the cluster names. timeout: seconds one call may
     take in all, retries included. in_flight_max: publishes awaiting their acknowledgement, per
-    client; more wait their turn.
+    client; more wait their turn. rack: where the client stands, as in the nodes' `rack`: readers
+    with `read_from="nearest"` prefer replicas there.
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVERS,)
@@ -73,6 +75,7 @@ class ClientConfig:
     nats_options: NatsOptions = NatsOptions()
     timeout: float = 10.0
     in_flight_max: int = 16_384
+    rack: str = ""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:
@@ -88,18 +91,22 @@ class ClientConfig:
         nats_options: NatsOptions | None = None,
         timeout: float = 10.0,
         in_flight_max: int = 16_384,
+        rack: str | None = None,
     ) -> ClientConfig:
         """From what people write: one address, a comma list, a list, or nothing.
 
-        Without `servers`, JETSTREAM_SERVERS says, else localhost:9292.
+        Without `servers`, JETSTREAM_SERVERS says, else localhost:9292; without `rack`,
+        JETSTREAM_RACK.
         """
+        if rack is None:
+            rack = os.environ.get(RACK_VARIABLE, "")
         if servers is None:
             servers = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVERS
         addresses = tuple(parse_address(item) for item in _items(servers))
         if not addresses:
             raise InvalidRequestError("no server given: say host:port")
         urls = tuple(_items(nats)) if nats is not None else ()
-        return cls(addresses, urls, nats_options or NatsOptions(), timeout, in_flight_max)
+        return cls(addresses, urls, nats_options or NatsOptions(), timeout, in_flight_max, rack)
 
 
 def _items(given: str | Iterable[str]) -> list[str]:

@@ -1,10 +1,9 @@
-"""Fetches over the data plane: which node to ask, over which connection, and what to do when it
-fails.
+"""Fetches over the data plane: over which connection, and what to do when it fails.
 
 Reads may always be repeated: a fetch goes on, node by node and with back-off, until it is answered
-or its time is up. Nodes and their data ports come from DescribeCluster, anew after each failure.
-The leader is asked by preference: a follower hears of a commit a moment later, and whoever has just
-published wants to read it. Where nobody leads, or the leader is not reached, any replica will do.
+or its time is up. Whom to ask is `_routes`' to say. The leader is asked unless something else is
+wished for: a follower hears of a commit a moment later, and whoever has just published wants to
+read it.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from collections.abc import Awaitable, Callable
 
 from jetstream_client._control import next_step
 from jetstream_client._data_connection import DataConnection, Fetched
-from jetstream_client._types import ClusterInfo
+from jetstream_client._routes import Routes
+from jetstream_client._types import ClusterInfo, ReadFrom, Stream
 from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,
     NotReplicaError,
+    StreamNotFoundError,
     UnavailableError,
 )
 from jetstream_protocol.generated import common_pb2
@@ -29,76 +30,107 @@ PENDING_MAX = 32
 """Per connection: long polls of idle consumers must not fill the slots that a server serves at a
 time on one connection (64), for then no other fetch on it would be read."""
 
+WAIT_SECONDS = 5.0
+"""Of one request, in a cluster; a longer wait asks again. So late is it noticed that a node is
+frozen, or that a replica is not in sync any more."""
+
 _CONNECT_SHARE = 4
 """A node that swallows packets may take a quarter of the timeout; then another is tried."""
 
-_LOOKING_SHARE = 4
-"""The same for the search of a leader, during an election for instance."""
-
-_Key = tuple[int, str, str]
-
-
-def _key(ref: common_pb2.StreamRef) -> _Key:
-    return ref.id, ref.name, ref.subject
+_ANSWER_SHARE = 2
+"""So much of the timeout an answer may take, beyond the wait it was asked for; if there are other
+nodes, one of them is tried then."""
 
 
 class DataPlane:
-    """Belongs to the event loop it is first used on.
-
-    cluster: asks for the nodes. leader_of(stream, timeout): asks who leads it, -1 for nobody.
-    """
+    """Belongs to the event loop it is first used on. cluster, leader_of, registered: see Routes."""
 
     def __init__(
         self,
         cluster: Callable[[], Awaitable[ClusterInfo]],
         leader_of: Callable[[common_pb2.StreamRef, float], Awaitable[int]],
+        registered: Callable[[common_pb2.StreamRef, float], Awaitable[Stream]],
         timeout: float,
+        rack: str = "",
     ) -> None:
-        self._cluster = cluster
-        self._leader_of = leader_of
         self._timeout = timeout
-        self._nodes: dict[int, str] = {}  # where the data plane of each node is
-        self._routes: dict[_Key, str] = {}
+        self._routes = Routes(cluster, leader_of, registered, self._greet, timeout, rack)
         self._pools: dict[str, list[DataConnection]] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._closed = False
 
-    async def fetch(self, request: pb.DataFetchRequest) -> Fetched:
+    async def fetch(self, request: pb.DataFetchRequest, read_from: ReadFrom = "leader") -> Fetched:
         """One answer, perhaps empty after `wait_ms_max`.
 
         Raises UnavailableError when nobody answers within that and the timeout, else the
         answer's own error.
         """
         loop = asyncio.get_running_loop()
-        wait = request.wait_ms_max / 1000
-        deadline = loop.time() + wait + self._timeout
-        attempt = 0
+        wait_until = loop.time() + request.wait_ms_max / 1000
+        deadline = wait_until + self._timeout
+        attempt = moves = 0
         while True:
             attempt += 1
             try:
-                connection = await self._connection(request.stream, deadline - loop.time())
-                return await connection.fetch(request, max(0.001, deadline - loop.time()))
+                fetched = await self._ask(request, read_from, wait_until, deadline)
             except JetstreamError as error:
+                moves += 1
+                if _may_not_know_it_yet(error, read_from) and moves < self._routes.node_count:
+                    self._routes.is_behind(request.stream, read_from)
+                    continue
                 step = next_step(error, attempt, random.random())
                 if step is None or self._closed or loop.time() + step.wait >= deadline:
                     raise
-                self._reroute(request.stream, error)
+                self._reroute(request.stream, read_from, error)
                 await asyncio.sleep(step.wait)
+                continue
+            if fetched.batches:
+                return fetched
+            if read_from != "leader" and _is_behind(fetched.head, request.offset):
+                self._routes.is_behind(request.stream, read_from)
+                moves += 1
+                if moves < self._routes.node_count:
+                    continue  # There may be one that has it.
+            if loop.time() >= wait_until:
+                return fetched
+            attempt = 0
 
-    def _reroute(self, stream: common_pb2.StreamRef, error: JetstreamError) -> None:
+    async def _ask(
+        self,
+        request: pb.DataFetchRequest,
+        read_from: ReadFrom,
+        wait_until: float,
+        deadline: float,
+    ) -> Fetched:
+        """Ask once. Waits no longer than leaves time to ask somebody else."""
+        loop = asyncio.get_running_loop()
+        address = await self._routes.address(request.stream, read_from)
+        connection = await self._connection(address, deadline - loop.time())
+        wait = max(0.0, wait_until - loop.time())
+        patience = deadline - loop.time()
+        if self._routes.node_count > 1:
+            wait = min(wait, WAIT_SECONDS)
+            patience = min(patience, wait + self._timeout / _ANSWER_SHARE)
+        asked = pb.DataFetchRequest()
+        asked.CopyFrom(request)
+        asked.wait_ms_max = int(wait * 1000)
+        return await connection.fetch(asked, max(0.001, patience))
+
+    def _reroute(
+        self, stream: common_pb2.StreamRef, read_from: ReadFrom, error: JetstreamError
+    ) -> None:
         redirect = None
         if isinstance(error, NotLeaderError | NotReplicaError):
             redirect = error.redirect
         if redirect is not None and redirect.data:
-            self._routes[_key(stream)] = redirect.data
+            self._routes.redirected(stream, read_from, redirect.data)
         else:
-            self._routes.pop(_key(stream), None)
-            self._nodes = {}
+            self._routes.failed(stream, read_from)
 
-    async def _connection(self, stream: common_pb2.StreamRef, timeout: float) -> DataConnection:
-        address = self._routes.get(_key(stream))
-        if address is None:
-            address = self._routes[_key(stream)] = await self._node_for(stream)
+    async def _greet(self, address: str) -> None:
+        await self._connection(address, self._timeout)
+
+    async def _connection(self, address: str, timeout: float) -> DataConnection:
         async with self._opening.setdefault(address, asyncio.Lock()):
             pool = self._pools.setdefault(address, [])
             pool[:] = [connection for connection in pool if not connection.closed]
@@ -113,21 +145,19 @@ class DataPlane:
             pool.append(connection)
         return connection
 
-    async def _node_for(self, stream: common_pb2.StreamRef) -> str:
-        if not self._nodes:
-            cluster = await self._cluster()
-            self._nodes = {n.id: n.data for n in cluster.nodes if n.data and not n.fenced}
-        if not self._nodes:
-            raise UnavailableError("the cluster names no node with a data plane")
-        if len(self._nodes) > 1:
-            leader = await self._leader_of(stream, self._timeout / _LOOKING_SHARE)
-            if leader in self._nodes:
-                return self._nodes[leader]
-        return random.choice(list(self._nodes.values()))
-
     async def close(self) -> None:
         self._closed = True
         for pool in self._pools.values():
             for connection in pool:
                 await connection.close()
         self._pools.clear()
+
+
+def _may_not_know_it_yet(error: JetstreamError, read_from: ReadFrom) -> bool:
+    """A follower hears of a new stream a moment later than its leader does."""
+    return read_from != "leader" and isinstance(error, StreamNotFoundError)
+
+
+def _is_behind(head: pb.DataFetchResponse, offset: int) -> bool:
+    """Whether another replica may have what this one does not."""
+    return head.out_of_sync or head.high_watermark < offset

@@ -12,8 +12,9 @@ from jetstream_client._control import ControlPlane, next_step
 from jetstream_client._data_plane import DataPlane
 from jetstream_client._messages import Cutter, Messages
 from jetstream_client._positions import Position, Simple, needed, offset_of
+from jetstream_client._routes import check_read_from
 from jetstream_client._streams import Streams
-from jetstream_client._types import OffsetAt, StreamLike
+from jetstream_client._types import OffsetAt, ReadFrom, StreamLike
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -53,8 +54,10 @@ class Reader:
         max_wait: float = 0.0,
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
     ) -> Messages:
         """See AsyncClient.fetch."""
+        check_read_from(read_from)
         if max_messages is not None and max_messages < 1:
             raise InvalidRequestError(f"max_messages must be positive, not {max_messages}")
         if max_bytes < 1 or max_wait < 0:
@@ -66,13 +69,13 @@ class Reader:
         answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
         ref = _wire.to_ref(stream)
         try:
-            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes)
+            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
         except OffsetOutOfRangeError as error:
             if isinstance(position, int) or last_epoch >= 0 or cutter.length_bytes:
                 raise
             # Retention was quicker than this fetch: the first record is a later one now.
             cutter.next_offset = max(error.log_start_offset, offset)
-            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes)
+            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
         return cutter.messages()
 
     async def _fill(
@@ -82,6 +85,8 @@ class Reader:
         max_wait: float,
         max_bytes: int,
         answer_bytes: int = _ANSWER_BYTES,
+        *,
+        read_from: ReadFrom,
     ) -> None:
         """Fetch until the cutter has what it wants, or the end of what is committed is reached."""
         deadline = asyncio.get_running_loop().time() + max_wait
@@ -90,14 +95,19 @@ class Reader:
             if cutter.length_bytes == 0:
                 wait = max(0.0, deadline - asyncio.get_running_loop().time())
             bytes_max = min(max_bytes - cutter.length_bytes, answer_bytes)
-            progress = await self._fetch_once(ref, cutter, bytes_max, wait)
+            progress = await self._fetch_once(ref, cutter, bytes_max, wait, read_from)
             if not progress and wait <= _WAIT_SECONDS_MAX:
                 break
             if cutter.next_offset >= cutter.high_watermark and cutter.length_bytes:
                 break
 
     async def _fetch_once(
-        self, ref: common_pb2.StreamRef, cutter: Cutter, bytes_max: int, wait: float
+        self,
+        ref: common_pb2.StreamRef,
+        cutter: Cutter,
+        bytes_max: int,
+        wait: float,
+        read_from: ReadFrom,
     ) -> bool:
         """One question and its answer. False: it brought nothing. Pins `ref` to the stream's id."""
         request = pb.DataFetchRequest(
@@ -108,7 +118,7 @@ class Reader:
         )
         if cutter.last_epoch >= 0:
             request.last_epoch = cutter.last_epoch
-        fetched = await self._data.fetch(request)
+        fetched = await self._data.fetch(request, read_from)
         ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
         cutter.log_start_offset = fetched.head.log_start_offset
         cutter.high_watermark = fetched.head.high_watermark
@@ -179,11 +189,13 @@ class Reader:
         stop: Position | None,
         *,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
         patience: float | None = None,
         pinned: bool | None = None,
         ref: common_pb2.StreamRef | None = None,
     ) -> AsyncConsumer:
         """pinned: see AsyncConsumer. ref: names the stream; the first answer pins it to its id."""
+        check_read_from(read_from)
         if patience is not None and patience <= 0:
             raise InvalidRequestError(f"patience must be positive, not {patience}")
         ref = _wire.to_ref(stream) if ref is None else ref
@@ -193,7 +205,7 @@ class Reader:
         ) -> Messages:
             name = await self._streams.name_of(stream)
             cutter = Cutter(name, offset, last_epoch=last_epoch, end=stop)
-            await self._fill(cutter, ref, max_wait, FETCH_BYTES)
+            await self._fill(cutter, ref, max_wait, FETCH_BYTES, read_from=read_from)
             return cutter.messages()
 
         async def resolve() -> tuple[int, int | None]:

@@ -80,6 +80,17 @@ class Streams:
             raise
         return int(answer.description.stream.leader)
 
+    async def registered(self, ref: common_pb2.StreamRef, timeout: float) -> Stream:
+        """The stream as any node knows it: no leader is needed."""
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.DescribeStream,
+            pb.DescribeStreamRequest(stream=ref, registry_only=True),
+            pb.DescribeStreamResponse,
+            what="looking for the replicas",
+            timeout=timeout,
+        )
+        return _wire.stream_of(answer.description.stream)
+
     async def find(self, feeding_subject: str = "") -> list[Stream]:
         """Those that a message on `feeding_subject` goes to; without, all."""
         answer = await self._control.call(

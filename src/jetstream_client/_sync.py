@@ -35,6 +35,7 @@ from jetstream_client._types import (
     AckLevel,
     ClusterInfo,
     OffsetAt,
+    ReadFrom,
     Stream,
     StreamDescription,
     StreamLike,
@@ -119,8 +120,9 @@ class Client:
         nats_options: NatsOptions | None = None,
         timeout: float = 10.0,
         in_flight_max: int = 16_384,
+        rack: str | None = None,
     ) -> None:
-        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max))
+        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max, rack))
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
@@ -255,6 +257,7 @@ class Client:
         max_wait: float = 0.0,
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
     ) -> Messages:
         """See AsyncClient.fetch."""
         return self._thread.run(
@@ -266,6 +269,7 @@ class Client:
                 max_wait=max_wait,
                 max_bytes=max_bytes,
                 last_epoch=last_epoch,
+                read_from=read_from,
             )
         )
 
@@ -276,13 +280,19 @@ class Client:
         *,
         stop: Position | None = None,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> Consumer:
         """See AsyncClient.consume. Where it begins is settled before this returns."""
 
         async def begin() -> AsyncConsumer:
             consumer = self._client.consume(
-                stream, start, stop=stop, last_epoch=last_epoch, patience=patience
+                stream,
+                start,
+                stop=stop,
+                last_epoch=last_epoch,
+                read_from=read_from,
+                patience=patience,
             )
             await consumer.begin()
             return consumer
@@ -298,6 +308,7 @@ class Client:
         rows: int = ROWS,
         columns: Iterable[str] | None = None,
         last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> Scan:
         """See AsyncClient.scan. Where it begins and stops is settled before this returns."""
@@ -310,6 +321,7 @@ class Client:
                 rows=rows,
                 columns=columns,
                 last_epoch=last_epoch,
+                read_from=read_from,
                 patience=patience,
             )
             await scan.begin()

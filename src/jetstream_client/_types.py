@@ -11,6 +11,8 @@ from jetstream_protocol.errors import InvalidRequestError
 Flush: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
+ReadFrom: TypeAlias = Literal["leader", "nearest", "any"]
+"""Which replica serves a reader: see docs/guarantees.md, "Reading from replicas"."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)

@@ -341,7 +341,7 @@ class Server:
 
     async def _start_listeners(self) -> None:
         node = self._node
-        self._fetches = Fetches()
+        self._fetches = Fetches(self._membership.speaks)
         self._data_plane = DataPlaneServer(
             self._replicas,
             self._fetches,

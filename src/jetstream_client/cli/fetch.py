@@ -12,6 +12,7 @@ import typer
 from jetstream_client._messages import Message
 from jetstream_client._positions import Position
 from jetstream_client._sync import Client
+from jetstream_client._types import ReadFrom
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import json_line, message_line, message_row
 
@@ -40,6 +41,7 @@ def fetch(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
     ] = False,
+    read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -63,7 +65,7 @@ def fetch(
     if to is not None:
         stop = positions.parse_position(to)
     with Client.from_config(options.config(context, server, timeout)) as client:
-        _print(client, stream, start, stop, max_, line)
+        _print(client, stream, start, stop, max_, read_from.value, line)
 
 
 def _print(
@@ -72,15 +74,16 @@ def _print(
     start: Position,
     stop: Position | None,
     count_max: int | None,
+    read_from: ReadFrom,
     line: Callable[[Message], str],
 ) -> None:
     if count_max is not None and isinstance(start, int) and stop == "latest":
         # No need to read ahead of what is wanted.
-        messages = client.fetch(stream, start, max_messages=count_max)
+        messages = client.fetch(stream, start, max_messages=count_max, read_from=read_from)
         sys.stdout.writelines(map(line, messages))
         return
     left = count_max
-    with client.consume(stream, start, stop=stop) as consumer:
+    with client.consume(stream, start, stop=stop, read_from=read_from) as consumer:
         for messages in consumer.batches():
             # Line by line: unbuffered (PYTHONUNBUFFERED), Python drops the rest of one long write
             # when the reader leaves in the middle, without a word.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from jetstream_client._config import DEFAULT_SERVERS, SERVERS_VARIABLE, ClientConfig
+from jetstream_client._config import (
+    DEFAULT_SERVERS,
+    RACK_VARIABLE,
+    SERVERS_VARIABLE,
+    ClientConfig,
+)
 
 Server = Annotated[
     str | None,
@@ -36,6 +42,24 @@ StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", help="A stream's name, or name@subject.")
 ]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's number.")]
+
+
+class ReadFromName(StrEnum):
+    """As ReadFrom, for typer."""
+
+    LEADER = "leader"
+    NEAREST = "nearest"
+    ANY = "any"
+
+
+ReadFromOption = Annotated[
+    ReadFromName,
+    typer.Option(
+        "--read-from",
+        help=f"Which replica to read: the leader, the nearest in sync (in ${RACK_VARIABLE}, else "
+        "the quickest), or any in sync. Followers have a record a moment later.",
+    ),
+]
 DEFAULT_TIMEOUT = 10.0
 
 

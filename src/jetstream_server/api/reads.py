@@ -59,7 +59,9 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         if found is not None:
             held = await self._outstanding.reserve(context.peer(), found.length)
             context.add_done_callback(lambda _: self._outstanding.release(held))  # type: ignore[arg-type]
-        return await answer(replica, found, position.offset, decode=request.decode)
+        response = await answer(replica, found, position.offset, decode=request.decode)
+        response.out_of_sync = self._fetches.is_out_of_sync(replica)
+        return response
 
     async def Consume(
         self, request: pb.ConsumeRequest, context: _Context
@@ -81,6 +83,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             held = await self._outstanding.reserve(context.peer(), found.length, None)
             try:
                 response = await answer(replica, found, offset, decode=request.decode)
+                response.out_of_sync = self._fetches.is_out_of_sync(replica)
                 yield response  # Resumed once the transport has taken it.
             finally:
                 self._outstanding.release(held)

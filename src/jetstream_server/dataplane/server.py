@@ -117,6 +117,7 @@ class DataPlaneServer:
             log_start_offset=replica.log.log_start_offset,
             high_watermark=replica.high_watermark,
             leader_epoch=replica.stream.leader_epoch,
+            out_of_sync=self._fetches.is_out_of_sync(replica),
         )
         return response, found
 

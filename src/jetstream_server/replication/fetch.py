@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
@@ -12,6 +13,7 @@ from jetstream_server.replication.replica import Replica
 BYTES_MAX_DEFAULT = 1024 * 1024
 BYTES_MAX_LIMIT = 64 * 1024 * 1024  # One answer; also the largest batch there can be.
 WAIT_MS_LIMIT = 300_000  # A reader that waits longer asks again; a vanished one is forgotten.
+OUT_OF_SYNC_SECONDS = 1.0
 WAITING_MAX = 16_384
 """Long polls of this node at a time, over both ports. Each costs about 8 KB; without a bound, one
 connection with 64 of them after another would take all memory there is."""
@@ -55,24 +57,36 @@ class FetchPosition:
 
 
 class Fetches:
-    """All reads of this node that may wait. `waiting`: how many do, now."""
+    """All reads of this node that may wait. `waiting`: how many do, now. speaks: whether this
+    node's session lease holds: without it nobody knows who leads by now."""
 
-    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, speaks: Callable[[], bool], waiting_max: int = WAITING_MAX) -> None:
         self.waiting = 0
+        self._speaks = speaks
         self._waiting_max = waiting_max
+
+    def is_out_of_sync(self, replica: Replica) -> bool:
+        """Whether there may be committed records that this replica does not get, for now."""
+        return not (replica.is_in_sync and self._speaks())
 
     async def fetch(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
         """Committed batches at `position`, waiting as long as it allows; None: nothing came.
 
-        Raises what `Replica.read` raises, at once or when the state changes during the wait;
+        A replica that is out of sync does not wait long: its reader may know a better one. Raises
+        what `Replica.read` raises, at once or when the state changes during the wait;
         UnavailableError when too many wait already.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + position.wait_ms_max / 1000
         while True:
-            found = replica.read(position.offset, position.bytes_max, position.last_epoch)
+            is_leader = replica.leadership is not None and self._speaks()
+            found = replica.read(
+                position.offset, position.bytes_max, position.last_epoch, is_leader=is_leader
+            )
             if found is not None and _is_enough(found, position, replica):
                 return found
+            if self.is_out_of_sync(replica):
+                deadline = min(deadline, loop.time() + OUT_OF_SYNC_SECONDS)
             remaining = deadline - loop.time()
             if remaining <= 0:
                 return found

@@ -394,23 +394,32 @@ class Replica:
 
     # Readers.
 
-    def read(self, offset: int, bytes_max: int, last_epoch: int = -1) -> LogSlice | None:
+    @property
+    def is_in_sync(self) -> bool:
+        """As far as this node knows: it leads, or is in the ISR."""
+        return self.leadership is not None or self.node_id in self.stream.isr
+
+    def read(
+        self, offset: int, bytes_max: int, last_epoch: int = -1, *, is_leader: bool = True
+    ) -> LogSlice | None:
         """Whole committed batches from the one that holds `offset` on; None: not available yet.
 
         last_epoch: leader epoch of the record before `offset` as its reader saw it, -1 unknown.
-        Raises OffsetOutOfRangeError below the log start and beyond any possible end,
-        DivergedError when the reader's last record is not in this log, and as `check_readable`.
+        is_leader: this node surely leads, so that its log is all there is; to others a reader may
+        come that has seen more. Raises OffsetOutOfRangeError below the log start and beyond any
+        possible end, DivergedError when the reader's last record is not in this log and cannot
+        come to be, and as `check_readable`.
         """
         self.check_readable()
         log = self.log
-        if offset < log.log_start_offset or offset > log.log_end_offset:
+        if offset < log.log_start_offset or (is_leader and offset > log.log_end_offset):
             raise OffsetOutOfRangeError(
                 f"offset {offset} is not in stream {self.stream.name!r}: it holds "
                 f"[{log.log_start_offset}, {self.high_watermark})",
                 log.log_start_offset,
                 self.high_watermark,
             )
-        self._check_history(offset, last_epoch)
+        self._check_history(offset, last_epoch, is_leader=is_leader)
         if offset >= self.high_watermark:
             return None
         return log.read(offset, bytes_max, self.high_watermark)
@@ -425,16 +434,20 @@ class Replica:
                 f"stream {self.stream.name!r} is offline here: {self.unreadable_reason}"
             )
 
-    def _check_history(self, offset: int, last_epoch: int) -> None:
+    def _check_history(self, offset: int, last_epoch: int, *, is_leader: bool) -> None:
         if last_epoch < 0 or offset == 0:
             return
-        if last_epoch > self.stream.leader_epoch:
+        if is_leader and last_epoch > self.stream.leader_epoch:
             raise UnknownEpochError(
                 f"leader epoch {last_epoch} of stream {self.stream.name!r} is not known here yet; "
                 "try again"
             )
         epoch, end_offset = self.log.epochs.end_offset_for(last_epoch, self.log.log_end_offset)
-        if epoch != last_epoch or end_offset < offset:
+        if epoch == last_epoch and end_offset >= offset:
+            return
+        # What is not committed here may be cut off yet, and what a reader has seen may follow.
+        is_committed = offset <= self.high_watermark or 0 <= end_offset < self.high_watermark
+        if is_leader or is_committed:
             raise DivergedError(
                 f"the record before offset {offset} of stream {self.stream.name!r} is not of "
                 f"leader epoch {last_epoch} any more: the log was truncated or re-created",

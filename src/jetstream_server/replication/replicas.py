@@ -193,9 +193,16 @@ class Replicas:
             raise NotReplicaError(
                 f"this node holds no replica of stream {stream.name!r}; nodes "
                 f"{', '.join(map(str, stream.replicas))} do",
-                self.address_of(stream.leader),
+                self.address_of(self._any_reader_of(stream)),
             )
         return replica
+
+    def _any_reader_of(self, stream: StreamMetadata) -> NodeId:
+        """Who can be read from: its leader, without one another replica, alive if there is one."""
+        nodes = self._registry.nodes
+        known = (stream.leader, *stream.isr, *stream.replicas)
+        alive = (each for each in known if each in nodes and not nodes[each].fenced)
+        return next(alive, stream.replicas[0])
 
     def resolve_led(self, ref: common_pb2.StreamRef) -> Replica:
         """The same, if this node leads it. Raises NotLeaderError (with who does) as well."""

@@ -27,7 +27,7 @@ def free_port() -> int:
 async def server_on(tmp_path: Path, port: int, connections_max: int) -> DataPlaneServer:
     server = DataPlaneServer(
         Node(tmp_path / "streams").start(),
-        Fetches(),
+        Fetches(lambda: True),
         authorize,
         node_id=0,
         cluster_id="c",

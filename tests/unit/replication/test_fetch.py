@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError, UnavailableError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+from jetstream_server.replication import fetch
 from jetstream_server.replication.fetch import (
     BYTES_MAX_DEFAULT,
     BYTES_MAX_LIMIT,
@@ -50,7 +56,7 @@ async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
     node.start()
     replica = node.create()
     node.append(replica, b"a")
-    found = await Fetches().fetch(replica, position(wait_ms_max=60_000))
+    found = await Fetches(lambda: True).fetch(replica, position(wait_ms_max=60_000))
     assert found is not None
     assert found.next_offset == 1
 
@@ -59,7 +65,7 @@ async def test_what_is_there_is_answered_at_once(tmp_path: Path) -> None:
 async def test_nothing_is_answered_after_the_wait_and_not_before(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
-    fetches = Fetches()
+    fetches = Fetches(lambda: True)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     assert await fetches.fetch(node.create(), position(wait_ms_max=200)) is None
@@ -72,7 +78,7 @@ async def test_a_wait_ends_with_the_commit_and_not_with_the_append(tmp_path: Pat
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = Fetches()
+    fetches = Fetches(lambda: True)
     waiting = asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000)))
     await eventually(lambda: fetches.waiting == 1)
     node.append(replica, b"a", flush=False)
@@ -90,7 +96,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for(tmp_path: Path) -
     node.start()
     replica = node.create()
     node.append(replica, b"a" * 1000)
-    fetches = Fetches()
+    fetches = Fetches(lambda: True)
     few = position(bytes_min=3000, wait_ms_max=60_000)
     waiting = asyncio.create_task(fetches.fetch(replica, few))
     for _ in range(2):
@@ -114,7 +120,7 @@ async def test_a_fetch_does_not_wait_for_bytes_that_cannot_come_in_its_answer(
     node.append(replica, b"b" * 9000)
     small = position(bytes_max=5000, bytes_min=5000, wait_ms_max=60_000)
     async with asyncio.timeout(5):
-        found = await Fetches().fetch(replica, small)
+        found = await Fetches(lambda: True).fetch(replica, small)
     assert found is not None
     assert found.next_offset == 1
 
@@ -124,7 +130,7 @@ async def test_a_wait_ends_when_the_stream_is_deleted(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = Fetches()
+    fetches = Fetches(lambda: True)
     waiting = asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000)))
     await eventually(lambda: fetches.waiting == 1)
     node.delete(replica)
@@ -138,7 +144,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = Fetches()
+    fetches = Fetches(lambda: True)
     waits = [
         asyncio.create_task(fetches.fetch(replica, position(wait_ms_max=60_000)))
         for _ in range(100)
@@ -156,7 +162,7 @@ async def test_only_so_many_wait_at_a_time_and_further_ones_are_told(tmp_path: P
     node = Node(tmp_path / "streams")
     node.start()
     replica = node.create()
-    fetches = Fetches(waiting_max=2)
+    fetches = Fetches(lambda: True, waiting_max=2)
     long = position(wait_ms_max=60_000)
     waits = [asyncio.create_task(fetches.fetch(replica, long)) for _ in range(2)]
     await eventually(lambda: fetches.waiting == 2)
@@ -172,3 +178,34 @@ async def test_only_so_many_wait_at_a_time_and_further_ones_are_told(tmp_path: P
     for wait in waits:
         wait.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
+
+
+@on_loop
+async def test_a_replica_out_of_sync_says_so_and_does_not_wait_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "OUT_OF_SYNC_SECONDS", 0.05)
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"a")
+    speaks = True
+    fetches = Fetches(lambda: speaks)
+    assert not fetches.is_out_of_sync(replica)
+    speaks = False
+    assert fetches.is_out_of_sync(replica)
+    found = await fetches.fetch(replica, position(wait_ms_max=60_000))
+    assert found is not None, "what is committed is served all the same"
+    began = asyncio.get_running_loop().time()
+    assert await fetches.fetch(replica, position(1, wait_ms_max=60_000)) is None
+    assert asyncio.get_running_loop().time() - began < 30
+
+
+@on_loop
+async def test_without_a_session_nobody_is_told_that_the_log_ends_before(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    with pytest.raises(OffsetOutOfRangeError):
+        await Fetches(lambda: True).fetch(replica, position(7))
+    assert await Fetches(lambda: False).fetch(replica, position(7)) is None

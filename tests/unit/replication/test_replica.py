@@ -202,3 +202,66 @@ async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
     replica = await _two_epochs(Node(tmp_path / "streams"))
     with pytest.raises(UnknownEpochError):
         replica.read(1, 1 << 20, replica.stream.leader_epoch + 1)
+
+
+def committed_in_two_epochs(node: Node) -> Replica:
+    """Offsets 0 and 1 of epoch 1, 2 and 3 of epoch 5, all committed."""
+    replica = node.create()
+    for epoch in (1, 5):
+        replica.log.start_epoch(epoch)
+        replica.log.append(batch(b"a", b"b"), leader_epoch=epoch, timestamp_us=0)
+    replica.log.flush()
+    replica.moved()
+    assert replica.high_watermark == 4
+    return replica
+
+
+@on_loop
+async def test_who_does_not_surely_lead_lets_a_reader_wait_that_has_seen_more(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = committed_in_two_epochs(node)
+    for offset, last_epoch in ((9, -1), (9, 5), (9, 7), (5, 6)):
+        assert replica.read(offset, 1 << 20, last_epoch, is_leader=False) is None
+    with pytest.raises(OffsetOutOfRangeError):
+        replica.read(9, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch"),
+    [
+        (4, 1),  # Offset 3 is of epoch 5.
+        (3, 7),  # Offset 2 is of epoch 5, and committed.
+        (9, 1),  # Epoch 1 ended at offset 2, which is committed: offset 8 cannot be of it.
+    ],
+)
+def test_who_does_not_surely_lead_tells_a_reader_of_another_history_so(
+    tmp_path: Path, offset: int, last_epoch: int
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        node = Node(tmp_path / "streams")
+        node.start()
+        replica = committed_in_two_epochs(node)
+        with pytest.raises(DivergedError):
+            replica.read(offset, 1 << 20, last_epoch, is_leader=False)
+
+    scenario()
+
+
+@on_loop
+async def test_what_is_not_committed_here_proves_nothing_against_a_reader(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"a", b"b")
+    replica.log.start_epoch(5)
+    replica.log.append(batch(b"of a leader that lost it"), leader_epoch=5, timestamp_us=0)
+    assert (replica.high_watermark, replica.log.log_end_offset) == (2, 3)
+    first_epoch = replica.stream.leader_epoch
+    # The reader's offset 2 was of the first epoch: here it is of epoch 5, and may yet be cut off.
+    assert replica.read(3, 1 << 20, first_epoch, is_leader=False) is None
+    with pytest.raises(DivergedError):
+        replica.read(3, 1 << 20, first_epoch)

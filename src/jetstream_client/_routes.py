@@ -1,0 +1,163 @@
+"""Which replica of a stream a reader asks, and for how long it stays with it.
+
+    leader    the leader. Where nobody leads, or it is not reached, whoever answers
+    nearest   a replica in sync in the client's `rack`; where none is, or no rack is given, the one
+              whose data plane greets quickest
+    any       a replica in sync, drawn by lot: readers spread over the cluster
+
+A reader stays with its replica while that serves it. One that failed, is out of sync, or is behind
+what the reader has read already, is left alone for AVOID_SECONDS, unless there is no other. Which
+replicas are in sync is asked of any node: no leader is needed for reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from jetstream_client._types import ClusterInfo, Node, ReadFrom, Stream
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.generated import common_pb2
+
+AVOID_SECONDS = 5.0
+"""In about that time a node is back, or out of the ISR."""
+
+_LOOKING_SHARE = 4
+"""The search of a leader, during an election for instance, may take a quarter of the timeout."""
+
+_Key = tuple[int, str, str]
+_Route = tuple[_Key, ReadFrom]
+
+
+def _key(ref: common_pb2.StreamRef) -> _Key:
+    return ref.id, ref.name, ref.subject
+
+
+def check_read_from(read_from: str) -> None:
+    if read_from not in ("leader", "nearest", "any"):
+        raise InvalidRequestError(f"invalid read_from {read_from!r}: say leader, nearest or any")
+
+
+class Routes:
+    """By stream and preference: the data-plane address to ask.
+
+    cluster: asks for the nodes. leader_of(stream, timeout): asks who leads it, -1 for nobody.
+    registered(stream, timeout): the stream as any node knows it. greet(address): returns when that
+    data plane has greeted; raises a JetstreamError.
+    """
+
+    def __init__(
+        self,
+        cluster: Callable[[], Awaitable[ClusterInfo]],
+        leader_of: Callable[[common_pb2.StreamRef, float], Awaitable[int]],
+        registered: Callable[[common_pb2.StreamRef, float], Awaitable[Stream]],
+        greet: Callable[[str], Awaitable[None]],
+        timeout: float,
+        rack: str = "",
+    ) -> None:
+        self._cluster = cluster
+        self._leader_of = leader_of
+        self._registered = registered
+        self._greet = greet
+        self._patience = timeout / _LOOKING_SHARE
+        self._rack = rack
+        self._nodes: dict[int, Node] = {}
+        self._chosen: dict[_Route, str] = {}
+        self._avoided: dict[tuple[_Key | None, str], float] = {}
+        self._greeted_in: dict[str, float] = {}
+
+    @property
+    def node_count(self) -> int:
+        """As far as known."""
+        return len(self._nodes)
+
+    async def address(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
+        route = _key(stream), read_from
+        address = self._chosen.get(route)
+        if address is None:
+            address = self._chosen[route] = await self._choose(stream, read_from)
+        return address
+
+    def redirected(self, stream: common_pb2.StreamRef, read_from: ReadFrom, address: str) -> None:
+        """A node has named a better one."""
+        self._chosen[_key(stream), read_from] = address
+
+    def failed(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> None:
+        """Whoever was chosen did not answer as hoped: perhaps the nodes are others by now."""
+        address = self._chosen.pop((_key(stream), read_from), None)
+        if address is not None:
+            self._avoid(None, address)
+        self._nodes = {}
+
+    def is_behind(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> None:
+        """Whoever was chosen has less than the reader has read, or does not get more."""
+        key = _key(stream)
+        address = self._chosen.pop((key, read_from), None)
+        if address is not None:
+            self._avoid(key, address)
+
+    def _avoid(self, key: _Key | None, address: str) -> None:
+        now = time.monotonic()
+        self._avoided = {each: until for each, until in self._avoided.items() if until > now}
+        self._avoided[key, address] = now + AVOID_SECONDS
+
+    def _is_avoided(self, key: _Key, address: str) -> bool:
+        now = time.monotonic()
+        return any(self._avoided.get((each, address), now) > now for each in (key, None))
+
+    async def _choose(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
+        if not self._nodes:
+            cluster = await self._cluster()
+            self._nodes = {n.id: n for n in cluster.nodes if n.data and not n.fenced}
+        nodes = self._nodes
+        if not nodes:
+            raise UnavailableError("the cluster names no node with a data plane")
+        if len(nodes) == 1:
+            return next(iter(nodes.values())).data
+        if read_from == "leader":
+            leader = await self._leader_of(stream, self._patience)
+            return nodes[leader].data if leader in nodes else _drawn(nodes.values())
+        replicas = await self._replicas(stream, nodes)
+        if read_from == "any":
+            return _drawn(replicas)
+        near = [node for node in replicas if self._rack and node.rack == self._rack]
+        return await self._quickest([node.data for node in near or replicas])
+
+    async def _replicas(
+        self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node]
+    ) -> list[Node]:
+        """Those in sync that are not avoided; else other replicas; else anybody."""
+        try:
+            known = await self._registered(stream, self._patience)
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            return list(nodes.values())
+        for wanted in (known.isr, known.replicas):
+            found = [nodes[each] for each in wanted if each in nodes]
+            served = [node for node in found if not self._is_avoided(_key(stream), node.data)]
+            if served:
+                return served
+        return [nodes[each] for each in known.replicas if each in nodes] or list(nodes.values())
+
+    async def _quickest(self, addresses: list[str]) -> str:
+        """By its greeting, which is asked for once."""
+        unknown = [address for address in addresses if address not in self._greeted_in]
+        if len(addresses) > 1 and unknown:
+            await asyncio.gather(*map(self._measure, unknown))
+        return min(addresses, key=lambda each: self._greeted_in.get(each, float("inf")))
+
+    async def _measure(self, address: str) -> None:
+        began = time.monotonic()
+        try:
+            await self._greet(address)
+        except JetstreamError:
+            self._avoid(None, address)
+        else:
+            self._greeted_in[address] = time.monotonic() - began
+
+
+def _drawn(nodes: Iterable[Node]) -> str:
+    return random.choice([node.data for node in nodes])

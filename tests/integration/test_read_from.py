@@ -1,0 +1,145 @@
+"""Reading from replicas of three real nodes: which one serves, and what happens when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from jetstream_client import AsyncClient, Client, NotReplicaError, UnknownOutcomeError
+from jetstream_client._types import ReadFrom
+from tests.support.cluster import TestCluster
+from tests.support.loops import eventually, on_loop
+
+RACKS = ("east", "west", "north")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """Each node in a rack of its own."""
+    cluster = TestCluster(tmp_path_factory.mktemp("cluster") / "nodes")
+    config = cluster.cluster.config
+    for node, rack in zip(config["nodes"], RACKS, strict=True):
+        node["rack"] = rack
+    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def asked(client: AsyncClient, stream_id: int, read_from: ReadFrom) -> str:
+    """The data plane that the client reads the stream from."""
+    return client._reader._data._routes._chosen[(stream_id, "", ""), read_from]
+
+
+async def publish(client: AsyncClient, subject: str, acknowledged: dict[int, bytes]) -> None:
+    for number in range(1_000_000):
+        value = b"%d" % number
+        try:
+            result = await client.publish(subject, value, timeout=2.0)
+        except UnknownOutcomeError:
+            continue  # The leader was killed before it answered.
+        acknowledged[result.offset] = value
+
+
+@on_loop
+async def test_the_replica_in_the_clients_rack_serves_it(cluster: TestCluster) -> None:
+    async with AsyncClient(cluster.servers) as client:
+        stream = await client.create_stream("racks", "racks.>")
+        await client.publish("racks.x", b"1")
+    for number, rack in enumerate(RACKS):
+        async with AsyncClient(cluster.servers, rack=rack) as client:
+            found = await client.fetch(stream.id, 0, read_from="nearest", max_wait=5.0)
+            assert found.values() == [b"1"]
+            data = cluster.cluster.config["nodes"][number]["data"]
+            assert asked(client, stream.id, "nearest") == data
+
+
+@pytest.mark.parametrize(("read_from", "kills"), [("nearest", True), ("any", False)])
+def test_a_replica_killed_or_frozen_costs_its_reader_no_record_and_none_comes_twice(
+    cluster: TestCluster, read_from: ReadFrom, kills: bool
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        async with AsyncClient(cluster.servers, timeout=8, rack=RACKS[2]) as client:
+            stream = await client.create_stream("moved", "moved.>")
+            cluster.wait_for_isr("moved", cluster.nodes)
+            acknowledged: dict[int, bytes] = {}
+            publisher = asyncio.ensure_future(publish(client, "moved.x", acknowledged))
+            found: list[tuple[int, bytes | None]] = []
+
+            async def read() -> None:
+                async for message in client.consume(stream, read_from=read_from):
+                    found.append((message.offset, message.value))
+
+            reader = asyncio.ensure_future(read())
+            await eventually(lambda: len(found) > 200)
+            victim = asked(client, stream.id, read_from)
+            nodes = cluster.cluster.config["nodes"]
+            number = next(index for index, node in enumerate(nodes) if node["data"] == victim)
+            await asyncio.to_thread(cluster.kill if kills else cluster.freeze, number)
+            before = len(found)
+            await eventually(lambda: len(found) > before + 200, 30)
+            assert asked(client, stream.id, read_from) != victim
+            publisher.cancel()
+            await asyncio.gather(publisher, return_exceptions=True)
+            await eventually(lambda: len(found) > max(acknowledged), 30)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await asyncio.to_thread(cluster.restart if kills else cluster.thaw, number)
+            await client.delete_stream(stream)
+        assert [offset for offset, _ in found] == list(range(len(found)))
+        assert {**dict(found), **acknowledged} == dict(found)
+
+    scenario()
+
+
+@on_loop
+async def test_a_reader_that_has_seen_more_than_its_replica_waits_for_it(
+    cluster: TestCluster,
+) -> None:
+    async with AsyncClient(cluster.servers) as client:
+        await client.create_stream("ahead", "ahead.>")
+        for number in range(100):
+            offset = (await client.publish("ahead.x", b"%d" % number)).offset
+            # Acknowledged an instant ago: a follower may not have heard that it is committed.
+            found = await client.fetch("ahead", offset, read_from="any", max_wait=5.0)
+            assert found.values() == [b"%d" % number]
+
+
+def test_with_the_metadata_majority_lost_a_replica_still_serves(cluster: TestCluster) -> None:
+    with Client(cluster.servers, timeout=20) as client:
+        client.create_stream("alone", "alone.>")
+        client.publish("alone.x", b"1")
+        cluster.wait_for_isr("alone", cluster.nodes)
+        cluster.wait_for(
+            "node 2 knows that it is committed", lambda: bool(cluster.api(2).fetch("alone").batches)
+        )
+        cluster.freeze(0)
+        cluster.freeze(1)
+        try:
+            with Client(cluster.cluster.grpc_addresses[2], timeout=6.0, rack=RACKS[2]) as near:
+                assert near.fetch("alone", 0, read_from="nearest").values() == [b"1"]
+                assert near.fetch("alone", 1, read_from="nearest").values() == []
+        finally:
+            cluster.thaw(0)
+            cluster.thaw(1)
+
+
+def test_a_node_without_a_replica_says_who_has_one(cluster: TestCluster) -> None:
+    with Client(cluster.servers, timeout=20) as client:
+        stream = client.create_stream("single", "single.>", replicas=1)
+        client.publish("single.x", b"1")
+        (holder,) = stream.replicas
+        stranger = next(node for node in cluster.nodes if node != holder)
+        with pytest.raises(NotReplicaError, match=f"nodes {holder} do") as raised:
+            cluster.api(stranger).fetch("single")
+        assert raised.value.redirect is not None
+        assert raised.value.redirect.node_id == holder
+        for read_from in ("leader", "nearest", "any"):
+            found = client.fetch("single", 0, read_from=read_from)
+            assert found.values() == [b"1"]
