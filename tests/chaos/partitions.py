@@ -110,20 +110,22 @@ def run(cluster: FaultCluster, case: Case, number: int) -> float:
 
 def _take_places(cluster: FaultCluster, case: Case, name: str) -> tuple[int, int]:
     """Have the stream led by the metadata leader, or by another; (leader, metadata leader)."""
+    places = (-1, -1)
 
     def are_taken() -> bool:
-        controller = cluster.controller
+        nonlocal places
         stream = cluster.describe(name).stream
-        if len(stream.isr) == 3 and (stream.leader == controller) == case.is_controller:
+        places = (stream.leader, cluster.controller)
+        if len(stream.isr) == 3 and (places[0] == places[1]) == case.is_controller:
             return True
-        target = controller if case.is_controller else _others(cluster, controller)[0]
+        target = places[1] if case.is_controller else _others(cluster, places[1])[0]
         ref = common_pb2.StreamRef(name=name)
         request = pb.TransferLeaderRequest(stream=ref, node_id=target)
         call(cluster.api(target).cluster.TransferLeader, request)
         return False
 
     cluster.wait_for("everybody in place", are_taken)
-    return cluster.describe(name).stream.leader, cluster.controller
+    return places
 
 
 def main() -> None:

@@ -112,6 +112,17 @@ class TestCluster:
             seconds,
         )
 
+    def settled(self, name: str) -> pb.StreamDescription:
+        """The stream's description, once somebody leads it: leaderships move by themselves, too."""
+        found: list[pb.StreamDescription] = []
+
+        def is_led() -> bool:
+            found[:] = [self.describe(name)]
+            return True
+
+        self.wait_for(f"somebody leads {name}", is_led)
+        return found[0]
+
     def segments(self, node: int, stream_id: int) -> bytes:
         """What a node's log of a stream is made of."""
         folder = self.cluster.directory / f"node-{node}" / "streams" / str(stream_id)
@@ -119,14 +130,14 @@ class TestCluster:
 
     def check_everywhere(self, name: str, books: Books) -> None:
         """The books hold on every replica, and the replicas agree to the byte."""
-        end = self.describe(name).high_watermark
+        end = self.settled(name).high_watermark
         for node in self.nodes:
             self.wait_for(
                 f"node {node} has everything",
                 lambda node=node: len(self.api(node).values_upto(name, end)) == end,  # type: ignore[misc]
             )
             books.check(self.api(node).values_upto(name, end))
-        stream = self.describe(name).stream
+        stream = self.settled(name).stream
         held = [self.segments(node, stream.id) for node in self.nodes]
         assert held[0]
         assert held[0] == held[1] == held[2]
