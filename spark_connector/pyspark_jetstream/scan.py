@@ -98,6 +98,7 @@ class Scan:
                         self._check_end(part, messages)
                         position, last_epoch = messages.next_offset, messages.last_epoch
                         yield messages
+                        patient_until = time.monotonic() + self.config.timeout
                 return
             except (OffsetOutOfRangeError, DivergedError, StreamNotFoundError) as error:
                 if _may_pass(error, position) and time.monotonic() < patient_until:

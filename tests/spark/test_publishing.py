@@ -1,0 +1,58 @@
+"""A task's rows, published by a first attempt that dies somewhere and by a second one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.options import write_options
+from pyspark_jetstream.publish import BATCH_BYTES, Identity, publish
+from tests.spark.support import Log
+
+ROW_BYTES = 50_000
+ROWS = 200
+"""Some twenty batches, of four producers."""
+
+
+class Died(Exception):
+    pass
+
+
+def batches(log: Log, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows in record batches of 40, or only the first ones before the task dies."""
+    assert ROWS * ROW_BYTES > 15 * BATCH_BYTES
+    for start in range(0, ROWS, 40):
+        if rows is not None and start >= rows:
+            raise Died
+        values = [b"%06d" % number + bytes(ROW_BYTES) for number in range(start, start + 40)]
+        yield pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def stored(log: Log) -> list[int]:
+    found = log.client.fetch(log.name, max_bytes=64 << 20)
+    return [int((value or b"")[:6]) for value in found.values()]
+
+
+@pytest.mark.parametrize("before", [0, 40, 120, 160])
+def test_what_an_attempt_that_died_has_published_is_not_published_again(
+    log: Log, before: int
+) -> None:
+    log = Log.create(log.grpc, log.client, f"{log.name}_{before}")
+    options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
+    identity = Identity("query/7", 3)
+    with pytest.raises(Died):
+        publish(options, batches(log, before), identity)
+    assert stored(log) == list(range(before))
+    assert publish(options, batches(log), identity) == (ROWS, before)
+    assert stored(log) == list(range(ROWS))
+    assert publish(options, batches(log), identity) == (ROWS, ROWS)
+    assert stored(log) == list(range(ROWS))
+
+
+def test_the_next_batch_of_a_query_is_not_taken_for_the_one_before(log: Log) -> None:
+    options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
+    for batch in (7, 8):
+        assert publish(options, batches(log), Identity(f"query/{batch}", 3)) == (ROWS, 0)
+    assert stored(log) == 2 * list(range(ROWS))
