@@ -10,86 +10,44 @@ Invariants.
   whatever the ack level. What is on its way to being committed is behind it in the same queue.
 * What waits is bounded, over all streams together (`Bounds`): beyond, messages that ask for an ack
   are refused with one, and messages that do not are still stored.
+
+What is said to whom, and what waits, is in answers.py.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from jetstream_protocol import batch as batches
 from jetstream_protocol.envelope import NO_EXPECTATION
 from jetstream_protocol.errors import (
-    CorruptBatchError,
     JetstreamError,
     MessageTooLargeError,
     PermissionDeniedError,
     PreconditionFailedError,
-    StorageError,
-    StorageFullError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer
+from jetstream_server.ingest.acks import AckPolicy, Answer
 from jetstream_server.ingest.admission import NOTHING_OPENED, Admitted, Demand, Opened, admit
+from jetstream_server.ingest.answers import Answers, Bounds, Pending, Write
 from jetstream_server.ingest.enveloped import ArrivedBatch, holds_envelopes, take_apart
 from jetstream_server.ingest.parser import Delivery
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
-Write = Callable[[bytes], bool]
+__all__ = ["Bounds", "StreamIngest"]
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of compressed batches in one delivery: a few kilobytes claim more than the loop may spend on one
 read. What is beyond is refused, and comes again."""
 
 
-@dataclass(slots=True)
-class Bounds:
-    """What may wait for its commit, over all streams of this node."""
-
-    pending_acks_max: int
-    uncommitted_bytes_max: int
-    pending_acks: int = 0
-    uncommitted_bytes: int = 0
-
-    def reason(self, acks: int) -> str:
-        """Why `acks` more may not wait; "" when they may."""
-        if self.pending_acks + acks > self.pending_acks_max:
-            return f"{self.pending_acks} acknowledgements are pending already"
-        if self.uncommitted_bytes > self.uncommitted_bytes_max:
-            return f"{self.uncommitted_bytes} bytes are not committed yet"
-        return ""
-
-
-class _Pending(NamedTuple):
-    """One appended batch: who hears of it once the high watermark reaches `end_offset`.
-
-    answers: to those that are told more than the position of their record.
-    """
-
-    end_offset: int
-    base_offset: int
-    replies: list[bytes]
-    positions: Sequence[int]
-    length: int
-    answers: list[Answer]
-
-    @property
-    def ack_count(self) -> int:
-        return len(self.replies) + len(self.answers)
-
-
 class StreamIngest:
     """Lives as long as one leadership of one stream on this node."""
 
-    __slots__ = (
-        "_bounds", "_format", "_pending", "_policy", "_replicas", "_write",
-        "refusal", "replica", "sid",
-    )  # fmt: skip
+    __slots__ = ("_answers", "_bounds", "_replicas", "refusal", "replica", "sid")
 
     def __init__(
         self,
@@ -104,11 +62,8 @@ class StreamIngest:
         self.refusal: PermissionDeniedError | None = None
         """Why NATS does not let us subscribe, as far as it said so."""
         self._replicas = replicas
-        self._policy = policy
         self._bounds = bounds
-        self._write = write
-        self._format = AckFormat(replica.stream.name)
-        self._pending: deque[_Pending] = deque()
+        self._answers = Answers(replica.stream.name, policy, bounds, replica.counters, write)
 
     def deliver(self, delivery: Delivery) -> None:
         """Store one delivery and answer it now or when it commits; never raises for its content."""
@@ -131,7 +86,7 @@ class StreamIngest:
     def _deliver_records(self, delivery: Delivery, opened: Mapping[int, Opened]) -> None:
         admitted = admit(delivery, self.replica.stream.name, opened)
         for refused in admitted.refused:
-            self._nack([refused.reply], refused.error, refused.correlation)
+            self._answers.nack([refused.reply], refused.error, refused.correlation)
         if not admitted.values:
             return
         asked = len(admitted.replies) - admitted.replies.count(b"")
@@ -162,7 +117,7 @@ class StreamIngest:
 
     def _without_askers(self, admitted: Admitted, error: JetstreamError) -> Admitted:
         """Refuse the messages that ask for level `all`; what is left asks for nothing (of that)."""
-        self._nack_all(admitted.askers(early=False), error)
+        self._answers.nack_all(admitted.askers(early=False), error)
         return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
 
     def _append_demanding(self, admitted: Admitted) -> None:
@@ -212,7 +167,7 @@ class StreamIngest:
         error = _unexpected(demand.expected_offset, next_offset)
         if error is not None:
             reply, _ = admitted.reply_at(position)
-            self._nack([reply], error, demand.correlation)
+            self._answers.nack([reply], error, demand.correlation)
         return error is None
 
     def _append(self, admitted: Admitted) -> None:
@@ -229,7 +184,7 @@ class StreamIngest:
         try:
             base_offset = self._replicas.append(self.replica, encoded)
         except JetstreamError as error:
-            self._nack_all(admitted.askers(), error)
+            self._answers.nack_all(admitted.askers(), error)
             return
         if self.replica.stream.config.acks != "off":
             self._remember(admitted, base_offset, encoded.length)
@@ -240,7 +195,7 @@ class StreamIngest:
             error = MessageTooLargeError(
                 f"a message with its headers must fit into {batches.BATCH_BYTES_MAX} bytes"
             )
-            self._nack_all(admitted.askers(), error)
+            self._answers.nack_all(admitted.askers(), error)
             return
         self._append(admitted.only(range(count // 2)))
         self._append(admitted.only(range(count // 2, count)))
@@ -249,15 +204,12 @@ class StreamIngest:
         """Answer level `leader` now, and level `all` once it is committed (perhaps it is)."""
         answers = self._told_more(admitted, base_offset) if admitted.demands else []
         if admitted.early:
-            early = self._policy.select(list(admitted.early.values()))
-            self._count_suppressed(early.refused)
+            early, indexes = self._answers.allowed(list(admitted.early.values()))
             at = list(admitted.early)
-            positions = [at[index] for index in early.positions]
-            self._ack(early.replies, positions, base_offset)
-        replies, positions_all, refused = self._policy.select(admitted.replies)
-        self._count_suppressed(refused)
+            self._answers.ack(early, [at[index] for index in indexes], base_offset)
+        replies, positions = self._answers.allowed(admitted.replies)
         end_offset = base_offset + len(admitted.values)
-        self._wait(_Pending(end_offset, base_offset, replies, positions_all, length, answers))
+        self._wait(Pending(end_offset, base_offset, replies, positions, length, answers))
 
     def _told_more(self, admitted: Admitted, base_offset: int) -> list[Answer]:
         """Take the askers that gave a correlation id out of the usual ones; answers those of level
@@ -268,10 +220,10 @@ class StreamIngest:
                 continue
             reply, is_early = admitted.take_reply(position)
             answer = Answer(reply, base_offset + position + 1, correlation=demand.correlation)
-            if not self._may_answer(reply):
+            if not self._answers.may_answer(reply):
                 continue
             if is_early:
-                self._answer(answer)
+                self._answers.answer(answer)
             else:
                 answers.append(answer)
         return answers
@@ -288,7 +240,7 @@ class StreamIngest:
                 raise error
             self._store_batch(arrived)
         except JetstreamError as refusal:
-            self._nack([reply], refusal, envelope.correlation)
+            self._answers.nack([reply], refusal, envelope.correlation)
 
     def _store_batch(self, arrived: ArrivedBatch) -> None:
         """Append a producer's batch, or find it appended. Raises JetstreamError: it is not."""
@@ -310,94 +262,45 @@ class StreamIngest:
         base_offset = self._replicas.append(self.replica, encoded)
         end_offset = base_offset + encoded.record_count
         answer = Answer(reply, end_offset, encoded.record_count, False, envelope.correlation)
-        answers = [answer] if self._may_answer(reply) else []
+        answers = [answer] if self._answers.may_answer(reply) else []
         if answers and envelope.ack_leader:
-            self._answer(answers.pop())
+            self._answers.answer(answers.pop())
         if self.replica.stream.config.acks != "off":
-            self._wait(_Pending(end_offset, base_offset, [], (), encoded.length, answers))
+            self._wait(Pending(end_offset, base_offset, [], (), encoded.length, answers))
 
     # Answers.
 
     def _answer_duplicate(self, answer: Answer) -> None:
         """Once its original is committed, which it is when all that is in the log now is."""
-        if not self._may_answer(answer.reply):
+        if not self._answers.may_answer(answer.reply):
             return
         if answer.end_offset <= self.replica.high_watermark:
-            self._answer(answer)
+            self._answers.answer(answer)
         else:
             end_offset = self.replica.log.log_end_offset
-            self._wait(_Pending(end_offset, end_offset, [], (), 0, [answer]))
+            self._wait(Pending(end_offset, end_offset, [], (), 0, [answer]))
 
-    def _wait(self, pending: _Pending) -> None:
-        self._pending.append(pending)
-        self._bounds.pending_acks += pending.ack_count
-        self._bounds.uncommitted_bytes += pending.length
+    def _wait(self, pending: Pending) -> None:
+        """It may be committed already."""
+        self._answers.wait(pending)
         self.committed()
 
     def committed(self) -> None:
         """Answer everything below the high watermark."""
-        pending = self._pending
-        high_watermark = self.replica.high_watermark
-        while pending and pending[0].end_offset <= high_watermark:
-            done = pending.popleft()
-            self._forget(done)
-            if done.replies:
-                self._ack(done.replies, done.positions, done.base_offset)
-            for answer in done.answers:
-                self._answer(answer)
-
-    def _forget(self, pending: _Pending) -> None:
-        self._bounds.pending_acks -= pending.ack_count
-        self._bounds.uncommitted_bytes -= pending.length
-
-    def _ack(self, replies: Sequence[bytes], positions: Sequence[int], base_offset: int) -> None:
-        if replies:
-            self._write(self._format.acks(replies, positions, base_offset))
-            self.replica.counters.acks_sent += len(replies)
-
-    def _answer(self, answer: Answer) -> None:
-        self._write(self._format.answer(answer))
-        self.replica.counters.acks_sent += 1
-
-    def _may_answer(self, reply: bytes) -> bool:
-        """Whether there is anybody to answer; a reply that is not allowed is counted."""
-        allowed, _, refused = self._policy.select([reply])
-        self._count_suppressed(refused)
-        return bool(allowed)
-
-    def _nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
-        self._nack([reply for reply, correlation in askers if not correlation], error)
-        for reply, correlation in askers:
-            if correlation:
-                self._nack([reply], error, correlation)
-
-    def _nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
-        allowed, _, refused = self._policy.select(replies)
-        self._count_suppressed(refused)
-        if allowed:
-            self._write(self._format.nacks(allowed, _for_publishers(error), correlation))
-            self.replica.counters.nacks_sent += len(allowed)
-
-    def _count_suppressed(self, count: int) -> None:
-        self.replica.counters.acks_suppressed += count
+        self._answers.committed(self.replica.high_watermark)
 
     @property
     def pending_count(self) -> int:
         """Batches that wait for their commit."""
-        return len(self._pending)
+        return len(self._answers)
 
     def fail(self, error: UnknownOutcomeError) -> None:
         """What waits is appended and perhaps never committed: say that nobody knows."""
-        while self._pending:
-            pending = self._pending.popleft()
-            self._forget(pending)
-            askers = [(answer.reply, answer.correlation) for answer in pending.answers]
-            self._nack_all([*zip(pending.replies, repeat(b""), strict=False), *askers], error)
+        self._answers.fail(error)
 
     def drop(self) -> None:
-        """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""
-        while self._pending:
-            self._forget(self._pending.popleft())
+        """The leadership ended: what waits is never answered by it."""
+        self._answers.drop()
 
 
 def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError | None:
@@ -405,17 +308,3 @@ def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError
     if expected_offset in (None, NO_EXPECTATION, next_offset):
         return None
     return PreconditionFailedError(f"wrong last sequence: {next_offset}")
-
-
-def _for_publishers(error: JetstreamError) -> JetstreamError:
-    """Without the names of our files, which are nobody's business beyond NATS."""
-    if isinstance(error, StorageFullError):
-        return StorageFullError("the disk is full")
-    if isinstance(error, StorageError) and not _is_theirs(error):
-        return StorageError("the stream's log takes no appends; its description says why")
-    return error
-
-
-def _is_theirs(error: StorageError) -> bool:
-    """Whether it is their own bytes that are not in order, and no file's."""
-    return isinstance(error, CorruptBatchError) and not error.file

@@ -25,8 +25,19 @@ class Stream:
     node: Node
     replica: Replica
     bounds: Bounds
-    ingest: StreamIngest
+    ingest: StreamIngest = field(init=False)
     written: list[bytes] = field(default_factory=list)
+
+    def write(self, data: bytes) -> bool:
+        self.written.append(data)
+        return True
+
+    def lead_anew(self) -> None:
+        """A leadership begins, over what the log holds: nothing is pending."""
+        self.ingest = StreamIngest(
+            self.replica, self.node.replicas, AckPolicy(), self.bounds, self.write
+        )
+        self.replica.on_commit = lambda _: self.ingest.committed()
 
     def deliver(
         self,
@@ -74,15 +85,9 @@ def stream_on(
     **config: object,
 ) -> Stream:
     node = Node(tmp_path / "streams", disk=disk)
-    replicas = node.start()
+    node.start()
     replica = node.create(config=config)
     bounds = bounds or Bounds(1000, 1 << 20)
-    written: list[bytes] = []
-
-    def write(data: bytes) -> bool:
-        written.append(data)
-        return True
-
-    ingest = StreamIngest(replica, replicas, AckPolicy(), bounds, write)
-    replica.on_commit = lambda _: ingest.committed()
-    return Stream(node, replica, bounds, ingest, written)
+    stream = Stream(node, replica, bounds)
+    stream.lead_anew()
+    return stream

@@ -9,8 +9,6 @@ import pytest
 from jetstream_protocol import batch as batches
 from jetstream_protocol.batch import EncodedBatch, Flags, encode
 from jetstream_protocol.envelope import COOKIE, encode_batch, encode_record
-from jetstream_server.ingest.acks import AckPolicy
-from jetstream_server.ingest.stream import StreamIngest
 from tests.support.loops import on_loop
 from tests.unit.ingest.streams import INBOX, Stream, stream_on
 
@@ -347,10 +345,7 @@ async def test_a_new_leader_answers_a_duplicate_once_it_has_committed_the_origin
     """It has the original in its log, from its predecessor, and nothing pending."""
     stream = stream_on(tmp_path)
     deliver(stream, produced(0, b"0"), produced(1, b"1"))
-    stream.ingest.drop()
-    stream.ingest = StreamIngest(
-        stream.replica, stream.node.replicas, AckPolicy(), stream.bounds, stream.ingest._write
-    )
+    stream.lead_anew()
     deliver(stream, produced(0, b"0"), produced(1, b"1"))
     assert stream.written == []
     stream.node.flushes.run()

@@ -1,0 +1,177 @@
+"""What one led stream tells its publishers, now or once it is committed.
+
+    ack, answer, nack ──> written at once, where acks may go
+    wait ──> pending, in the order of the log ──(committed)──> answered · failed · dropped
+
+Invariants.
+* **safety** What waits is answered only once the high watermark has reached its end, and not at all
+  when the leadership ends first.
+* Nothing is written to a reply that the policy does not allow; such replies are counted.
+* What waits is counted in `Bounds`, over all streams of the node, for as long as it waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
+
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    JetstreamError,
+    StorageError,
+    StorageFullError,
+    UnknownOutcomeError,
+)
+from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer
+from jetstream_server.replication.replica import Counters
+
+Write = Callable[[bytes], bool]
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What may wait for its commit, over all streams of this node."""
+
+    pending_acks_max: int
+    uncommitted_bytes_max: int
+    pending_acks: int = 0
+    uncommitted_bytes: int = 0
+
+    def reason(self, acks: int) -> str:
+        """Why `acks` more may not wait; "" when they may."""
+        if self.pending_acks + acks > self.pending_acks_max:
+            return f"{self.pending_acks} acknowledgements are pending already"
+        if self.uncommitted_bytes > self.uncommitted_bytes_max:
+            return f"{self.uncommitted_bytes} bytes are not committed yet"
+        return ""
+
+
+class Pending(NamedTuple):
+    """One appended batch: who hears of it once the high watermark reaches `end_offset`.
+
+    answers: to those that are told more than the position of their record.
+    """
+
+    end_offset: int
+    base_offset: int
+    replies: list[bytes]
+    positions: Sequence[int]
+    length: int
+    answers: list[Answer]
+
+    @property
+    def ack_count(self) -> int:
+        return len(self.replies) + len(self.answers)
+
+
+class Answers:
+    """Of one leadership of one stream."""
+
+    __slots__ = ("_bounds", "_counters", "_format", "_pending", "_policy", "_write")
+
+    def __init__(
+        self,
+        stream_name: str,
+        policy: AckPolicy,
+        bounds: Bounds,
+        counters: Counters,
+        write: Write,
+    ) -> None:
+        self._format = AckFormat(stream_name)
+        self._policy = policy
+        self._bounds = bounds
+        self._counters = counters
+        self._write = write
+        self._pending: deque[Pending] = deque()
+
+    def __len__(self) -> int:
+        """Batches that wait for their commit."""
+        return len(self._pending)
+
+    # At once.
+
+    def allowed(self, replies: list[bytes]) -> tuple[list[bytes], Sequence[int]]:
+        """Those that may be answered, and where in `replies` they are; the others are counted."""
+        allowed, positions, refused = self._policy.select(replies)
+        self._counters.acks_suppressed += refused
+        return allowed, positions
+
+    def may_answer(self, reply: bytes) -> bool:
+        """Whether there is anybody to answer there."""
+        return bool(self.allowed([reply])[0])
+
+    def ack(self, replies: Sequence[bytes], positions: Sequence[int], base_offset: int) -> None:
+        """To allowed replies only."""
+        if replies:
+            self._write(self._format.acks(replies, positions, base_offset))
+            self._counters.acks_sent += len(replies)
+
+    def answer(self, answer: Answer) -> None:
+        """To an allowed reply only."""
+        self._write(self._format.answer(answer))
+        self._counters.acks_sent += 1
+
+    def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
+        allowed, _ = self.allowed(replies)
+        if allowed:
+            self._write(self._format.nacks(allowed, _for_publishers(error), correlation))
+            self._counters.nacks_sent += len(allowed)
+
+    def nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
+        """askers: reply and correlation id of each, b"" for none."""
+        self.nack([reply for reply, correlation in askers if not correlation], error)
+        for reply, correlation in askers:
+            if correlation:
+                self.nack([reply], error, correlation)
+
+    # Once it is committed.
+
+    def wait(self, pending: Pending) -> None:
+        """Behind all that waits already: `end_offset` never falls."""
+        self._pending.append(pending)
+        self._bounds.pending_acks += pending.ack_count
+        self._bounds.uncommitted_bytes += pending.length
+
+    def committed(self, high_watermark: int) -> None:
+        """Answer everything below it."""
+        pending = self._pending
+        while pending and pending[0].end_offset <= high_watermark:
+            done = pending.popleft()
+            self._forget(done)
+            self.ack(done.replies, done.positions, done.base_offset)
+            for answer in done.answers:
+                self.answer(answer)
+
+    def fail(self, error: UnknownOutcomeError) -> None:
+        """What waits is appended and perhaps never committed: say that nobody knows."""
+        while self._pending:
+            pending = self._pending.popleft()
+            self._forget(pending)
+            askers = [(answer.reply, answer.correlation) for answer in pending.answers]
+            self.nack_all([*zip(pending.replies, repeat(b""), strict=False), *askers], error)
+
+    def drop(self) -> None:
+        """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""
+        while self._pending:
+            self._forget(self._pending.popleft())
+
+    def _forget(self, pending: Pending) -> None:
+        self._bounds.pending_acks -= pending.ack_count
+        self._bounds.uncommitted_bytes -= pending.length
+
+
+def _for_publishers(error: JetstreamError) -> JetstreamError:
+    """Without the names of our files, which are nobody's business beyond NATS."""
+    if isinstance(error, StorageFullError):
+        return StorageFullError("the disk is full")
+    if isinstance(error, StorageError) and not _is_theirs(error):
+        return StorageError("the stream's log takes no appends; its description says why")
+    return error
+
+
+def _is_theirs(error: StorageError) -> bool:
+    """Whether it is their own bytes that are not in order, and no file's."""
+    return isinstance(error, CorruptBatchError) and not error.file
