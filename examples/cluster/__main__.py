@@ -65,7 +65,9 @@ def status(directory: Directory = DIRECTORY_DEFAULT) -> None:
 @command.command()
 def kill(node: Node, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Kill a node with SIGKILL; NATS goes on."""
-    if not LocalCluster(directory).kill_node(node):
+    cluster = LocalCluster(directory)
+    cluster.check_node(node)
+    if not cluster.kill_node(node):
         raise ClusterError(f"node {node} is not running")
     print(f"node {node} killed")
 
@@ -89,6 +91,7 @@ def down(
 ) -> None:
     """Stop every node, then NATS."""
     cluster = LocalCluster(directory)
+    cluster.check()
     cluster.stop()
     if delete:
         cluster.delete()
@@ -129,7 +132,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         command()
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -67,12 +67,29 @@ class LocalCluster:
 
     @property
     def config(self) -> dict[str, Any]:
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
         if not self.config_file.exists():
             raise ClusterError(
                 f"{self.directory} holds no cluster: make one with scripts/cluster up"
             )
-        config: dict[str, Any] = yaml.safe_load(self.config_file.read_text())
+        try:
+            config: dict[str, Any] = yaml.safe_load(self.config_file.read_text())
+            config["nodes"][0]["id"]
+        except (yaml.YAMLError, KeyError, IndexError, TypeError) as error:
+            raise ClusterError(f"{self.config_file} is damaged; mend or delete it") from error
         return config
+
+    def check(self) -> None:
+        """That there is a cluster here."""
+        self._read()
+
+    def check_node(self, node: int) -> None:
+        """That the cluster has it."""
+        if node not in self.node_ids:
+            nodes = ", ".join(map(str, self.node_ids))
+            raise ClusterError(f"there is no node {node}; nodes are {nodes}")
 
     @property
     def node_ids(self) -> list[int]:
@@ -174,9 +191,7 @@ class LocalCluster:
 
     def start_node(self, node: int) -> None:
         """Start its process, unless it runs; `wait_for_node` waits until it serves."""
-        if node not in self.node_ids:
-            nodes = ", ".join(map(str, self.node_ids))
-            raise ClusterError(f"there is no node {node}; nodes are {nodes}")
+        self.check_node(node)
         if node_name(node) in self.pids():
             return
         data = self.directory / node_name(node)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
 from examples.cluster.publisher import Books, judge
 from tests.support.server import free_port_base
@@ -40,7 +42,8 @@ def test_a_cluster_is_started_looked_at_broken_mended_and_stopped(tmp_path: Path
         assert "node 1 is not running" in cluster_command("kill", "1", *folder).stderr
         assert cluster_command("start", "1", *folder).returncode == 0
         assert cluster.pids()["nats"] == nats
-        assert "there is no node 7" in cluster_command("start", "7", *folder).stderr
+        for command in ("start", "kill"):
+            assert "there is no node 7" in cluster_command(command, "7", *folder).stderr
         assert cluster_command("down", *folder, "--delete").returncode == 0
         assert cluster.pids() == {}
         assert not cluster.directory.exists()
@@ -48,11 +51,29 @@ def test_a_cluster_is_started_looked_at_broken_mended_and_stopped(tmp_path: Path
         cluster.stop()
 
 
-def test_a_folder_without_a_cluster_says_how_to_make_one(tmp_path: Path) -> None:
-    done = cluster_command("status", "--dir", str(tmp_path / "nothing"))
-    assert done.returncode == 1
+@pytest.mark.parametrize(
+    "command", [("status",), ("kill", "0"), ("start", "0"), ("down",)], ids=lambda words: words[0]
+)
+def test_a_folder_without_a_cluster_says_how_to_make_one(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    said = one_line(*command, "--dir", str(tmp_path / "nothing"))
+    assert "scripts/cluster up" in said
+
+
+def test_a_folder_that_cannot_hold_a_cluster_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert str(tmp_path / "file") in one_line("up", "--dir", str(tmp_path / "file" / "cluster"))
+    (tmp_path / "cluster.yaml").write_text("nodes: [")
+    assert "cluster.yaml is damaged" in one_line("up", "--dir", str(tmp_path))
+
+
+def one_line(*arguments: str) -> str:
+    done = cluster_command(*arguments)
+    assert (done.returncode, done.stdout) == (1, ""), done
     assert done.stderr.startswith("error: ")
-    assert "scripts/cluster up" in done.stderr
+    assert done.stderr.count("\n") == 1
+    return done.stderr
 
 
 def test_processes_of_others_are_left_alone_even_under_a_remembered_id(tmp_path: Path) -> None:
