@@ -1,12 +1,14 @@
 """One client per process and configuration.
 
 Spark uses its Python workers again and again: a connection that outlives a task saves the next
-one the way. A worker that was forked makes its own.
+one the way. A worker that was forked makes its own. The configuration comes from the driver; where
+an executor stands (JETSTREAM_RACK, for readFrom=nearest) it knows itself.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from jetstream_client import Client, ClientConfig
 
@@ -14,6 +16,7 @@ _clients: dict[tuple[int, ClientConfig], Client] = {}
 
 
 def client_for(config: ClientConfig) -> Client:
+    config = replace(config, rack=os.environ.get("JETSTREAM_RACK", config.rack))
     key = (os.getpid(), config)
     if key not in _clients:
         _clients[key] = Client.from_config(config)

@@ -35,7 +35,7 @@ _COMMON = ("servers", "timeout")
 _SELECTION = ("streams", "streamPattern", "subject")
 _READ = (
     *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "startingOffsets", "startingTimestamp",
+    "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "readFrom",
 )  # fmt: skip
 _BATCH = (*_READ, "endingOffsets", "endingTimestamp", "pushDownFilters")
 _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -44,6 +44,10 @@ _NATS = (
     "natsTlsKey",
 )  # fmt: skip
 _WRITE = (*_COMMON, *_NATS, "subject")
+ReadFrom = Literal["any", "leader", "nearest"]
+"""Which replica in sync is read from."""
+
+_READ_FROM: Mapping[str, ReadFrom] = {"any": "any", "leader": "leader", "nearest": "nearest"}
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """What Spark puts among the options by itself."""
 
@@ -88,6 +92,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     min_partitions: int
     max_records_per_partition: int
+    read_from: ReadFrom
     push_down_filters: bool
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
@@ -138,6 +143,12 @@ class _Given:
         if text not in ("true", "false"):
             raise OptionError(f"{name} {text!r} is neither true nor false: say one of them")
         return text == "true"
+
+    def read_from(self) -> ReadFrom:
+        text = self.text("readFrom", "any").lower()
+        if text not in _READ_FROM:
+            raise OptionError(f"readFrom {text!r} is no choice: say any, leader or nearest")
+        return _READ_FROM[text]
 
     def number(self, name: str, default: int) -> int:
         """A positive one, where given."""
@@ -194,6 +205,7 @@ def read_options(
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         min_partitions=given.number("minPartitions", 0),
         max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK),
+        read_from=given.read_from(),
         push_down_filters=given.flag("pushDownFilters", False),
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0),
         min_offsets_per_trigger=given.number("minOffsetsPerTrigger", 0),

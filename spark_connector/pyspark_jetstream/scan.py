@@ -27,7 +27,7 @@ from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.errors import START_ANEW, DataLossError, explained, log, one_line
 from pyspark_jetstream.filters import Condition, SubjectMatches
 from pyspark_jetstream.headers import parsed_headers
-from pyspark_jetstream.options import ReadOptions
+from pyspark_jetstream.options import ReadFrom, ReadOptions
 from pyspark_jetstream.ranges import Range
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Scan:
     config: ClientConfig
     include_headers: bool
     fail_on_data_loss: bool
+    read_from: ReadFrom = "any"
     conditions: tuple[Condition, ...] = ()
 
     @classmethod
@@ -59,6 +60,7 @@ class Scan:
             options.config,
             options.include_headers,
             options.fail_on_data_loss,
+            options.read_from,
             (*chosen, *conditions),
         )
 
@@ -91,6 +93,7 @@ class Scan:
                     position,
                     stop=part.stop,
                     last_epoch=last_epoch,
+                    read_from=self.read_from,
                     patience=self.config.timeout,
                 )
                 with consumer:

@@ -83,6 +83,7 @@ WRONG: list[tuple[Mode, dict[str, str], str]] = [
     ("batch", {"minPartitions": "-1"}, "say one from 1 on"),
     ("batch", {"maxRecordsPerPartition": "0"}, "say one from 1 on"),
     ("batch", {"includeHeaders": "yes"}, "say one of them"),
+    ("batch", {"readFrom": "follower"}, "say any, leader or nearest"),
     ("batch", {"timeout": "soon"}, "say for example 30s, 15m or 1h"),
     ("batch", {"timeout": "0"}, "say for example 30s, 15m or 1h"),
     ("batch", {"minOffsetsPerTrigger": "5"}, "means nothing to a batch read: leave it out"),
