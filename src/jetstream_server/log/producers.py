@@ -15,8 +15,10 @@ Invariants.
 * **safety** What is remembered of an offset is what the log holds there: nothing at or behind the
   log end, and of a truncated producer where it stood before. Whether that is *committed* is the
   caller's to ask, before a duplicate is acknowledged.
-* **safety** A producer begins with sequence 0 and never skips one. A leader that accepted a later
-  one from a producer it does not know could never store the earlier one, still on its way.
+* **safety** A producer never skips a sequence. Of one that is not known, sequences 1 to 4 are
+  refused: a failover may have lost its first batch, which is still to be repeated, and could not be
+  stored behind a later one. Who sends the sixth has been told of the first: it is new to this log
+  only, or forgotten.
 
 No clock and no I/O; times are append timestamps (µs).
 """
@@ -121,12 +123,12 @@ class Producers:
         Raises OutOfSequenceError for a batch that is neither.
         """
         producer = self._producers.get(producer_id)
-        if producer is None and sequence == 0:
+        if producer is None and (sequence == 0 or sequence >= BATCHES_KEPT):
             return None
         if producer is None or producer.last_sequence == LOST:
             raise OutOfSequenceError(
-                f"batch {sequence} of producer {producer_id}, of which nothing is known here: "
-                "a producer begins with sequence 0, and with a new id once it is forgotten"
+                f"batch {sequence} of producer {producer_id}, of which too little is known here: "
+                "begin with sequence 0, under a new id if that is not its first"
             )
         if sequence == producer.last_sequence + 1:
             return None

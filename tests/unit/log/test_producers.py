@@ -7,7 +7,14 @@ import pytest
 from jetstream_protocol.batch import EncodedBatch, Flags, decode_header, encode
 from jetstream_protocol.errors import OutOfSequenceError
 from jetstream_server.log import producers as module
-from jetstream_server.log.producers import IDLE_US, Producers, StoredBatch, concerns, message_ids
+from jetstream_server.log.producers import (
+    BATCHES_KEPT,
+    IDLE_US,
+    Producers,
+    StoredBatch,
+    concerns,
+    message_ids,
+)
 
 P, Q = 2**62 + 1, 7
 
@@ -74,9 +81,23 @@ def test_a_batch_that_skips_one_or_is_older_than_the_last_five_is_refused(log: L
     assert "send 8 next" in refused(log.known, P, 2)
 
 
-def test_a_producer_begins_with_sequence_0_and_no_other(log: Log) -> None:
+def test_a_producer_whose_first_batch_may_be_on_its_way_begins_with_it(log: Log) -> None:
     assert log.known.check(P, 0) is None
-    assert "begins with sequence 0" in refused(log.known, P, 1)
+    for sequence in range(1, BATCHES_KEPT):
+        assert "begin with sequence 0" in refused(log.known, P, sequence)
+
+
+def test_a_producer_that_was_told_of_its_first_batch_goes_on_where_it_is(log: Log) -> None:
+    """To a stream that was created since, or has forgotten it."""
+    assert log.known.check(P, BATCHES_KEPT) is None
+    log.produce(P, range(57, 60))
+    assert log.known.check(P, 60) is None
+    assert log.known.check(P, 57) == StoredBatch(57, 0, 1)
+    refused(log.known, P, 61)
+    refused(log.known, P, 56)
+    log.truncate(0)
+    assert log.known.check(P, 57) is None
+    refused(log.known, P, 58)
 
 
 def test_producers_do_not_concern_each_other_nor_do_plain_batches(log: Log) -> None:
@@ -117,7 +138,7 @@ def test_a_producer_of_which_more_went_than_was_remembered_must_begin_anew(
     for end in ends:
         log.truncate(end)
     for sequence in range(10):
-        assert "begins with sequence 0, and with a new id" in refused(log.known, P, sequence)
+        assert "begin with sequence 0, under a new id" in refused(log.known, P, sequence)
 
 
 def test_a_producer_whose_first_batch_is_cut_off_is_unknown_again(log: Log) -> None:
