@@ -40,10 +40,15 @@ class JetstreamDataSource(DataSource):
         return batch_reader(read_options(self.options, "batch"), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_jetstream.errors import OptionError
         from pyspark_jetstream.options import read_options
-        from pyspark_jetstream.stream import stream_reader
+        from pyspark_jetstream.stream import RefusedStreamReader, stream_reader
 
-        return stream_reader(read_options(self.options, "stream"), schema)
+        try:
+            return stream_reader(read_options(self.options, "stream"), schema)
+        except OptionError as error:
+            # Raised here, it would be hidden behind an error of Spark's own.
+            return RefusedStreamReader(error.message)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_jetstream.options import write_options

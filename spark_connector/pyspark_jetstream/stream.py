@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -150,6 +150,30 @@ if HAS_ADMISSION_CONTROL:
                 # The trigger asks for all there is, at once.
                 return Limits(offsets_max, 0, 0.0)
             return Limits(offsets_max, options.min_offsets_per_trigger, options.max_trigger_delay)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Of options that cannot be meant so: says it when Spark first asks for anything."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def _refuse(self) -> NoReturn:
+        raise OptionError(self.message)
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        self._refuse()
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()
 
 
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:

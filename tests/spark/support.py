@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,8 +101,8 @@ def last_line(error: BaseException) -> str:
     ours = ("pyspark_jetstream.", "jetstream_protocol.", "jetstream_client.")
     said = [number for number, line in enumerate(lines) if line.startswith(ours)]
     assert said, str(error)
-    following = lines[said[-1] + 1] if said[-1] + 1 < len(lines) else ""
-    assert following.startswith(("SQLSTATE", "at ", "===", "Driver", "Caused")) or not following
+    later = [line for line in lines[said[-1] + 1 :] if re.match(r"\w*(Error|Exception): ", line)]
+    assert later == [], str(error)
     return lines[said[-1]]
 
 
