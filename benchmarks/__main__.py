@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks ingest|publish|read|latency|streams|spark`.
+"""The command line: `python -m benchmarks ingest|publish|read|latency|streams|compaction|spark`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks import compaction as compaction_benchmark
 from benchmarks import ingest as ingest_benchmark
 from benchmarks import latency as latency_benchmark
 from benchmarks import pairs as pairs_of_runs
@@ -172,6 +173,17 @@ def spark(
 
     report = spark_benchmark.run(messages, size, pairs, seconds, _progress)
     _finish(report, json, spark_benchmark.TITLE, spark_benchmark.COLUMNS)
+
+
+@command.command()
+def compaction(
+    records: Annotated[int, typer.Option(min=1, help="Records in the stream.")] = 10_000_000,
+    keys: Annotated[int, typer.Option(min=1, help="Different keys among them.")] = 1_000_000,
+    json: JsonOption = False,
+) -> None:
+    """Compact one stream while messages are stored, with acks, in another."""
+    report = compaction_benchmark.run(records, keys, _progress)
+    _finish(report, json, compaction_benchmark.TITLE, compaction_benchmark.COLUMNS)
 
 
 def _numbers(text: str) -> list[int]:

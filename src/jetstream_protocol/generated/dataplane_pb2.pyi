@@ -71,7 +71,7 @@ class Positions(_message.Message):
 class Records(_message.Message):
     __slots__ = ("parts",)
     class Part(_message.Message):
-        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "error", "high_watermark", "log_start_offset", "stream_epoch", "length", "diverging_epoch", "diverging_end_offset", "out_of_range")
+        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "error", "high_watermark", "log_start_offset", "stream_epoch", "length", "diverging_epoch", "diverging_end_offset", "out_of_range", "tombstones_gone_below")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
         LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
         FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class Records(_message.Message):
         DIVERGING_EPOCH_FIELD_NUMBER: _ClassVar[int]
         DIVERGING_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
         OUT_OF_RANGE_FIELD_NUMBER: _ClassVar[int]
+        TOMBSTONES_GONE_BELOW_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         leader_epoch: int
         fetch_offset: int
@@ -96,7 +97,8 @@ class Records(_message.Message):
         diverging_epoch: int
         diverging_end_offset: int
         out_of_range: bool
-        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., length: _Optional[int] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., out_of_range: _Optional[bool] = ...) -> None: ...
+        tombstones_gone_below: int
+        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., length: _Optional[int] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., out_of_range: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ...) -> None: ...
     PARTS_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[Records.Part]
     def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...

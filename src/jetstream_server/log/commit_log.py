@@ -129,6 +129,17 @@ class CommitLog:
         return len(self._storage.segments)
 
     @property
+    def tombstones_gone_below(self) -> int:
+        """Compaction has removed tombstones from it, all below this offset. Raises StorageError."""
+        return self.compaction.state.tombstones_gone_below
+
+    @property
+    def copied_under(self) -> int:
+        """The leader's `tombstones_gone_below` when the copying of this log began. Raises
+        StorageError."""
+        return self.compaction.state.copied_under
+
+    @property
     def flush_due(self) -> bool:
         """A sealed segment awaits its flush: ask for one whatever the flush policy, so that
         recovery need not scan it."""

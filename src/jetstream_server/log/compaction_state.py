@@ -22,13 +22,15 @@ PASSES_MAX: Final = 64
 @dataclass(frozen=True, slots=True)
 class CompactionState:
     """cleaned_to: no two records below have the same key. tombstones: how many are left there;
-    tombstones_gone_below: some before this were removed. ended_at_us and what follows: of the last
+    tombstones_gone_below: some before this were removed. copied_under: the leader's, when this log
+    began to be copied from it. ended_at_us and what follows: of the last
     pass."""
 
     cleaned_to: int = 0
     passes: tuple[tuple[int, int], ...] = ()
     tombstones: int = 0
     tombstones_gone_below: int = 0
+    copied_under: int = 0
     ended_at_us: int = 0
     duration_us: int = 0
     bytes_before: int = 0
@@ -60,6 +62,7 @@ class CompactionState:
             cleaned_to=min(self.cleaned_to, end_offset),
             passes=passes,
             tombstones_gone_below=min(self.tombstones_gone_below, end_offset),
+            copied_under=min(self.copied_under, end_offset),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ the renames are synced: a pass that did not get so far is done again.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segment_name
@@ -123,6 +124,11 @@ class LogCompaction:
         state = self.state.cut_to(log_end_offset)
         if state != self.state:
             self._write(state)
+
+    def note_copied_under(self, tombstones_gone_below: int) -> None:
+        """The copying of the leader's log begins, from which it had removed tombstones below."""
+        if tombstones_gone_below and tombstones_gone_below > self.state.copied_under:
+            self._write(replace(self.state, copied_under=tombstones_gone_below))
 
     def _write(self, state: CompactionState) -> None:
         folder = self._storage.directory

@@ -11,11 +11,12 @@ import asyncio
 import json
 import os
 import secrets
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -31,10 +32,12 @@ DIRTY_RATIO = 0.5
 """A pass goes over the clean part as well: at this ratio it reads twice what was written since."""
 LAG_US_MAX = 3_600_000_000
 """What is dirty is compacted after an hour however little it is."""
-RETRY_US = 60_000_000
+RETRY_US = 10_000_000
 """After a pass that failed: what is wrong with a disk takes longer than a second."""
-STOP_SECONDS = 5.0
-_LINE_BYTES_MAX = 1 << 20
+RELOOK_US = 5_000_000
+"""A log that has not changed is looked at again so late: only time can make it want a pass."""
+
+_Result = TypeVar("_Result")
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -93,6 +96,9 @@ class Compaction:
         self._bytes_per_second = bytes_per_second
         self._tracked: dict[Replica, None] = {}
         self._retry_at_us: dict[Replica, int] = {}
+        self._looked: dict[Replica, tuple[tuple[int, int, int], int]] = {}  # at what, until when
+        self._current: Replica | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._running: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "jetstream-compaction")
 
@@ -103,6 +109,7 @@ class Compaction:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+        await self._reap()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     # A RoleListener.
@@ -111,6 +118,9 @@ class Compaction:
         if replica.closed or not replica.stream.config.compact:
             self._tracked.pop(replica, None)
             self._retry_at_us.pop(replica, None)
+            self._looked.pop(replica, None)
+            if replica is self._current and self._process is not None:
+                self._process.kill()  # Others are waiting.
         else:
             self._tracked[replica] = None
 
@@ -144,12 +154,18 @@ class Compaction:
                 continue
             if now_us < self._retry_at_us.get(replica, 0):
                 continue
+            seen = _seen(replica)
+            looked = self._looked.get(replica)
+            if looked is not None and looked[0] == seen and now_us < looked[1]:
+                continue
             grace_us = replica.stream.config.tombstone_grace_us
             try:
                 wanted = urgency(status_of(replica), now_us, grace_us)
             except StorageError:
                 continue  # The file is not readable now; nothing is lost by waiting.
-            if wanted > best_urgency:
+            if not wanted:
+                self._looked[replica] = (seen, now_us + RELOOK_US)
+            elif wanted > best_urgency:
                 best, best_urgency = replica, wanted
         return best
 
@@ -192,47 +208,48 @@ class Compaction:
     async def _discard(self, replica: Replica, task: Task) -> None:
         if replica.closed:
             return
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._thread, replica.log.compaction.discard, task)
+            await self._in_thread(replica.log.compaction.discard, task)
         except StorageError as error:
             logger.info("compaction_leftover", reason=error.message)
 
     async def _pass(self, replica: Replica, task: Task, begun_us: int) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "jetstream_server.log.compaction_worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES_MAX,
-        )  # fmt: skip
+        request = {
+            "task": task.to_dict(),
+            "parent": os.getpid(),
+            "bytes_per_second": self._bytes_per_second,
+        }
+        process = _spawn()
+        self._current, self._process = replica, process
         try:
-            assert process.stdin is not None
-            request = {
-                "task": task.to_dict(),
-                "parent": os.getpid(),
-                "bytes_per_second": self._bytes_per_second,
-            }
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            await process.stdin.drain()
-            process.stdin.close()
+            await self._in_thread(_ask, process, json.dumps(request).encode() + b"\n")
             done, end_offset = await self._follow(replica, task, process)
             await self._finish(replica, task, done, end_offset, begun_us)
         finally:
-            if process.returncode is None:
-                try:
-                    process.kill()
-                except ProcessLookupError:
-                    pass  # It has just ended.
-            await process.wait()
+            await self._reap()
+
+    async def _reap(self) -> None:
+        """End the process, if there is one, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            await self._in_thread(_bury, self._process)
+            self._current = self._process = None
+
+    async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
 
     async def _follow(
-        self, replica: Replica, task: Task, process: asyncio.subprocess.Process
+        self, replica: Replica, task: Task, process: subprocess.Popen[bytes]
     ) -> tuple[Done, int]:
         """Swap in what the process has written, until it is done."""
         assert process.stdout is not None
         end_offset = task.cleaned_to
         while True:
-            line = await process.stdout.readline()
+            line = await self._in_thread(process.stdout.readline)
             if not line:
-                raise EOFError("the compaction process has died")
+                code = await self._in_thread(process.wait)
+                raise EOFError(f"the compaction process ended with {code}")
             message: dict[str, Any] = json.loads(line)
             if replica.closed:
                 raise EOFError("the stream is deleted, or the server stops")
@@ -260,8 +277,7 @@ class Compaction:
             bytes_after=done.bytes_after,
             records_removed=done.records_removed,
         )
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, log.compaction.finish, task, state)
+        await self._in_thread(log.compaction.finish, task, state)
         logger.info(
             "log_compacted",
             stream=replica.stream.full_name,
@@ -271,3 +287,39 @@ class Compaction:
             records_removed=done.records_removed,
             seconds=round((now_us - begun_us) / 1e6, 3),
         )
+
+
+def _seen(replica: Replica) -> tuple[int, int, int]:
+    """What decides whether a log wants a pass, besides time."""
+    log = replica.log
+    return log.log_end_offset, log.segment_count, min(replica.high_watermark, log.flushed_offset)
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """Not asyncio's way, which forks: gRPC's handlers would run in the child and crash it. This
+    one does without (vfork), and takes a millisecond. From the loop's thread: the process ends with
+    the thread that started it."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "jetstream_server.log.compaction_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def _ask(process: subprocess.Popen[bytes], request: bytes) -> None:
+    """In the thread: the pipe may be full. Raises OSError when the other end has died."""
+    assert process.stdin is not None
+    process.stdin.write(request)
+    process.stdin.close()
+
+
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    """In the thread: it has been killed, or has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.wait()
+    process.stdout.close()
+    try:
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # What it was asked, and did not live to read.

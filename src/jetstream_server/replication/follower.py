@@ -30,6 +30,7 @@ from jetstream_server.replication.messages import (
     LogView,
     OutOfRange,
     Records,
+    Standing,
     last_epoch_of,
     skips,
 )
@@ -58,7 +59,8 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Drop the whole log and begin anew at `offset`: nothing in it is in the leader's."""
+    """Drop the whole log and begin anew at `offset`: nothing in it is in the leader's, or not all
+    that is in the leader's log can be learnt any more."""
 
     offset: int
 
@@ -135,12 +137,21 @@ class FollowerState:
         if not answer.asked.asks_the_same(self.position()):
             return Ignore()
         match answer:
+            case Records() if self._missed_tombstones(answer.standing):
+                return Reset(answer.standing.log_start_offset)
             case Records():
                 return Append(self.stream.leader_epoch, answer.slice is not None)
             case OutOfRange():
                 return Reset(answer.standing.log_start_offset)
             case Diverging():
                 return self._part_from(answer)
+
+    def _missed_tombstones(self, standing: Standing) -> bool:
+        """**safety** Whether this log may hold what tombstones deleted that the leader does not
+        have any more: it was away longer than their grace time, and would keep that for ever."""
+        log = self._log
+        gone = standing.tombstones_gone_below
+        return log.log_start_offset < log.log_end_offset < gone and gone > log.copied_under
 
     def _part_from(self, answer: Diverging) -> Step:
         """Cut back to where the two logs may agree; the next round tells whether they do."""

@@ -105,7 +105,9 @@ class LeaderState:
 
     @property
     def standing(self) -> Standing:
-        return Standing(self.high_watermark, self._log.log_start_offset, self.stream.stream_epoch)
+        log, stream = self._log, self.stream
+        gone = log.tombstones_gone_below if stream.was_compacted else 0
+        return Standing(self.high_watermark, log.log_start_offset, stream.stream_epoch, gone)
 
     def position_of(self, follower: NodeId) -> int:
         """What counts of a follower; NO_POSITION: not heard of. For `describe`."""

@@ -55,12 +55,14 @@ class FetchRequest:
 class Standing:
     """How the leader stood when it answered; part of every answer.
 
-    stream_epoch: of the metadata it acted on.
+    stream_epoch: of the metadata it acted on. tombstones_gone_below: compaction has removed some
+    from its log, all below this offset.
     """
 
     high_watermark: int
     log_start_offset: int
     stream_epoch: int
+    tombstones_gone_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,14 @@ class LogView(Protocol):
 
     @property
     def epochs(self) -> LeaderEpochCache: ...
+
+    @property
+    def tombstones_gone_below(self) -> int:
+        """Compaction has removed tombstones from it, all below this offset."""
+
+    @property
+    def copied_under(self) -> int:
+        """The leader's `tombstones_gone_below` when the copying of this log began."""
 
 
 def last_epoch_of(log: LogView) -> int:

@@ -336,6 +336,8 @@ class Replica:
             self.log.discard_damage()  # There is a leader to fetch it from again.
         match step:
             case Append(leader_epoch, True):
+                if self.log.log_start_offset == self.log.log_end_offset:
+                    self.log.compaction.note_copied_under(answer.standing.tombstones_gone_below)
                 gaps_below = answer.standing.high_watermark if self.stream.was_compacted else 0
                 self.log.append_replica(data, leader_epoch=leader_epoch, gaps_below=gaps_below)
             case Truncate(offset):

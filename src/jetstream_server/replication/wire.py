@@ -52,6 +52,7 @@ def answer_to_proto(answer: Answer) -> pb.Records.Part:
         high_watermark=standing.high_watermark,
         log_start_offset=standing.log_start_offset,
         stream_epoch=standing.stream_epoch,
+        tombstones_gone_below=standing.tombstones_gone_below,
     )
     match answer:
         case Records(slice=LogSlice() as found):
@@ -85,7 +86,9 @@ def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) ->
         last_epoch=part.last_epoch,
         flushed_offset=0,  # Not part of what an answer is held against.
     )
-    standing = Standing(part.high_watermark, part.log_start_offset, part.stream_epoch)
+    standing = Standing(
+        part.high_watermark, part.log_start_offset, part.stream_epoch, part.tombstones_gone_below
+    )
     if part.out_of_range:
         return OutOfRange(asked, standing)
     if part.HasField("diverging_epoch"):

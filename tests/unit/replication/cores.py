@@ -26,6 +26,8 @@ class Log:
     flushed_offset: int = 0
     log_start_offset: int = 0
     epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
+    tombstones_gone_below: int = 0
+    copied_under: int = 0
 
 
 def stream(

@@ -92,6 +92,26 @@ def test_a_silent_leader_is_reported_once_per_silence() -> None:
     assert not state.report_due(1_600_000)
 
 
+def test_a_log_that_missed_tombstones_is_copied_anew() -> None:
+    """The leader has deleted records by tombstones that are gone by now; this log has them yet."""
+    log = log_of(5)
+    state = following(log)
+    late = Standing(high_watermark=20, log_start_offset=2, stream_epoch=7, tombstones_gone_below=9)
+    assert state.decide(Records(state.position(), late, None)) == Reset(2)
+    log.copied_under = 9
+    assert state.decide(Records(state.position(), late, None)) == Append(3, False)
+
+
+def test_a_log_that_is_empty_or_past_the_tombstones_missed_none() -> None:
+    standing = Standing(
+        high_watermark=20, log_start_offset=0, stream_epoch=7, tombstones_gone_below=5
+    )
+    empty = Log()
+    for log in (log_of(5), empty):
+        state = following(log)
+        assert isinstance(state.decide(Records(state.position(), standing, None)), Append)
+
+
 def test_a_log_emptied_by_retention_still_stands_where_it_stood() -> None:
     """Its start moved up to its end: the answer to what it asked before is still one to it."""
     log = log_of(5)

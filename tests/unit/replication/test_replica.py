@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import (
     DivergedError,
     NotLeaderError,
@@ -13,10 +15,14 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnknownEpochError,
 )
+from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.replication.messages import Records, Standing
 from jetstream_server.replication.replica import Replica
 from tests.support.log_batches import batch
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
+from tests.unit.replication.cores import nodes, stream
 
 
 @on_loop
@@ -204,6 +210,31 @@ async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
         replica.read(1, 1 << 20, replica.stream.leader_epoch + 1)
 
 
+@pytest.mark.parametrize(
+    ("compacted", "high_watermark", "taken"),
+    [(True, 10, True), (True, 9, False), (False, 10, False)],
+)
+def test_a_follower_takes_gaps_only_of_a_compacted_stream_below_the_high_watermark(
+    tmp_path: Path, compacted: bool, high_watermark: int, taken: bool
+) -> None:
+    tmp_path.joinpath("1").mkdir()
+    log = CommitLog.open(OsDisk(), str(tmp_path / "1"), clean=False)
+    metadata = replace(stream(), was_compacted=compacted)
+    replica = Replica(metadata, log, node_id=1, incarnation=10)
+    replica.update(metadata, nodes(), 0)
+    asked = replica.position()
+    assert asked is not None
+    standing = Standing(high_watermark, 0, metadata.stream_epoch)
+    gap = encode([b"v"], b"a", after_gap=True)
+    gap.stamp(10, 3, 0)
+    answer = Records(asked, standing, LogSlice("", 0, gap.length, 0, 0))
+    if taken:
+        replica.accept(answer, gap.to_bytes(), 0)
+        assert (log.log_end_offset, replica.high_watermark) == (11, 10)
+    else:
+        with pytest.raises(DivergedError, match="gap"):
+            replica.accept(answer, gap.to_bytes(), 0)
+        assert log.log_end_offset == 0
 def committed_in_two_epochs(node: Node) -> Replica:
     """Offsets 0 and 1 of epoch 1, 2 and 3 of epoch 5, all committed."""
     replica = node.create()

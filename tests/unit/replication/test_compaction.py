@@ -1,0 +1,218 @@
+"""A node compacts its logs in processes of their own, and goes on when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetstream_protocol.batch import encode
+from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.log.compaction_state import CompactionState
+from jetstream_server.replication import compaction as compaction_module
+from jetstream_server.replication.compaction import (
+    LAG_US_MAX,
+    RETRY_US,
+    Compaction,
+    CompactionStatus,
+    status_of,
+    urgency,
+)
+from jetstream_server.replication.replica import Replica
+from tests.support.compacting import records, table
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+
+SECONDS = 30.0
+"""A process is started for each pass: on a loaded machine that takes its time."""
+
+
+@pytest.fixture(autouse=True)
+def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_module, "ROUND_SECONDS", 0.005)
+
+
+@asynccontextmanager
+async def compacting(folder: Path, *, bytes_per_second: int = 1 << 30) -> AsyncIterator[Node]:
+    """A node whose compaction runs. Its clock stands still."""
+    node = Node(folder / "streams")
+    replicas = node.start()
+    compaction = Compaction(
+        replicas, clock_us=lambda: node.clock_us, bytes_per_second=bytes_per_second
+    )
+    replicas.roles.append(compaction)
+    compaction.start()
+    try:
+        yield node
+    finally:
+        await compaction.close()
+        replicas.close()
+
+
+def keyed(node: Node, **config: Any) -> Replica:
+    """A compacted stream of three keys, mostly sealed, all flushed."""
+    replica = node.create(config={"compact": True, **config})
+    replica.log.configure(LogConfig(segment_bytes=2000))
+    for number in range(60):
+        put(node, replica, b"k%d" % (number % 3), b"%d" % number)
+    node.flushes.run()
+    return replica
+
+
+def put(node: Node, replica: Replica, key: bytes, value: bytes | None) -> None:
+    node.replicas.append(replica, encode([value], b"s", keys=[key]))
+
+
+def cleaned_to(replica: Replica) -> int:
+    return replica.log.compaction.state.cleaned_to
+
+
+@on_loop
+async def test_what_is_committed_is_compacted_and_the_state_outlives_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with compacting(tmp_path) as node:
+        replica = keyed(node)
+        await eventually(lambda: cleaned_to(replica) > 40, SECONDS)
+        assert table(records(replica.log)) == {b"k0": b"57", b"k1": b"58", b"k2": b"59"}
+        assert len(records(replica.log)) < 25
+        status = status_of(replica)
+        assert status.dirty_bytes == 0
+        assert status.state.bytes_after < status.state.bytes_before
+        assert status.state.records_removed > 35
+        state = replica.log.compaction.state
+        node.restart()
+        assert node.replica(replica.stream).log.compaction.state == state
+
+
+@on_loop
+async def test_only_streams_that_want_it_are_compacted_also_since_an_alter(tmp_path: Path) -> None:
+    async with compacting(tmp_path) as node:
+        replica = keyed(node, compact=False)
+        other = node.create("other", "other", config={"compact": True})
+        other.log.configure(LogConfig(segment_bytes=2000))
+        for number in range(60):
+            put(node, other, b"k", b"%d" % number)
+        node.flushes.run()
+        await eventually(lambda: cleaned_to(other) > 40, SECONDS)
+        assert len(records(replica.log)) == 60
+        node.cluster.do(
+            "alter_stream", stream_id=replica.stream.id, stream_epoch=0, config={"compact": True}
+        )
+        node.apply()
+        await eventually(lambda: cleaned_to(replica) > 0, SECONDS)
+
+
+@on_loop
+async def test_a_pass_whose_process_is_killed_is_done_again_later(tmp_path: Path) -> None:
+    async with compacting(tmp_path, bytes_per_second=1) as node:
+        replica = keyed(node)
+        expected = records(replica.log)
+        worker = await the_worker()
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: worker not in children(), SECONDS)
+        await asyncio.sleep(0.1)
+        assert children() == [], "it waits before it tries again"
+        assert records(replica.log) == expected
+        assert not list(tmp_path.rglob("*.tmp"))
+        node.clock_us += RETRY_US
+        assert await the_worker() != worker
+
+
+@on_loop
+async def test_a_stop_ends_the_process(tmp_path: Path) -> None:
+    async with compacting(tmp_path, bytes_per_second=1) as node:
+        keyed(node)
+        await the_worker()
+    assert children() == []
+
+
+@on_loop
+async def test_a_stream_that_is_deleted_takes_its_pass_along(tmp_path: Path) -> None:
+    async with compacting(tmp_path) as node:
+        replica = keyed(node)
+        await the_worker()
+        node.delete(replica)
+        other = node.create("other", "other", config={"compact": True})
+        other.log.configure(LogConfig(segment_bytes=2000))
+        for number in range(60):
+            put(node, other, b"k", b"%d" % number)
+        node.flushes.run()
+        await eventually(lambda: cleaned_to(other) > 40, SECONDS)
+        assert not (node.folder / str(replica.stream.id)).exists()
+
+
+@on_loop
+async def test_a_damaged_segment_ends_the_pass_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with compacting(tmp_path) as node:
+        replica = node.create(config={"compact": False})
+        replica.log.configure(LogConfig(segment_bytes=2000))
+        for number in range(60):
+            put(node, replica, b"k", b"%d" % number)
+        node.flushes.run()
+        segment = sorted((node.folder / str(replica.stream.id)).glob("*.log"))[1]
+        with segment.open("r+b") as file:
+            file.seek(200)
+            file.write(b"rot")
+        node.cluster.do(
+            "alter_stream", stream_id=replica.stream.id, stream_epoch=0, config={"compact": True}
+        )
+        node.apply()
+        said = ""
+
+        def has_failed() -> bool:
+            nonlocal said
+            said += capsys.readouterr().out
+            return "compaction_failed" in said
+
+        await eventually(has_failed, SECONDS)
+        assert segment.name in said
+        assert replica.log.offline_reason == ""
+        assert cleaned_to(replica) == 0
+        assert not list(tmp_path.rglob("*.tmp"))
+
+
+def children() -> list[int]:
+    """Processes that compact for this one."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in task.joinpath("children").read_text().split():
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except FileNotFoundError:
+                continue
+            if b"compaction_worker" in command:
+                found.append(int(pid))
+    return found
+
+
+async def the_worker() -> int:
+    await eventually(lambda: bool(children()), SECONDS)
+    return children()[0]
+
+
+def test_a_log_is_compacted_when_half_of_it_is_new_or_after_an_hour_or_a_grace_time() -> None:
+    now, grace = 10 * LAG_US_MAX, 1_000
+    recent = CompactionState(ended_at_us=now)
+
+    def wanted(state: CompactionState, clean: int, dirty: int) -> float:
+        return urgency(CompactionStatus(state, clean, dirty), now, grace)
+
+    assert wanted(recent, 0, 0) == 0
+    assert wanted(recent, 51, 49) == 0
+    assert wanted(recent, 50, 50) == 0.5
+    assert wanted(recent, 10, 90) == 0.9
+    old = CompactionState(ended_at_us=now - LAG_US_MAX)
+    assert 0 < wanted(old, 99, 1) < 0.5
+    assert wanted(old, 100, 0) == 0
+    graves = CompactionState(ended_at_us=now, tombstones=1, passes=((now - grace, 10),))
+    assert wanted(graves, 100, 0) > 0
+    assert wanted(CompactionState(ended_at_us=now, tombstones=1, passes=((now, 10),)), 100, 0) == 0
