@@ -135,7 +135,9 @@ class AsyncConsumer:
         return messages
 
     def _check_patience(self, messages: Messages) -> None:
-        self._waited = 0.0 if len(messages) else self._waited + self._wait
+        # Offsets that compaction emptied are progress, too.
+        progress = messages.next_offset > self._next_offset
+        self._waited = 0.0 if progress else self._waited + self._wait
         if self._patience is not None and self._waited >= self._patience:
             self._ahead = None
             raise UnavailableError(

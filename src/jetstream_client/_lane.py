@@ -82,7 +82,7 @@ class Lane:
     """Belongs to one thread. new_id: draws a producer id; None: `producer_id` is the only one.
 
     expected: the streams that are to acknowledge each batch; one_is_enough: the first that does.
-    stale: an answer came from a stream not expected, so there may be others than we know.
+    known: the names of all streams on the subject. stale: one that is not among them has answered.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Lane:
         sequence: int = 0,
         new_id: Callable[[], int] | None = None,
     ) -> None:
+        self.known: frozenset[str] = frozenset().union(*expected)
         self.stale = False
         self.failure: JetstreamError | None = None
         self._expected = expected
@@ -194,7 +195,7 @@ class Lane:
         expectation = _find(batch.missing, stream)
         if expectation is None:
             # Of a stream that has it already, or that is younger than our knowledge.
-            self.stale = self.stale or _find(self._expected, stream) is None
+            self.stale = self.stale or stream not in self.known
             return []
         if attempt != batch.attempt:
             return []
@@ -203,7 +204,7 @@ class Lane:
     def _acknowledged(self, batch: Batch, ack: Ack, payload: bytes) -> list[Done]:
         expectation = _find(batch.missing, ack.stream)
         if expectation is None:
-            self.stale = self.stale or _find(self._expected, ack.stream) is None
+            self.stale = self.stale or ack.stream not in self.known
             return []
         self._setbacks = 0
         batch.missing = tuple(each for each in batch.missing if each is not expectation)

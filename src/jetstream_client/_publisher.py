@@ -58,6 +58,9 @@ _MARGIN_BYTES = 1024
 _FEED_SECONDS = 5.0
 """How often the registry is asked whether other streams listen on the subject now."""
 
+_STALE_SECONDS = 0.2
+"""How soon it is asked when a stream has answered that we do not know."""
+
 _FAILED_MAX = 100
 """Remembered for `flush`, which raises the first that nobody has asked."""
 
@@ -149,6 +152,7 @@ class AsyncPublisher:
             new_id=(lambda: secrets.randbits(63)) if fixed is None else None,
         )
         self._feed = feed
+        self._lane.known = feed.names
         self._feed_asked = loop.time()
         self._key = self._plain.listen(self._on_answer, self._on_refusal)
         self._task = loop.create_task(self._run())
@@ -312,7 +316,8 @@ class AsyncPublisher:
 
     async def _wait(self) -> None:
         """Until there is something to do: an answer, a record, a moment."""
-        moments = [self._lane.next_time()]
+        looking = self._looking is not None and not self._looking.done()
+        moments = [self._lane.next_time(), None if looking else self._next_look()]
         if self._lane.has_room:
             moments.append(self.buffer.next_time())
         soonest = min((moment for moment in moments if moment is not None), default=None)
@@ -346,7 +351,7 @@ class AsyncPublisher:
         if payload is None:
             nobody = UnavailableError("no stream listens at the moment")
             self._settle(self._lane.not_sent(token, nobody, now, chance))
-            self._feed_asked = min(self._feed_asked, now - _FEED_SECONDS)
+            self._feed_asked = min(self._feed_asked, now - _FEED_SECONDS + _STALE_SECONDS)
         else:
             self._settle(self._lane.answered(token, payload, now, chance))
         self._wanted.set()
@@ -362,10 +367,15 @@ class AsyncPublisher:
 
         Beside the sending: while no server answers, deadlines pass all the same.
         """
-        due = now >= self._feed_asked + _FEED_SECONDS and self._lane.batches
-        if (due or self._lane.stale) and (self._looking is None or self._looking.done()):
+        due = self._next_look()
+        if due is not None and now >= due and (self._looking is None or self._looking.done()):
             self._feed_asked = now
             self._looking = self._loop.create_task(self._adopt_streams())
+
+    def _next_look(self) -> float | None:
+        if self._lane.stale:
+            return self._feed_asked + _STALE_SECONDS
+        return self._feed_asked + _FEED_SECONDS if self._lane.batches else None
 
     async def _adopt_streams(self) -> None:
         try:
@@ -378,6 +388,7 @@ class AsyncPublisher:
             return
         else:
             self._feed = feed
+            self._lane.known = feed.names
             self._settle(self._lane.adopt(expected))
         self._wanted.set()
 

@@ -136,3 +136,37 @@ def test_a_table_goes_on_when_its_server_is_back(own_server: ServerProcess) -> N
                 other.publish("prices.x", b"2", key="k")
             table.wait_until_current(timeout=40)
             assert table["k"] == b"2"
+
+
+def compacted_to(client: Client, stream: str) -> int:
+    compaction = client.describe_stream(stream).compaction
+    return 0 if compaction is None else compaction.cleaned_to
+
+
+def test_tables_and_scans_of_a_compacted_stream_have_every_key_s_last_value(
+    client: Client,
+) -> None:
+    keys, rounds = 20, 60
+    client.create_stream("kept", "kept.>", compact=True, segment_bytes=65_536)
+    with client.publisher("kept.x", linger=0) as publisher:
+        for number in range(rounds):
+            values = [b"%d" % number + bytes(500) for _ in range(keys)]
+            publisher.publish_many(values, [b"k%d" % key for key in range(keys)])
+        publisher.send(None, key=b"k0")
+    deadline = time.monotonic() + 60
+    while compacted_to(client, "kept") < keys * rounds // 2:
+        assert time.monotonic() < deadline, "it is not compacted"
+        time.sleep(0.05)
+    last = {b"k%d" % key: b"%d" % (rounds - 1) + bytes(500) for key in range(1, keys)}
+    with client.table("kept") as table:
+        table.wait_until_current(timeout=60)
+        assert table.snapshot() == last
+    scan = client.scan("kept", columns=["offset", "key", "value"], patience=5.0).to_table()
+    assert len(scan) < keys * rounds * 2 // 3
+    offsets = scan["offset"].to_pylist()
+    assert offsets == sorted(set(offsets))
+    rows = dict(zip(scan["key"].to_pylist(), scan["value"].to_pylist(), strict=True))
+    assert {key: value for key, value in rows.items() if value is not None} == last
+    # Every offset may begin a reading, also one that compaction has emptied.
+    for start in range(0, keys * rounds, 97):
+        assert client.fetch("kept", start, max_messages=1)[0].offset >= start

@@ -17,7 +17,7 @@ from jetstream_client import (
 from jetstream_client._messages import Cutter
 from jetstream_client._positions import needed, offset_of
 from tests.support.loops import on_loop
-from tests.unit.client.batches import numbered
+from tests.unit.client.batches import batch_bytes, messages_of, numbered
 
 
 class Log:
@@ -200,3 +200,17 @@ async def test_patience_is_of_one_wait_not_of_the_whole_reading() -> None:
         read.append(message.offset)
         await asyncio.sleep(0.005)
     assert read == list(range(40))
+
+
+@on_loop
+async def test_offsets_that_compaction_emptied_use_up_no_patience() -> None:
+    async def fetch(offset: int, last_epoch: int, stop: int | None, max_wait: float) -> Messages:
+        columns = {"offset_deltas": [], "last_offset_delta": 9}
+        data = batch_bytes([], offset, **columns) if offset < 50 else numbered(10, offset)
+        return messages_of(data, offset)
+
+    async def resolve() -> tuple[int, int | None]:
+        return 0, 60
+
+    consumer = AsyncConsumer(fetch, resolve, pinned=True, patience=0.01)
+    assert await offsets(consumer) == list(range(50, 60))

@@ -194,6 +194,9 @@ def test_a_batch_that_one_stream_has_and_another_refuses_says_so() -> None:
 def test_a_stranger_s_answer_asks_for_a_look_at_the_registry() -> None:
     made = lane()
     (sent,) = added(made, 1)
+    made.known |= {"known"}
+    assert answered(made, sent, ack(2, "known")) == []
+    assert not made.stale
     assert answered(made, sent, nack(OutOfSequenceError("who?"), "audit")) == []
     assert made.stale
     made.adopt((ORDERS, AUDIT))
