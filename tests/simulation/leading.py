@@ -233,7 +233,8 @@ class Leading:
         # Zero-copy: the bytes are read when the socket has room, not when they were chosen.
         cluster = self._process.cluster
         delay = cluster.faults.scenario.send_delay_us(self._process, follower, answer)
-        if not delay and slice_ is not None and self._world.chance(cluster.profile.late_sends):
+        is_late = self._world.chance(cluster.profile.late_sends) and not cluster.faults.healing
+        if not delay and slice_ is not None and is_late:
             delay = self._world.between(500, 700_000)
         if delay:
             self._world.later(delay, self._process, self._send_bytes, follower, answer, slice_)
