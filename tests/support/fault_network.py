@@ -75,17 +75,18 @@ class FaultNetwork:
         self._changed = asyncio.Event()
 
     async def _listen(self, owner: str, kind: str, address: str) -> str:
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks.add(task)
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await self._forward(owner, kind, address, reader, writer)
             except OSError:
                 pass  # One of the two has gone; so does the connection.
             finally:
-                self._tasks.discard(task)
                 writer.close()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = self._loop.create_task(serve(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         self._servers.append(server)
