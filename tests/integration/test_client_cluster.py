@@ -107,6 +107,21 @@ async def until(condition: object, seconds: float = 30.0) -> None:
         await asyncio.sleep(0.01)
 
 
+def test_a_dead_node_first_in_the_list_is_passed_over(cluster: TestCluster) -> None:
+    cluster.kill(0)
+    try:
+        with Client(cluster.servers, timeout=20) as client:
+            stream = client.create_stream("passed", "passed.>")
+            for number in range(5):
+                client.publish("passed.x", b"%d" % number)
+            assert client.offset_at(stream, "latest") == 5
+            assert client.fetch(stream).values() == [b"0", b"1", b"2", b"3", b"4"]
+            assert client.describe_stream(stream).leader != 0
+            client.delete_stream(stream)
+    finally:
+        cluster.restart(0)
+
+
 def test_with_every_node_gone_calls_end_in_time(cluster: TestCluster) -> None:
     with Client(cluster.servers, timeout=1.0) as client:
         client.create_stream("frozen", "frozen.>")

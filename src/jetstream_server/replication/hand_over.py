@@ -120,12 +120,13 @@ class HandOvers:
     async def _give(self, replica: Replica, leadership: LeaderState, target: NodeId) -> None:
         stream_id = replica.stream.id
         await self._come_near(replica, leadership, target)
-        await self._successors.prepare(target, stream_id)
+        trip_seconds = await self._prepare(target, stream_id)
         silent_since = time.monotonic()
         try:
             _check_leads(replica, leadership)
             await self._publishers.quiet(stream_id)
-            silent_us = round((time.monotonic() - silent_since) * 1e6)
+            # The question has to arrive, too: nobody listens meanwhile.
+            silent_us = round((time.monotonic() - silent_since + trip_seconds) * 1e6)
             end_offset = replica.log.log_end_offset
             gap_us = await self._successors.stand_by(target, stream_id, end_offset, silent_us)
             await self._replicate_tail(replica, leadership, target)
@@ -142,6 +143,16 @@ class HandOvers:
             seconds=round(time.monotonic() - silent_since, 4),
             unacknowledged=unacknowledged,
         )
+
+    async def _prepare(self, target: NodeId, stream_id: StreamId) -> float:
+        """Ask whether it can. Returns how long a question and its answer take: the quicker of two,
+        because the first may have to connect."""
+        trips = []
+        for _ in range(2):
+            asked_at = time.monotonic()
+            await self._successors.prepare(target, stream_id)
+            trips.append(time.monotonic() - asked_at)
+        return min(trips)
 
     async def _come_near(self, replica: Replica, leadership: LeaderState, target: NodeId) -> None:
         """Until the target follows closely: a target that lags would be silence."""

@@ -34,7 +34,7 @@ class SessionSettings:
 
     timeout_us: int = 1_500_000
     heartbeat_us: int = 300_000
-    lease_us: int = 1_200_000
+    lease_us: int = 1_300_000
     authority_us: int = 500_000
     greeting_us: int = 500_000
 

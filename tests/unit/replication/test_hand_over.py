@@ -118,7 +118,7 @@ async def test_it_listens_no_more_then_the_target_does_then_it_leads() -> None:
     bench = Bench()
     bench.fetched(10)
     await bench.hand_overs.give(STREAM, TARGET)
-    assert bench.did == ["prepare", "quiet", "stand by", "transfer"]
+    assert bench.did == ["prepare", "prepare", "quiet", "stand by", "transfer"]
 
 
 @on_loop
@@ -188,7 +188,7 @@ async def test_a_target_that_does_not_get_the_tail_does_not_lead() -> None:
     bench.quiet = quiet  # type: ignore[method-assign]
     with pytest.raises(UnavailableError, match="did not fetch the end"):
         await bench.hand_overs.give(STREAM, TARGET)
-    assert bench.did == ["prepare", "stand by", "resume"]
+    assert bench.did == ["prepare", "prepare", "stand by", "resume"]
 
 
 @pytest.mark.parametrize(
