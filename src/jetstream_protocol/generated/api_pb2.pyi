@@ -247,7 +247,7 @@ class FetchRequest(_message.Message):
     def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., decode: _Optional[bool] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("stream_id", "log_start_offset", "high_watermark", "leader_epoch", "batches", "messages", "out_of_sync")
+    __slots__ = ("stream_id", "log_start_offset", "high_watermark", "leader_epoch", "batches", "messages", "out_of_sync", "next_offset")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,7 @@ class FetchResponse(_message.Message):
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     log_start_offset: int
     high_watermark: int
@@ -262,7 +263,8 @@ class FetchResponse(_message.Message):
     batches: bytes
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     out_of_sync: bool
-    def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batches: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., out_of_sync: _Optional[bool] = ...) -> None: ...
+    next_offset: int
+    def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batches: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., out_of_sync: _Optional[bool] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("offset", "timestamp_us", "subject", "key", "value", "header_block")

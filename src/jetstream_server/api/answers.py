@@ -50,6 +50,7 @@ async def answer(
             response.messages.extend(_messages(data, offset, found.path))
         else:
             response.batches = data
+    response.next_offset = offset if found is None else next_offset(response, found)
     return response
 
 
