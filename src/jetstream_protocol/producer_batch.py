@@ -38,10 +38,11 @@ _SETTABLE: Final = int(
 
 
 def unpacked_bytes(data: bytes) -> int:
-    """What opening a batch claims to unpack; 0 for one that is not compressed."""
+    """What `open_batch` may have to unpack: nothing of what is not compressed, or claims too much."""
     if len(data) < HEADER_BYTES or not data[6] & COMPRESSION_MASK:
         return 0
-    return int.from_bytes(data[48:52], "little")
+    claimed = int.from_bytes(data[48:52], "little")
+    return claimed if claimed <= EXPANDED_BYTES_MAX else 0
 
 
 def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import nats
 import pytest
+import zstandard
 from nats.js.errors import APIError
 
+from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, encode
+from jetstream_protocol.envelope import encode_batch
+from jetstream_protocol.errors import CODES
+from jetstream_protocol.generated import api_pb2 as pb
+from tests.property.test_batch_hostile import forged
 from tests.support.api import Api, raw_nats
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.loops import on_loop
@@ -153,3 +161,57 @@ async def test_nats_clients_are_told_of_duplicates_and_wrong_sequences(
     finally:
         await client.close()
     assert api.values("told") == [b"1", b"2"]
+
+
+def test_under_acks_envelope_a_service_answers_requests_and_the_stream_envelopes(
+    server: ServerProcess, api: Api
+) -> None:
+    api.create("served", "served", acks=pb.ACKS_ENVELOPE)
+    with raw_nats(server.nats) as service, raw_nats(server.nats) as client:
+        service.subscribe("served")
+        client.subscribe("_INBOX.>")
+        client.publish("served", b"request", "_INBOX.request")
+        assert service.message() == ("served", b"request")
+        service.publish("_INBOX.request", b"answer")
+        assert client.message() == ("_INBOX.request", b"answer")
+        batch = encode([b"1", b"2"], b"served")
+        client.publish("served", encode_batch(batch, ack_inbox=b"_INBOX.batch"), "_INBOX.request")
+        subject, ack = client.message()
+        assert (subject, json.loads(ack)) == (
+            "_INBOX.batch",
+            {"stream": "served", "seq": 3, "count": 2},
+        )
+    assert api.values("served") == [b"request", b"1", b"2"]
+
+
+def test_hostile_batches_are_refused_with_a_clear_nack_and_nothing_is_stored(
+    server: ServerProcess, api: Api
+) -> None:
+    api.create("guarded", "guarded")
+    good = encode([b"one", b"two", b"three"], b"guarded").to_bytes()
+    wild = struct.pack("<4i", 0, 3, 2**31 - 1, 11) + good[HEADER_BYTES + 16 :]
+    bomb = zstandard.ZstdCompressor().compress(bytes(64 * 1024 * 1024 - 8))
+    hostile = {
+        "a wild offset": (forged(good, wild), "corrupt_batch"),
+        "a bad count": (forged(good, record_count=2), "corrupt_batch"),
+        "no record": (forged(good, record_count=0), "invalid_request"),
+        "a forged subject": (encode([b"x"], b"victim").to_bytes(), "invalid_request"),
+        "a bomb": (
+            forged(good, bomb, flags=1, uncompressed_length=64 * 1024 * 1024 - 8),
+            "message_too_large",
+        ),
+        "the server's flag": (forged(good, flags=256), "invalid_request"),
+        "a skipped sequence": (forged(good, producer_id=1, producer_sequence=3), "out_of_sequence"),
+    }
+    codes = {spelling.code: spelling.nats_err_code for spelling in CODES.values()}
+    with raw_nats(server.nats) as client:
+        client.subscribe("_INBOX.>")
+        for what, (batch, code) in hostile.items():
+            header, body = bytearray(batch[:HEADER_BYTES]), batch[HEADER_BYTES:]
+            payload = encode_batch(EncodedBatch(header, body, 3, 2), correlation=what.encode())
+            client.publish("guarded", payload, "_INBOX.a")
+            answer = json.loads(client.message()[1])
+            assert answer["error"]["err_code"] == codes[code], (what, answer)
+            assert answer["error"]["description"]
+            assert answer["correlation"] == what
+    assert api.describe("guarded").high_watermark == 0
