@@ -38,7 +38,7 @@ _SETTABLE: Final = int(
 
 
 def unpacked_bytes(data: bytes) -> int:
-    """What `open_batch` may have to unpack: nothing of what is not compressed, or claims too much."""
+    """What `open_batch` may have to unpack; of what claims too much nothing is."""
     if len(data) < HEADER_BYTES or not data[6] & COMPRESSION_MASK:
         return 0
     claimed = int.from_bytes(data[48:52], "little")
