@@ -234,7 +234,7 @@ class AsyncPublisher:
     @property
     def buffered_bytes(self) -> int:
         """What waits and is in flight; never more than `buffer_bytes`, but for one record."""
-        return self.buffer.buffered
+        return 0 if self._task is None else self.buffer.buffered
 
     async def flush(self) -> None:
         """Send without lingering, and wait until everything handed over before is done.
@@ -265,6 +265,9 @@ class AsyncPublisher:
     async def abort(self, error: JetstreamError) -> None:
         """End at once: what is not stored gets `error`, what may be is unknown. Idempotent."""
         self._closing = True
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
         if self._task is None:
             return
         tasks = [task for task in (self._task, self._looking) if task is not None]

@@ -237,3 +237,12 @@ def test_progress_is_shown_to_a_person_on_standard_error(
         assert process.wait(30) == 0
     os.close(ours)
     assert f"{COUNT}/{COUNT}".encode() in shown
+
+
+def test_a_message_is_stored_once_and_only_where_it_is_expected(jetstream: Run) -> None:
+    jetstream("stream", "create", "ids", "--subject", "ids.>")
+    publish = ["publish", "ids.x", "1", "--json", "--msg-id", "a"]
+    assert rows(jetstream(*publish)) == [{"stream": "ids", "offset": 0, "duplicate": False}]
+    assert rows(jetstream(*publish)) == [{"stream": "ids", "offset": 0, "duplicate": True}]
+    jetstream("publish", "ids.x", "2", "--expected-offset", "0", code=1)
+    jetstream("publish", "ids.x", "2", "--expected-offset", "1")

@@ -40,7 +40,8 @@ class Stream:
         known = {self.log[at][1]: at for at in mine[-REMEMBERED:]}
         if sequence in known:
             return self.ack(known[sequence], tell, duplicate=True)
-        if sequence != last + 1:
+        begins = not mine and (sequence == 0 or sequence >= REMEMBERED)
+        if sequence != last + 1 and not begins:
             return self.nack(OutOfSequenceError("not the next"))
         self.log.append((producer, sequence, batch))
         return self.ack(len(self.log) - 1, tell)

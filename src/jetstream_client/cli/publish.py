@@ -14,6 +14,7 @@ import typer
 from jetstream_client._ack import Ack
 from jetstream_client._async import AsyncClient
 from jetstream_client._config import ClientConfig
+from jetstream_client._publish import Wishes
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json
 from jetstream_protocol.errors import InvalidRequestError
@@ -34,6 +35,12 @@ def publish(
         list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Publish it that many times.")] = 1,
+    msg_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Store one message of this id, for a while.")
+    ] = None,
+    expected_offset: Annotated[
+        int | None, typer.Option(min=0, help="Store it only as the record of this offset.")
+    ] = None,
     acks: Annotated[
         str, typer.Option(help="Wait for: all streams, any, or names with commas.")
     ] = "all",
@@ -55,7 +62,11 @@ def publish(
         subject,
         key,
         _headers(header or []),
-        acks if acks in ("all", "any") else [name for name in acks.split(",") if name],
+        Wishes(
+            acks if acks in ("all", "any") else [name for name in acks.split(",") if name],
+            msg_id=msg_id,
+            expected_offset=expected_offset,
+        ),
         options.wants_json(context, json),
     )
     payload = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
@@ -82,14 +93,14 @@ class _Job:
         subject: str,
         key: str | None,
         headers: dict[str, list[str]],
-        acks: str | list[str],
+        wishes: Wishes,
         json: bool,
     ) -> None:
         self._config = config
         self._subject = subject
         self._key = key
         self._headers = headers
-        self._acks = acks
+        self._wishes = wishes
         self._json = json
         self._count = 0
         self._seconds = 0.0
@@ -115,7 +126,13 @@ class _Job:
 
     async def _publish(self, client: AsyncClient, payload: bytes) -> None:
         result = await client.publish(
-            self._subject, payload, key=self._key, headers=self._headers, acks=self._acks
+            self._subject,
+            payload,
+            key=self._key,
+            headers=self._headers,
+            acks=self._wishes.acks,
+            msg_id=self._wishes.msg_id,
+            expected_offset=self._wishes.expected_offset,
         )
         self._count += 1
         for ack in result.acks:
