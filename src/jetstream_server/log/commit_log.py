@@ -432,6 +432,7 @@ class CommitLog:
         with self._mutex:
             if not self._health.is_damaged:
                 return
+            self.compaction.cut_to(self.log_end_offset)
             with self._health.committed("repairing"):
                 self._storage.drop_damaged()
             self._save(self._checkpoint())

@@ -80,7 +80,6 @@ class Retention:
         settings = replica.stream.config
         if replica.closed or not (settings.has_limits or settings.compact):
             self._visited.pop(replica, None)
-            self._advanced.pop(replica, None)
         else:
             self._visited.setdefault(replica, None)
 
@@ -141,7 +140,9 @@ class Retention:
             log.roll()
             self._replicas.flush(replica)
         if seen.leads and replica.leadership is not None:
-            if finding.log_start_offset > log.log_start_offset:
+            # By now the log may have been cut, or be another leadership's.
+            bound = _look(replica).bound_offset
+            if log.log_start_offset < finding.log_start_offset <= bound:
                 log.begin_advance(finding.log_start_offset)
                 logger.info(
                     "log_start_advanced",

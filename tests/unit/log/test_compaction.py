@@ -210,6 +210,24 @@ def test_a_log_that_is_cut_during_a_pass_takes_nothing_more_of_it() -> None:
     assert log.compaction.state.cleaned_to <= 1
 
 
+def test_what_is_fetched_again_after_damage_is_not_clean() -> None:
+    disk = memory_disk()
+    log = keyed_log(disk)
+    compact(disk, log)
+    assert log.compaction.state.cleaned_to == 36
+    log.close(clean=False)
+    for name in disk.list_directory("/17"):
+        if name.endswith(".log"):
+            disk.remove(f"/17/{name}")
+    again = CommitLog.open(disk, "/17", CONFIG, clean=False)
+    assert again.offline_reason
+    again.discard_damage()
+    assert again.compaction.state.cleaned_to == 0
+    fill(again, 12)
+    compact(disk, again)
+    assert len(records(again)) == 3
+
+
 def test_a_swap_that_comes_too_late_is_discarded() -> None:
     disk = memory_disk()
     log = keyed_log(disk)

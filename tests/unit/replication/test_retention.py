@@ -156,6 +156,21 @@ async def test_a_restart_begins_where_retention_left_the_log(tmp_path: Path) -> 
 
 
 @on_loop
+async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(9):
+            node.append(replica, VALUE)
+        retention = next(role for role in node.replicas.roles if isinstance(role, Retention))
+        late = retention_module._Finding(log_start_offset=8, roll=False, due_us=None)
+        seen = retention_module._look(replica)
+        replica.log.truncate(4)
+        replica.high_watermark = 4
+        retention._act(replica, seen, late)
+        assert replica.log.log_start_offset == 0
+
+
+@on_loop
 async def test_streams_without_limits_are_not_even_looked_at(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
     replicas = node.start()
