@@ -117,23 +117,22 @@ def _verify_group(file: Path, identity: _Identity | None) -> Iterator[Finding]:
 def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
     """The journal, the snapshot, and whether they fit together."""
     journal, snapshot = folder / _JOURNAL, folder / _SNAPSHOT
-    snapshot_end = 0
+    snapshot_end: int | None = 0
     if snapshot.exists():
-        verifier = _SnapshotVerifier(str(snapshot), snapshot.read_bytes())
-        yield from verifier.findings()
-        if verifier.end is None:
-            return  # What is missing between the two cannot be told.
-        snapshot_end = verifier.end
+        state = _SnapshotVerifier(str(snapshot), snapshot.read_bytes())
+        yield from state.findings()
+        snapshot_end = state.end
     if not journal.exists():
-        if snapshot_end or (identity is not None and identity.cluster_id):
+        if snapshot.exists() or (identity is not None and identity.cluster_id):
             message = "missing: this node's vote and what it has acknowledged are lost"
             yield Finding(str(journal), 0, Kind.MISSING_METADATA, message)
         return
     entries = _JournalVerifier(str(journal), journal.read_bytes())
     yield from entries.findings()
-    first = entries.first
-    if first is not None and first > max(FIRST_INDEX, snapshot_end + 1):
-        message = f"begins with entry {first}, and the snapshot ends with {snapshot_end}"
+    if entries.first is None or snapshot_end is None:
+        return  # Whether something is missing between the two cannot be told.
+    if entries.first > max(FIRST_INDEX, snapshot_end + 1):
+        message = f"begins with entry {entries.first}, and the snapshot ends with {snapshot_end}"
         yield Finding(str(journal), HEADER_BYTES, Kind.MISSING_METADATA, message)
 
 

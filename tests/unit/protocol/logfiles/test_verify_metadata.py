@@ -240,8 +240,10 @@ def test_damage_does_not_hide_what_is_behind_it(folder: Path) -> None:
     whole[HEADER_BYTES + 3] ^= 1
     journal.write_bytes(bytes(whole) + b"torn")
     (folder / "runs").write_bytes(b"?")
+    (folder / "metadata" / "snapshot").write_bytes(b"?")
     assert [(name, kind) for name, _, kind in found(folder)] == [
         ("runs", Kind.BAD_RUNS),
+        ("snapshot", Kind.BAD_METADATA),
         ("journal", Kind.BAD_METADATA),
         ("journal", Kind.TORN_TAIL),
     ]
