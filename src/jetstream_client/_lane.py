@@ -230,6 +230,8 @@ class Lane:
     ) -> list[Done]:
         self._last_refusal = error
         batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
+        if self._one_is_enough and batch.unanswered:
+            return []  # Another one may take it.
         if isinstance(error, OutOfSequenceError):
             first = next(each for each in self._flight if expectation in each.missing)
             if batch is first:
@@ -366,6 +368,8 @@ class Lane:
         self._resend_at = None
         if self._new_id is not None:
             self._producer_id, self._next_sequence = self._new_id(), 0
+        elif self._next_sequence > SEQUENCE_MAX:
+            self.failure = InvalidRequestError("the producer id has no sequence left")
         self._retiring = False
         held, self._held = self._held, []
         for batch in held:

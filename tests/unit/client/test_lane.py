@@ -27,12 +27,15 @@ def batch(deadline: float = 100.0) -> Batch:
     return made
 
 
-def lane(*expected: frozenset[str], fixed: bool = False) -> Lane:
+def lane(
+    *expected: frozenset[str], fixed: bool = False, one_is_enough: bool = False, sequence: int = 0
+) -> Lane:
     ids = iter(range(100, 200))
     return Lane(
         expected or (ORDERS,),
-        one_is_enough=False,
+        one_is_enough=one_is_enough,
         producer_id=7,
+        sequence=sequence,
         new_id=None if fixed else lambda: next(ids),
     )
 
@@ -189,6 +192,30 @@ def test_a_batch_that_one_stream_has_and_another_refuses_says_so() -> None:
     ((_, error),) = answered(made, sent, nack(InvalidRequestError("never"), "audit"))
     assert isinstance(error, InvalidRequestError)
     assert error.__notes__ == ["stream 'orders' has stored the batch, from offset 0 on"]
+
+
+def test_where_one_stream_is_enough_the_refusal_of_another_is_not_an_outcome() -> None:
+    made = lane(ORDERS, AUDIT, one_is_enough=True)
+    first, second = added(made, 2)
+    answered(made, first, nack(UnavailableError("not now"), "audit"))
+    assert [done.error for done in answered(made, first, ack(2))] == [None]
+    assert answered(made, second, nack(OutOfSequenceError("not the next"), "audit")) == []
+    assert [done.error for done in answered(made, second, ack(4))] == [None]
+    assert made.has_room
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_after_its_last_sequence_a_producer_begins_anew_or_ends(fixed: bool) -> None:
+    made = lane(fixed=fixed, sequence=2**31 - 1)
+    (last,) = added(made, 1)
+    assert last.sequence == 2**31 - 1
+    assert not made.has_room
+    answered(made, last, ack(2))
+    assert made.has_room is not fixed
+    assert (made.failure is not None) is fixed
+    if not fixed:
+        (fresh,) = added(made, 1)
+        assert (fresh.producer_id, fresh.sequence) == (100, 0)
 
 
 def test_a_stranger_s_answer_asks_for_a_look_at_the_registry() -> None:
