@@ -1,0 +1,40 @@
+"""What `jetstream stream describe` shows of compaction."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jetstream_client import CompactionInfo
+from jetstream_client._types import to_datetime
+from jetstream_client._wire import description_of
+from jetstream_client.cli.streams import _compaction_fields
+from jetstream_protocol.generated import api_pb2 as pb
+
+
+def test_a_stream_that_was_never_compacted_shows_nothing() -> None:
+    assert description_of(pb.StreamDescription(stream=pb.Stream())).compaction is None
+    assert _compaction_fields(None) == {}
+
+
+def test_a_pass_is_shown_in_seconds_and_as_part_of_the_whole() -> None:
+    description = pb.StreamDescription(
+        stream=pb.Stream(),
+        compaction=pb.Compaction(
+            cleaned_to=900, dirty_bytes=1, clean_bytes=3, ended_at_us=5_000_000,
+            duration_us=1_500_000, bytes_before=8, bytes_after=4, records_removed=2, tombstones=1,
+        ),
+    )  # fmt: skip
+    found = description_of(description).compaction
+    assert found == CompactionInfo(900, 0.25, to_datetime(5_000_000), 1.5, 8, 4, 2, 1)
+    fields = _compaction_fields(dataclasses.asdict(found))
+    assert fields["compaction_cleaned_to"] == 900
+    assert fields["compaction_dirty_ratio"] == "0.25"
+    assert fields["compaction_ended_at"] == to_datetime(5_000_000)
+
+
+def test_before_the_first_pass_there_is_no_time() -> None:
+    description = pb.StreamDescription(stream=pb.Stream(), compaction=pb.Compaction())
+    found = description_of(description).compaction
+    assert found is not None
+    assert (found.ended_at, found.dirty_ratio) == (None, 0.0)
+    assert _compaction_fields(dataclasses.asdict(found))["compaction_ended_at"] == "-"
