@@ -275,6 +275,12 @@ class CommitLog:
                 segment.undo_write()
             raise failure from error
 
+    def forget_message_ids(self, now_us: int) -> None:
+        """Those whose window has passed, so that idle logs hold none."""
+        if self.producers.holds_message_ids:
+            with self._noting:
+                self.producers.expire(now_us)
+
     # Reading.
 
     def read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:

@@ -97,9 +97,9 @@ class MessageId(NamedTuple):
 
 class Producers:
     """See the module. Owned by the log's thread; `image` may be taken by another one that holds
-    the lock under which the log calls `note` and `truncate`."""
+    the lock under which the log calls whatever changes it."""
 
-    __slots__ = ("_message_ids", "_offsets", "_producers", "window_us")
+    __slots__ = ("_entries", "_message_ids", "_producers", "window_us")
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Producers:
         """How long message ids are remembered; 0: not at all."""
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers)  # least recent first
         self._message_ids: deque[MessageId] = deque()  # oldest first
-        self._offsets: dict[bytes, int] = {}
+        self._entries: dict[bytes, MessageId] = {}  # the newest of each id
         for entry in message_ids:
             self._remember(entry)
 
@@ -142,8 +142,10 @@ class Producers:
 
     def offset_of(self, message_id: bytes, now_us: int) -> int | None:
         """The offset of the record that carries this id, if it came within the window."""
-        self._expire(now_us - self.window_us)
-        return self._offsets.get(message_id)
+        entry = self._entries.get(message_id)
+        if entry is None or not self.window_us or entry.timestamp < now_us - self.window_us:
+            return None
+        return entry.offset
 
     # Told of every append, truncation and reset.
 
@@ -156,7 +158,7 @@ class Producers:
             for offset, message_id in found:
                 self._remember(MessageId(offset, header.append_timestamp, message_id))
             if found:
-                self._expire(header.append_timestamp - self.window_us)
+                self.expire(header.append_timestamp)
 
     def _note_batch(self, header: BatchHeader) -> None:
         producers = self._producers
@@ -182,17 +184,22 @@ class Producers:
 
     def _remember(self, entry: MessageId) -> None:
         self._message_ids.append(entry)
-        self._offsets[entry.message_id] = entry.offset
+        self._entries[entry.message_id] = entry
         if len(self._message_ids) > MESSAGE_IDS_MAX:
             self._forget(self._message_ids.popleft())
 
-    def _expire(self, before_us: int) -> None:
-        while self._message_ids and self._message_ids[0].timestamp < before_us:
+    @property
+    def holds_message_ids(self) -> bool:
+        return bool(self._message_ids)
+
+    def expire(self, now_us: int) -> None:
+        """Forget the ids whose window has passed."""
+        while self._message_ids and self._message_ids[0].timestamp < now_us - self.window_us:
             self._forget(self._message_ids.popleft())
 
     def _forget(self, entry: MessageId) -> None:
-        if self._offsets.get(entry.message_id) == entry.offset:
-            del self._offsets[entry.message_id]
+        if self._entries.get(entry.message_id) is entry:
+            del self._entries[entry.message_id]
 
     def truncate(self, log_end_offset: int) -> None:
         """Forget what is not in the log any more.
@@ -231,7 +238,7 @@ class Producers:
     def clear(self) -> None:
         self._producers.clear()
         self._message_ids.clear()
-        self._offsets.clear()
+        self._entries.clear()
 
     # Read by others.
 

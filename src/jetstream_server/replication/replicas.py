@@ -58,6 +58,8 @@ NOT_REGISTERED = -1
 _NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
 
 CLOSING_AT_A_TIME = 32
+FORGET_SECONDS = 30.0
+"""Between rounds over all logs, to let go of message ids: a few milliseconds for 10,000 streams."""
 
 logger = structlog.get_logger("jetstream.replicas")
 
@@ -140,7 +142,7 @@ class Replicas:
         self._replicas: dict[StreamId, Replica] = {}
         self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
         self._by_log: dict[CommitLog, Replica] = {}
-        self._flush_rounds: asyncio.Task[None] | None = None
+        self._rounds: list[asyncio.Task[None]] = []
         self._flush_ended = asyncio.Event()
         self.listener: ReplicaListener | None = None
         self.roles: list[RoleListener] = []
@@ -248,7 +250,10 @@ class Replicas:
         for replica in self._replicas.values():
             replica.incarnation = incarnation
             self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
-        self._flush_rounds = run_in_background(self._flush_dirty(), "flush rounds")
+        self._rounds = [
+            run_in_background(self._flush_dirty(), "flush rounds"),
+            run_in_background(self._forget_message_ids(), "rounds of forgetting"),
+        ]
 
     async def until_served(self) -> None:
         """Wait until what survived in the logs that this node leads alone can be read again: under
@@ -480,10 +485,16 @@ class Replicas:
             for replica in dirty:
                 self._flusher.request(replica.log, self._flushed)
 
+    async def _forget_message_ids(self) -> None:
+        while True:
+            await asyncio.sleep(FORGET_SECONDS)
+            for replica in self._replicas.values():
+                replica.log.forget_message_ids(self._clock_us())
+
     def close(self) -> bool:
         """Close every log; returns whether all of them were left clean."""
-        if self._flush_rounds is not None:
-            self._flush_rounds.cancel()
+        for task in self._rounds:
+            task.cancel()
         replicas = list(self._replicas.values())
         self._replicas.clear()
         for replica in replicas:

@@ -196,6 +196,9 @@ def test_an_id_is_known_for_the_window_and_not_longer(log: Log) -> None:
     assert log.known.offset_of(b"b", 1100) == 2
     assert log.known.offset_of(b"c", 1100) is None
     assert log.known.offset_of(b"a", 1101) is None
+    log.known.expire(1100)
+    assert log.known.holds_message_ids
+    log.known.expire(1101)
     assert not log.known
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     InvalidRequestError,
@@ -18,6 +19,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.replication import replicas as replicas_module
 from jetstream_server.replication.replica import Replica
 from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
@@ -258,3 +260,19 @@ async def test_a_log_that_cannot_be_closed_cleanly_is_said_so_and_the_others_are
     disk.heal()
     node.cluster.register(0)
     assert node.start(clean=False).close() is True
+
+
+@on_loop
+async def test_message_ids_are_let_go_of_in_idle_streams_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas_module, "FORGET_SECONDS", 0.01)
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    replica = node.create()
+    block = b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n"
+    replicas.append(replica, encode([b"x"], b"orders.x", header_blocks=[block]))
+    assert replica.log.producers.holds_message_ids
+    node.clock_us += replica.stream.config.duplicate_window_us + 1
+    await eventually(lambda: not replica.log.producers.holds_message_ids)
+    replicas.close()
