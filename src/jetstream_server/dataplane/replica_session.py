@@ -47,7 +47,7 @@ class _Stream:
         self.replica = replica
         self.asked = asked
         self.decided: Answer | None = None
-        """The answer of when the position came."""
+        """The answer of when the position came, if that said anything."""
         self.is_answered = False
         """Whether records, or where the logs part, were sent for that position."""
         self.told: Standing | None = None
@@ -83,7 +83,7 @@ class ReplicaSession:
         self._refused: list[pb.Records.Part] = []
         self._notice_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._say_due = False
+        self._gathering = False
         self._taking = False
         self._sending: asyncio.Task[None] | None = None
         self._silent_ticks = 0
@@ -142,23 +142,30 @@ class ReplicaSession:
             stream = self._streams[stream_id] = _Stream(replica, request)
         elif not stream.asked.asks_the_same(request):
             stream.is_answered = False
-        stream.asked = request
-        stream.decided = answer
-        self._ready[stream_id] = stream
+        stream.asked, stream.decided = request, None
+        if isinstance(answer, Records) and answer.slice is None:
+            self._wait_for_records(stream_id, stream)
+        else:
+            stream.decided = answer
+            self._ready[stream_id] = stream
 
     def _forget(self, stream_id: int) -> None:
         for table in (self._streams, self._ready, self._put_off):
             table.pop(stream_id, None)
 
     def _say_soon(self) -> None:
-        """Once all that comes with it, in this turn of the loop, is known."""
-        if not self._say_due and not self._taking and self._sending is None:
-            self._say_due = True
-            self._loop.call_soon(self._say)
+        """What comes first in a turn of the loop is said at once, the rest of the turn together."""
+        if not self._gathering and not self._taking:
+            self._gathering = True
+            self._loop.call_soon(self._end_of_turn)
+            self._say()
+
+    def _end_of_turn(self) -> None:
+        self._gathering = False
+        self._say()
 
     def _say(self, *, sign_of_life: bool = False) -> None:
         """Send what there is to say, as far as the follower takes it."""
-        self._say_due = False
         try:
             while self._sending is None and (self._ready or self._refused or sign_of_life):
                 records, slices = self._frame()
@@ -257,11 +264,10 @@ class ReplicaSession:
             return None  # The next position says what became of that.
         answer, stream.decided = stream.decided, None
         is_due, stream.notice_is_due = stream.notice_is_due, False
-        if answer is None or (isinstance(answer, Records) and answer.slice is None):
+        if answer is None:
             if stream.has_all and not is_due:
                 self._wait_for_records(stream_id, stream)
                 return None
-            # Records may have come since that was decided.
             answer = stream.replica.answer_again(stream.asked)
         if isinstance(answer, Records) and answer.slice is None and answer.standing == stream.told:
             return None

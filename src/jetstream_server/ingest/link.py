@@ -3,7 +3,7 @@
     connect → INFO → (TLS) → CONNECT + PING → PONG: open → … → lost
 
 With `tls_handshake_first` TLS comes before INFO. Reads are large, for one read becomes one record
-batch per stream. Writes of one tick of the loop leave together.
+batch per stream. Of one tick of the loop the first write leaves at once, the others together.
 
 Invariants.
 * Before a read is parsed, `before_feed` is asked; when it says no, not one of its bytes
@@ -86,6 +86,7 @@ class NatsLink(asyncio.BufferedProtocol):
         self._ping_timer: asyncio.TimerHandle | None = None
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
+        self._gathering = False
         self._accepted = False
         self._reason = ""
         self._complaint = ""
@@ -130,11 +131,17 @@ class NatsLink(asyncio.BufferedProtocol):
         self._transport = transport
 
     def write(self, data: bytes) -> None:
-        """Send whole protocol lines, together with all else of this tick. Dropped once lost."""
-        if not self._outgoing:
-            self._loop.call_soon(self._write_out)
+        """Send whole protocol lines. Dropped once lost."""
         self._outgoing.append(data)
         self._outgoing_bytes += len(data)
+        if not self._gathering:
+            self._write_out()
+            self._gathering = True
+            self._loop.call_soon(self._end_of_tick)
+
+    def _end_of_tick(self) -> None:
+        self._gathering = False
+        self._write_out()
 
     def _write_out(self) -> None:
         data = b"".join(self._outgoing)
