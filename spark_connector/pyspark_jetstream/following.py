@@ -90,6 +90,7 @@ class Follower:
         if start is None or start.initial:
             # Spark runs the first batch in any case; the sooner where it began is on record, the
             # better.
+            self._last_batch_at = time.monotonic()
             return await self._marked(start, starts, admitted(starts, latest, limits.offsets_max))
         if is_delayed(starts, latest, limits, time.monotonic() - self._last_batch_at):
             return start

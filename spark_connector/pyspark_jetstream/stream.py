@@ -38,6 +38,8 @@ except ImportError:  # PySpark 4.0 and 4.1 have no admission control.
 else:
     HAS_ADMISSION_CONTROL = True
 
+NO_MAXIMUM = 2**63 - 1
+
 _T = TypeVar("_T")
 
 
@@ -129,8 +131,11 @@ if HAS_ADMISSION_CONTROL:
         """With admission control, and a trigger that stops at what is there when it begins."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            if self.options.max_offsets_per_trigger:
-                return ReadMaxRows(self.options.max_offsets_per_trigger)
+            """A maximum also where only a minimum is asked for: any other limit then comes from a
+            trigger that wants all there is, at once."""
+            options = self.options
+            if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
+                return ReadMaxRows(options.max_offsets_per_trigger or NO_MAXIMUM)
             return ReadAllAvailable()
 
         def prepareForTriggerAvailableNow(self) -> None:
@@ -145,11 +150,12 @@ if HAS_ADMISSION_CONTROL:
 
         def _limits(self, limit: Any) -> Limits:
             options = self.options
-            offsets_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-            if self._targets is not None or (not offsets_max and options.max_offsets_per_trigger):
-                # The trigger asks for all there is, at once.
-                return Limits(offsets_max, 0, 0.0)
-            return Limits(offsets_max, options.min_offsets_per_trigger, options.max_trigger_delay)
+            if not isinstance(limit, ReadMaxRows):
+                return Limits(0, 0, 0.0)
+            if self._targets is not None:
+                return Limits(limit.max_rows, 0, 0.0)
+            minimum = options.min_offsets_per_trigger
+            return Limits(limit.max_rows, minimum, options.max_trigger_delay)
 
 
 class RefusedStreamReader(DataSourceStreamReader):

@@ -140,7 +140,7 @@ def test_push_down_keeps_the_answer_and_spares_the_reading(spark: SparkSession, 
         "stream = '{name}' AND offset < 3",
         "offset < 0",
     ]
-    plain = log.read(spark)
+    plain = log.read(spark).cache()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         for question in questions:

@@ -98,6 +98,25 @@ def test_a_batch_that_is_run_again_is_the_same_batch(
     assert sink.offsets == list(range(200))
 
 
+def test_a_batch_waits_for_its_minimum_unless_the_trigger_wants_all_there_is(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    log.publish(range(50))
+    sink = Collector()
+    options = {"minOffsetsPerTrigger": 40, "maxTriggerDelay": "1h"}
+    frame = log.read_stream(spark, startingOffsets="earliest", **options)
+    with running(frame, tmp_path, sink) as query:
+        until(lambda: len(sink.offsets) == 50, "the first batch", query)
+        log.publish(range(30))
+        until(lambda: query.status["isDataAvailable"] is False, "an idle query", query)
+        log.publish(range(10))
+        until(lambda: len(sink.offsets) == 90, "a batch of the minimum", query)
+    log.publish(range(5))
+    with running(frame, tmp_path, sink, availableNow=True) as query:
+        query.awaitTermination()
+    assert [len(batch) for batch in sink.batches.values() if batch] == [50, 40, 5]
+
+
 def test_a_stream_that_appears_later_is_read_from_its_start(
     spark: SparkSession, client: Client, log: Log, tmp_path: Path
 ) -> None:
