@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, crc32c, encode
-from jetstream_protocol.logfiles import index_file
+from jetstream_protocol.logfiles import checkpoint_file, index_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.dump import DumpedBatch, dump
 from jetstream_protocol.logfiles.findings import Finding, Kind
@@ -160,6 +160,18 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
             LogCheckpoint(recovery_point=10, epochs=((0, 0), (7, 3))).to_bytes("17")
         ),
         [("checkpoint", 0, Kind.BAD_CHECKPOINT)],
+    ),
+    "producers of another stream": (
+        lambda f: (f / "producers").write_bytes(checkpoint_file.encode("producers", "18", {})),
+        [("producers", 16, Kind.BAD_CHECKPOINT)],
+    ),
+    "damaged producers": (
+        lambda f: (f / "producers").write_bytes(b"JSLC 1 00000000\n{}\n"),
+        [("producers", 7, Kind.BAD_CHECKPOINT)],
+    ),
+    "sound producers, which are no problem": (
+        lambda f: (f / "producers").write_bytes(checkpoint_file.encode("producers", "17", {})),
+        [],
     ),
     "interrupted atomic write": (
         lambda f: (f / "checkpoint.tmp").write_bytes(b"half"),
