@@ -1,0 +1,5 @@
+"""`python -m tests.model`."""
+
+from tests.model.command import main
+
+main()
