@@ -54,7 +54,7 @@ _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"
 Mode = Literal["read", "batch", "stream", "write"]
 """A read is known to be a batch or a stream only after its schema has been asked for."""
 
-_NAMES: Mapping[Mode, tuple[str, ...]] = {
+NAMES: Mapping[Mode, tuple[str, ...]] = {
     "read": (*_BATCH, *_STREAM[len(_READ) :]),
     "batch": _BATCH,
     "stream": _STREAM,
@@ -120,8 +120,8 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in _NAMES[mode]}
-        elsewhere = {name.lower() for names in _NAMES.values() for name in names}
+        known = {name.lower(): name for name in NAMES[mode]}
+        elsewhere = {name.lower() for names in NAMES.values() for name in names}
         for name in sorted(self._values.keys() - known.keys() - _SPARKS_OWN):
             if name in elsewhere:
                 raise OptionError(

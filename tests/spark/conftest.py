@@ -27,11 +27,15 @@ def has_java() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not has_java():
-        reason = "Spark needs Java and there is none: scripts/java installs it, or set JAVA_HOME"
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    reason = "Spark needs Java and there is none: scripts/java installs it, or set JAVA_HOME"
+    for item in items:
+        if Path(__file__).parent not in item.path.parents:
+            continue
+        if item.get_closest_marker("timeout") is None:
+            # Whoever comes first also waits for a JVM to start and to warm up.
+            item.add_marker(pytest.mark.timeout(400))
+        if not has_java():
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="package")

@@ -26,7 +26,7 @@ CONFIG = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "false",
 }
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 150.0
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def test_a_query_from_latest_that_dies_before_its_first_commit_skips_nothing(
         running(frame, tmp_path, failing_before(0, sink)) as query,
         pytest.raises(StreamingQueryException),
     ):
-        query.awaitTermination(60)
+        query.awaitTermination(150)
     first = sink.batches[0]
     assert not list((tmp_path / "commits").glob("[0-9]*"))
     log.publish(range(5))
@@ -89,7 +89,7 @@ def test_a_batch_that_is_run_again_is_the_same_batch(
         running(frame, tmp_path, failing_before(1, sink)) as query,
         pytest.raises(StreamingQueryException),
     ):
-        query.awaitTermination(60)
+        query.awaitTermination(150)
     log.publish(range(100))
     with running(frame, tmp_path, sink, availableNow=True) as query:
         query.awaitTermination()
@@ -140,7 +140,7 @@ def test_a_stream_deleted_in_mid_query_ends_it_and_says_so(
         until(lambda: len(sink.offsets) == 10, "the first records", query)
         client.delete_stream(log.name)
         with pytest.raises(StreamingQueryException) as raised:
-            query.awaitTermination(60)
+            query.awaitTermination(150)
     assert "was deleted" in last_line(raised.value)
     assert "set failOnDataLoss=false; to begin anew use a new checkpointLocation" in last_line(
         raised.value

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import RECORDS_PER_TASK, read_options, write_options
+from pyspark_jetstream.options import NAMES, RECORDS_PER_TASK, read_options, write_options
+
+MANUAL = Path(__file__).parents[3] / "docs/spark.md"
 
 Mode = Literal["read", "batch", "stream"]
 
@@ -110,3 +113,9 @@ def test_a_write_takes_files_for_secrets_and_no_secrets() -> None:
     assert options.config.nats_options.tls
     with pytest.raises(OptionError, match="unknown option 'password'"):
         write_options({"subject": "x", "password": "hunter2"})
+
+
+def test_every_option_is_in_the_manual() -> None:
+    page = MANUAL.read_text()
+    missing = {name for names in NAMES.values() for name in names if f"`{name}`" not in page}
+    assert missing == set()
