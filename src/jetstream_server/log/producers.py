@@ -38,7 +38,7 @@ from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
 BATCHES_KEPT: Final = 5
 """Per producer; what publishers may have on their way is bounded by it."""
 PRODUCERS_MAX: Final = 10_000
-"""Per stream: about 8 MiB. Beyond it the one that was silent longest is forgotten."""
+"""Per stream: about 10 MiB. Beyond it the one that was silent longest is forgotten."""
 IDLE_US: Final = 24 * 3600 * 1_000_000
 """A producer that was silent for so long is gone; no publisher retries for a day."""
 MESSAGE_IDS_MAX: Final = 1 << 17
