@@ -1,12 +1,15 @@
 """Three real nodes on a network that is cut in every way, under load, with every ack checked.
 
-    python -m tests.chaos.partitions [--rounds 1] [--only WORDS]
+    python -m tests.chaos.partitions [--rounds 1] [--only WORDS] [--mutant NAME]
 
 Each case: a stream of three replicas is published to with acks; the network is cut, or a process
 frozen; acks must come again while that lasts; then it is mended. Afterwards (design 9.3) whatever
 was acknowledged is at the offset its ack named, once, on every replica, and the replicas agree to
-the byte. NATS is reached by everybody all the time unless the case says so: both the old leader
-and the new one may hear a message, and only one of them may acknowledge it.
+the byte. Everybody reaches NATS all the time: both the old leader and the new one may hear a
+message, and only one of them may acknowledge it.
+
+With --mutant all nodes go without that safety rule of the simulation's, which is to be noticed:
+commits_alone is at once, speaks_without_a_lease mostly.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from examples.cluster.local import node_name
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from tests.support.api import call
-from tests.support.fault_cluster import FaultCluster, running_fault_cluster
+from tests.support.fault_cluster import FaultCluster, RoutedCluster, running_fault_cluster
 from tests.support.load import Load
 
 WINDOW = 16
@@ -132,7 +135,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--mutant", default=RoutedCluster.mutant, help="a rule to go without")
     arguments = parser.parse_args()
+    RoutedCluster.mutant = arguments.mutant
     cases = [case for case in CASES if arguments.only in case.name]
     late = []
     with (

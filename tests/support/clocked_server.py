@@ -1,9 +1,10 @@
 """A whole server whose wall clock a test can set, back and forth, while it runs.
 
-    python clocked_server.py CLOCKS --config … --node-id N …
+    python -m tests.support.clocked_server CLOCKS MUTANT --config … --node-id N …
 
 CLOCKS is a file of 64-bit integers: by how many microseconds the clock of node N is off. Monotonic
-clocks are left as they are, as when an administrator or NTP sets the time.
+clocks are left as they are, as when an administrator or NTP sets the time. MUTANT is "-", or the
+name of a safety rule of the simulation's (tests/simulation/mutants) that the server goes without.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 CLOCK = struct.Struct("<q")
+NO_MUTANT = "-"
 
 
-def command(clocks: Path) -> tuple[str, ...]:
+def command(clocks: Path, mutant: str = NO_MUTANT) -> tuple[str, ...]:
     """What to run in place of the server; `clocks` must be there by then."""
-    return sys.executable, __file__, str(clocks)
+    return sys.executable, "-m", "tests.support.clocked_server", str(clocks), mutant
 
 
 def set_clock(clocks: Path, node: int, microseconds: int) -> None:
@@ -38,7 +40,7 @@ def shift(microseconds: Callable[[], int]) -> None:
 
 
 def main() -> None:
-    path = sys.argv.pop(1)
+    path, mutant = sys.argv.pop(1), sys.argv.pop(1)
     node = int(sys.argv[sys.argv.index("--node-id") + 1])
     with open(path, "rb") as file:
         clocks = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -46,7 +48,13 @@ def main() -> None:
 
     from jetstream_server.cli import main as serve
 
-    serve()
+    if mutant == NO_MUTANT:
+        serve()
+    else:
+        from tests.simulation.mutants import installed
+
+        with installed(mutant):
+            serve()
 
 
 if __name__ == "__main__":

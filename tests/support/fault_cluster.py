@@ -29,9 +29,12 @@ HOURS_APART_US = 3 * 3_600_000_000
 class RoutedCluster(LocalCluster):
     """The nodes are told other addresses than those that everybody else knows."""
 
+    mutant = clocked_server.NO_MUTANT
+    """The safety rule that all nodes go without, to see whether a test notices."""
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.server = clocked_server.command(self.directory / "clocks")
+        self.server = clocked_server.command(self.directory / "clocks", self.mutant)
 
     @property
     def node_config_file(self) -> Path:
