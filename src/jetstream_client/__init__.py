@@ -14,6 +14,7 @@ drawn in `jetstream_protocol.errors`.
 
 from jetstream_client._ack import Ack, PublishResult
 from jetstream_client._async import AsyncClient
+from jetstream_client._blocking_publisher import Publisher
 from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._deliveries import (
@@ -26,7 +27,7 @@ from jetstream_client._deliveries import (
 from jetstream_client._headers import Headers
 from jetstream_client._messages import Message, Messages
 from jetstream_client._positions import At, Last, Position
-from jetstream_client._publisher import AsyncPublisher, Publisher
+from jetstream_client._publisher import AsyncPublisher
 from jetstream_client._scan import AsyncScan, Scan
 from jetstream_client._sync import Client, Consumer
 from jetstream_client._table import AsyncTable, Table

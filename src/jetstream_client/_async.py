@@ -18,16 +18,17 @@ from jetstream_client._headers import HeadersLike
 from jetstream_client._messages import ROWS, Messages, check_rows
 from jetstream_client._positions import Position
 from jetstream_client._publish import PlainPublisher, Wishes
-from jetstream_client._publisher import (
+from jetstream_client._publisher import AsyncPublisher
+from jetstream_client._reader import FETCH_BYTES, Reader
+from jetstream_client._scan import AsyncScan
+from jetstream_client._sender import (
     BATCH_BYTES,
     BUFFER_BYTES,
     DELIVERY_SECONDS,
     LINGER_SECONDS,
-    AsyncPublisher,
     Compression,
+    PublisherOptions,
 )
-from jetstream_client._reader import FETCH_BYTES, Reader
-from jetstream_client._scan import AsyncScan
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._streams import Streams
 from jetstream_client._table import AsyncTable
@@ -247,19 +248,17 @@ class AsyncClient:
         Raises NoStreamError where no stream listens, InvalidRequestError for a subject of a group.
         """
         self._check_open()
-        publisher = AsyncPublisher(
-            self._publisher,
-            self._feeds,
-            subject,
+        options = PublisherOptions(
             linger=linger,
             max_bytes=max_bytes,
-            buffer_bytes=buffer_bytes,
             compression=compression,
             acks=acks,
             delivery_timeout=delivery_timeout,
+            buffer_bytes=buffer_bytes,
             producer_id=producer_id,
             first_sequence=first_sequence,
         )
+        publisher = AsyncPublisher(self._publisher, self._feeds, subject, options)
         self._publishers.add(publisher)
         return publisher
 

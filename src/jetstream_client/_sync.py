@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, NoReturn
 
 from jetstream_client._ack import PublishResult
 from jetstream_client._async import AsyncClient
+from jetstream_client._blocking_publisher import Publisher
 from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._messages import ROWS, Message, Messages
 from jetstream_client._positions import Position
-from jetstream_client._publisher import (
+from jetstream_client._publisher import AsyncPublisher
+from jetstream_client._reader import FETCH_BYTES
+from jetstream_client._scan import AsyncScan, Scan
+from jetstream_client._sender import (
     BATCH_BYTES,
     BUFFER_BYTES,
     DELIVERY_SECONDS,
     LINGER_SECONDS,
-    AsyncPublisher,
     Compression,
-    Publisher,
 )
-from jetstream_client._reader import FETCH_BYTES
-from jetstream_client._scan import AsyncScan, Scan
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._table import AsyncTable, Table
 from jetstream_client._types import (

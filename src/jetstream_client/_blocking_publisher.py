@@ -1,0 +1,108 @@
+"""The batched publisher of programs without asyncio; any thread may use it.
+
+Records go into the `Buffer` from the caller's own thread, so a `send` costs no hand-over between
+threads; the sender is woken once for each batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from jetstream_client._deliveries import BatchDelivery, Delivery, ManyDelivery
+from jetstream_client._headers import HeadersLike
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._publisher import AsyncPublisher
+from jetstream_client._records import record_of
+from jetstream_client._sender import no_room
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Publisher:
+    """See AsyncClient.publisher. Thread-safe; `with` ends it when all is acknowledged."""
+
+    def __init__(self, thread: LoopThread, publisher: AsyncPublisher) -> None:
+        self._thread = thread
+        self._publisher = publisher
+        self._buffer = publisher.sender.buffer
+        self._process = os.getpid()
+        self.subject = publisher.subject
+
+    def send(
+        self,
+        value: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Delivery:
+        """See AsyncPublisher.send. Blocks only while there is no room."""
+        self._check_process()
+        record = record_of(value, key, headers)
+        while (found := self._publisher.put(*record)) is None:
+            self._wait_for_room()
+        return Delivery(found[0], self.subject, found[1])
+
+    def publish_many(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+    ) -> ManyDelivery:
+        """See AsyncPublisher.publish_many."""
+        self._check_process()
+        ends = self._publisher.ends(values, keys)
+        parts: list[BatchDelivery] = []
+        start = 0
+        while start < len(values):
+            found = self._buffer.put_many(values, keys, ends, start)
+            if found is None:
+                self._wait_for_room()
+                continue
+            batch, place, stop = found
+            parts.append(BatchDelivery(batch, self.subject, place, stop - start))
+            start = stop
+        return ManyDelivery(parts)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidRequestError(
+                "this publisher was made in another process, of which this one is a fork: make a "
+                "client and a publisher in the child"
+            )
+
+    def _wait_for_room(self) -> None:
+        timeout = self._publisher.options.delivery_timeout
+        if not self._buffer.wait_for_room(timeout):
+            raise no_room(timeout)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """See AsyncPublisher.buffered_bytes."""
+        return self._publisher.buffered_bytes
+
+    def flush(self) -> None:
+        """See AsyncPublisher.flush."""
+        self._thread.run(self._publisher.flush())
+
+    def close(self) -> None:
+        """`flush`, then take nothing more. Idempotent."""
+        if self._thread.is_running:
+            self._thread.run(self._publisher.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except JetstreamError:
+            if error is None:
+                raise
