@@ -276,9 +276,14 @@ class StreamIngest:
             return
         if answer.end_offset <= self.replica.high_watermark:
             self._answers.answer(answer)
-        else:
-            end_offset = self.replica.log.log_end_offset
-            self._wait(Pending(end_offset, end_offset, [], (), 0, [answer]))
+            return
+        reason = self._bounds.reason(1)
+        if reason:
+            error = UnavailableError(f"overloaded, try again: {reason}")
+            self._answers.nack([answer.reply], error, answer.correlation)
+            return
+        end_offset = self.replica.log.log_end_offset
+        self._wait(Pending(end_offset, end_offset, [], (), 0, [answer]))
 
     def _wait(self, pending: Pending) -> None:
         """It may be committed already."""

@@ -30,6 +30,7 @@ import struct
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from jetstream_protocol.batch import COMPRESSION_MASK, HEADER_BYTES, Batch, BatchHeader, Flags
@@ -43,6 +44,8 @@ IDLE_US: Final = 24 * 3600 * 1_000_000
 """A producer that was silent for so long is gone; no publisher retries for a day."""
 MESSAGE_IDS_MAX: Final = 1 << 17
 """Per stream: about 30 MiB. A thousand messages a second fill the default window of 120 s."""
+ID_BYTES_MAX: Final = 64
+"""Remembered as they are; a UUID has 36. Of longer ones a digest is."""
 DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
 
 LOST: Final = 2**31 - 1
@@ -88,11 +91,18 @@ class Producer(NamedTuple):
 
 
 class MessageId(NamedTuple):
-    """A record that carries an id."""
+    """A record that carries an id; known_by: the id, or the digest of a long one."""
 
     offset: int
     timestamp: int
-    message_id: bytes
+    known_by: bytes
+
+
+def _known_by(message_id: bytes) -> bytes:
+    """What an id is remembered by: a header may be as long as a message."""
+    if len(message_id) <= ID_BYTES_MAX:
+        return message_id
+    return blake2b(message_id, digest_size=32).digest()
 
 
 class Producers:
@@ -142,7 +152,7 @@ class Producers:
 
     def offset_of(self, message_id: bytes, now_us: int) -> int | None:
         """The offset of the record that carries this id, if it came within the window."""
-        entry = self._entries.get(message_id)
+        entry = self._entries.get(_known_by(message_id))
         if entry is None or not self.window_us or entry.timestamp < now_us - self.window_us:
             return None
         return entry.offset
@@ -156,7 +166,8 @@ class Producers:
         if header.flags & _MAY_HOLD_IDS == _HEADERS and self.window_us:
             found = message_ids(header, body)
             for offset, message_id in found:
-                self._remember(MessageId(offset, header.append_timestamp, message_id))
+                known_by = _known_by(message_id)
+                self._remember(MessageId(offset, header.append_timestamp, known_by))
             if found:
                 self.expire(header.append_timestamp)
 
@@ -184,7 +195,7 @@ class Producers:
 
     def _remember(self, entry: MessageId) -> None:
         self._message_ids.append(entry)
-        self._entries[entry.message_id] = entry
+        self._entries[entry.known_by] = entry
         if len(self._message_ids) > MESSAGE_IDS_MAX:
             self._forget(self._message_ids.popleft())
 
@@ -198,8 +209,8 @@ class Producers:
             self._forget(self._message_ids.popleft())
 
     def _forget(self, entry: MessageId) -> None:
-        if self._entries.get(entry.message_id) is entry:
-            del self._entries[entry.message_id]
+        if self._entries.get(entry.known_by) is entry:
+            del self._entries[entry.known_by]
 
     def truncate(self, log_end_offset: int) -> None:
         """Forget what is not in the log any more.

@@ -56,7 +56,7 @@ def write_producers(
         "leader_epoch": leader_epoch,
         "producers": [[producer_id, *producer] for producer_id, producer in known],
         "message_ids": [
-            [entry.offset, entry.timestamp, entry.message_id.decode("latin-1")]
+            [entry.offset, entry.timestamp, entry.known_by.decode("latin-1")]
             for entry in message_ids
         ],
     }
@@ -89,8 +89,8 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
             for producer_id, last_sequence, timestamp, batches, known_from in state["producers"]
         )
         message_ids = tuple(
-            MessageId(int(offset), int(timestamp), message_id.encode("latin-1"))
-            for offset, timestamp, message_id in state["message_ids"]
+            MessageId(int(offset), int(timestamp), known_by.encode("latin-1"))
+            for offset, timestamp, known_by in state["message_ids"]
         )
         end_offset, leader_epoch = int(state["end_offset"]), int(state["leader_epoch"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

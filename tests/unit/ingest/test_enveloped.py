@@ -342,6 +342,23 @@ async def test_a_duplicate_is_answered_when_its_original_is_committed_and_not_be
 
 
 @on_loop
+async def test_duplicates_that_wait_are_bounded_too(tmp_path: Path) -> None:
+    """Also of level `leader`, which usually wait for nothing."""
+    stream = stream_on(tmp_path)
+    early = with_headers(b"Nats-Msg-Id: a", b"Jetstream-Ack: leader")
+    stream.deliver((b"1", b""), headers=[early])
+    stream.bounds.pending_acks_max = 2
+    stream.deliver(*[(b"1", b"_INBOX.%d" % i) for i in range(4)], headers=[early] * 4)
+    assert stream.nacked() == [("_INBOX.2", 10008), ("_INBOX.3", 10008)]
+    assert stream.bounds.pending_acks == 2
+    stream.node.flushes.run()
+    assert [(reply, a["duplicate"]) for reply, a in stream.answers()] == [
+        ("_INBOX.0", True),
+        ("_INBOX.1", True),
+    ]
+
+
+@on_loop
 async def test_a_new_leader_answers_a_duplicate_once_it_has_committed_the_original(
     tmp_path: Path,
 ) -> None:

@@ -230,6 +230,15 @@ def test_only_so_many_ids_are_remembered_and_the_oldest_go(
     assert [log.known.offset_of(i, 0) for i in (b"a", b"b", b"c", b"d")] == [None, 1, 2, 3]
 
 
+def test_long_ids_are_told_apart_and_cost_no_more_than_short_ones(log: Log) -> None:
+    long, other = b"x" * 100_000, b"x" * 99_999 + b"y"
+    log.append(batch_of(ids=[long]))
+    assert log.known.offset_of(long, 0) == 0
+    assert log.known.offset_of(other, 0) is None
+    ((_, _, known_by),) = log.known.image()[1]
+    assert len(known_by) == 32
+
+
 def ids_in(blocks: list[bytes], **options: int) -> list[tuple[int, bytes]]:
     batch = encode([b"x"] * len(blocks), b"s", header_blocks=blocks, **options)  # type: ignore[arg-type]
     batch.stamp(100, 0, 0)
