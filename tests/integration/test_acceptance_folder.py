@@ -184,6 +184,15 @@ def test_a_stream_the_metadata_does_not_know_is_set_aside_and_not_deleted(
         api.describe("999999")
 
 
+def test_metadata_that_is_gone_stops_the_start_and_no_stream_is_set_aside(data: Path) -> None:
+    shutil.rmtree(data / "metadata")
+    kept = segments(data)
+    assert "its metadata group is new and knows no cluster" in refused(data)
+    assert "its metadata group is new and knows no cluster" in refused(data)
+    assert segments(data) == kept
+    assert not list((data / "quarantine").iterdir())
+
+
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
