@@ -22,8 +22,9 @@ from pyspark_jetstream.planning import Held
 IDLE_SECONDS = 1.0
 """How long an idle query waits for records before it tells Spark that there is nothing new."""
 
-LISTING_SECONDS = 1.0
-"""How old the list of streams may be: streams that appear are read after so long at most."""
+LISTING_SECONDS = 3.0
+"""How old a list of streams chosen by pattern may be: those that appear are read after so long at
+most. Streams chosen by name are looked for again when one of them is gone."""
 
 LONG_POLLS_MAX = 32
 """Streams watched while idle. With more, changes in the others are seen after `MANY_SECONDS`."""
@@ -153,7 +154,7 @@ class Follower:
         return {number: held.earliest for number, held in known.items()}
 
     async def _held(self) -> dict[int, Held]:
-        await self._list(LISTING_SECONDS)
+        await self._list(float("inf") if self._options.selection.names else LISTING_SECONDS)
         try:
             return await planning.held(self._client, self._streams)
         except StreamNotFoundError:

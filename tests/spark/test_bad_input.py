@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -99,3 +100,24 @@ def test_overwriting_is_refused(spark: SparkSession, three: Log) -> None:
     with pytest.raises(PySparkException) as raised:
         writer.options(servers=three.grpc, subject=f"{three.name}.x").save()
     assert "use mode('append')" in last_line(raised.value)
+
+
+def test_bytes_that_rot_on_a_disk_end_the_read_and_say_what_to_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    server = ServerProcess(tmp_path / "data").start()
+    try:
+        with Client(server.grpc) as client:
+            log = Log.create(server.grpc, client, "rotten")
+            log.publish(range(1_000))
+            server.stop()
+            (segment,) = (server.data / "streams").glob("*/*0.log")
+            rotten = bytearray(segment.read_bytes())
+            rotten[200] ^= 1
+            segment.write_bytes(rotten)
+            server.start()
+            with pytest.raises(PySparkException) as raised:
+                log.read(spark).collect()
+        assert "run `jetstream log verify` on the nodes" in last_line(raised.value)
+    finally:
+        server.kill()
