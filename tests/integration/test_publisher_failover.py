@@ -72,7 +72,9 @@ def test_a_killed_server_costs_a_pause_no_record_and_no_order(own_server: Server
     with Client(own_server.grpc, timeout=30) as client:
         client.create_stream("orders", "orders.>")
         with (
-            client.publisher("orders.x", max_bytes=8192, compression="zstd") as publisher,
+            client.publisher(
+                "orders.x", max_bytes=8192, compression="zstd", delivery_timeout=100
+            ) as publisher,
             sending(publisher) as sender,
         ):
             for _ in range(2):
@@ -95,7 +97,7 @@ def test_a_killed_leader_costs_a_pause_no_record_and_no_order(cluster: TestClust
     with Client(cluster.servers, timeout=30) as client:
         client.create_stream("survivor", "survivor.>", replicas=3)
         with (
-            client.publisher("survivor.x", max_bytes=8192) as publisher,
+            client.publisher("survivor.x", max_bytes=8192, delivery_timeout=100) as publisher,
             sending(publisher) as sender,
         ):
             sender.wait_for(500)
@@ -113,7 +115,7 @@ def test_a_frozen_leader_costs_a_pause_no_record_and_no_order(cluster: TestClust
     with Client(cluster.servers, timeout=30) as client:
         client.create_stream("frozen", "frozen.>", replicas=3)
         with (
-            client.publisher("frozen.x", max_bytes=8192) as publisher,
+            client.publisher("frozen.x", max_bytes=8192, delivery_timeout=100) as publisher,
             sending(publisher) as sender,
         ):
             sender.wait_for(500)
