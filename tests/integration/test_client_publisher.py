@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -267,6 +268,18 @@ async def test_the_asynchronous_publisher(server: ServerProcess) -> None:
             assert (await sent[19_999]).offset == 19_999
             assert (await many).offsets == list(range(20_000, 20_010))
         assert [delivery.result(0).offset for delivery in sent] == list(range(20_000))
+
+
+@on_loop
+async def test_who_gives_up_waiting_for_a_delivery_stops_nothing(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("patient", "patient.>")
+        async with client.publisher("patient.x", linger=0.5) as publisher:
+            delivery = await publisher.send(b"1")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await delivery
+            assert (await delivery).offset == 0
 
 
 def test_a_message_id_is_stored_once(client: Client, stream: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -129,3 +130,19 @@ def test_a_frozen_leader_costs_a_pause_no_record_and_no_order(cluster: TestClust
             sender.end()
             publisher.flush()
             check_exactly_once(client, "frozen", sender)
+
+
+def test_a_killed_nats_server_costs_a_pause_no_record_and_no_order(cluster: TestCluster) -> None:
+    with Client(cluster.servers, timeout=30) as client:
+        client.create_stream("wire", "wire.>", replicas=3)
+        with (
+            client.publisher("wire.x", max_bytes=8192, delivery_timeout=100) as publisher,
+            sending(publisher) as sender,
+        ):
+            sender.wait_for(500)
+            cluster.cluster.end("nats", signal.SIGKILL)
+            cluster.cluster.start_nats()
+            sender.wait_for(500)
+            sender.end()
+            publisher.flush()
+            check_exactly_once(client, "wire", sender)
