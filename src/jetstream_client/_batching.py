@@ -21,7 +21,11 @@ from itertools import accumulate
 from jetstream_client._ack import Ack
 from jetstream_client._feeds import Expectation
 from jetstream_protocol.batch import EncodedBatch, encode
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+)
 
 RECORD_BYTES = 16
 """Counted for each record beside its bytes: its places in up to three offset columns, its validity.
@@ -154,7 +158,10 @@ class Buffer:
     # Callers.
 
     def put(self, value: bytes | None, key: bytes | None, block: bytes) -> tuple[Batch, int] | None:
-        """The batch that has the record now, and its place in there; None: there is no room."""
+        """The batch that has the record now, and its place in there; None: there is no room.
+
+        Raises MessageTooLargeError.
+        """
         size = RECORD_BYTES + len(block)
         if value is not None:
             size += len(value)
@@ -173,6 +180,12 @@ class Buffer:
             if not self._linger:
                 self._seal()
         return batch, place
+
+    def check(self, ends: Sequence[int]) -> None:
+        """Raise MessageTooLargeError unless each of the records fits into a batch."""
+        largest = max(map(int.__sub__, ends, [0, *ends[:-1]]), default=0)
+        if largest > self.batch_bytes:
+            raise too_large(largest, self.batch_bytes)
 
     def put_many(
         self,
@@ -214,9 +227,11 @@ class Buffer:
         return self._buffered + size <= self._buffer_bytes or not self._buffered
 
     def _opened(self, size: int) -> Batch | None:
-        """A new open batch, the one before sealed."""
+        """A new open batch, the one before sealed. Raises MessageTooLargeError."""
         if self._end is not None:
             raise self._end
+        if size > self.batch_bytes:
+            raise too_large(size, self.batch_bytes)
         if not self._has_room(size):
             return None
         self._seal()
@@ -291,6 +306,10 @@ class Buffer:
             rest, self._sealed = list(self._sealed), deque()
             self._changed.notify_all()
             return rest
+
+
+def too_large(size: int, most: int) -> MessageTooLargeError:
+    return MessageTooLargeError(f"a record of {size} bytes is more than a batch may hold: {most}")
 
 
 def ends_of(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from jetstream_client._batching import ends_of
 from jetstream_client._deliveries import BatchDelivery, Delivery, ManyDelivery
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
@@ -42,7 +43,7 @@ class Publisher:
         """See AsyncPublisher.send. Blocks only while there is no room."""
         self._check_process()
         record = record_of(value, key, headers)
-        while (found := self._publisher.put(*record)) is None:
+        while (found := self._buffer.put(*record)) is None:
             self._wait_for_room()
         return Delivery(found[0], self.subject, found[1])
 
@@ -53,7 +54,8 @@ class Publisher:
     ) -> ManyDelivery:
         """See AsyncPublisher.publish_many."""
         self._check_process()
-        ends = self._publisher.ends(values, keys)
+        ends = ends_of(values, keys)
+        self._buffer.check(ends)
         parts: list[BatchDelivery] = []
         start = 0
         while start < len(values):

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from jetstream_client._batching import RECORD_BYTES, Batch, ends_of
+from jetstream_client._batching import ends_of
 from jetstream_client._deliveries import BatchDelivery, Delivery, ManyDelivery
 from jetstream_client._feeds import Feeds
 from jetstream_client._headers import HeadersLike
 from jetstream_client._publish import PlainPublisher
 from jetstream_client._records import record_of
 from jetstream_client._sender import PublisherOptions, Sender
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, MessageTooLargeError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -75,7 +75,7 @@ class AsyncPublisher:
         if self._sender is None:
             await self.begin()
         record = record_of(value, key, headers)
-        while (found := self.put(*record)) is None:
+        while (found := self.sender.buffer.put(*record)) is None:
             await self.sender.wait_for_room()
         return Delivery(found[0], self.subject, found[1])
 
@@ -87,7 +87,8 @@ class AsyncPublisher:
         """Hand over many records at once, in order: nothing is done for each of them in Python."""
         if self._sender is None:
             await self.begin()
-        ends = self.ends(values, keys)
+        ends = ends_of(values, keys)
+        self.sender.buffer.check(ends)
         parts: list[BatchDelivery] = []
         start = 0
         while start < len(values):
@@ -99,24 +100,6 @@ class AsyncPublisher:
             parts.append(BatchDelivery(batch, self.subject, place, stop - start))
             start = stop
         return ManyDelivery(parts)
-
-    def put(self, value: bytes | None, key: bytes | None, block: bytes) -> tuple[Batch, int] | None:
-        """See Buffer.put. Raises MessageTooLargeError for what no batch can hold."""
-        buffer = self.sender.buffer
-        size = len(value or b"") + len(key or b"") + len(block) + RECORD_BYTES
-        if size > buffer.batch_bytes:
-            raise _too_large(size, buffer.batch_bytes)
-        return buffer.put(value, key, block)
-
-    def ends(
-        self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None
-    ) -> list[int]:
-        """See ends_of; checks that each record fits into a batch."""
-        ends = ends_of(values, keys)
-        largest = max(map(int.__sub__, ends, [0, *ends[:-1]]), default=0)
-        if largest > self.sender.buffer.batch_bytes:
-            raise _too_large(largest, self.sender.buffer.batch_bytes)
-        return ends
 
     @property
     def buffered_bytes(self) -> int:
@@ -170,7 +153,3 @@ class AsyncPublisher:
         except JetstreamError:
             if error is None:
                 raise
-
-
-def _too_large(size: int, most: int) -> MessageTooLargeError:
-    return MessageTooLargeError(f"a record of {size} bytes is more than a batch may hold: {most}")
