@@ -129,7 +129,7 @@ class Batch:
 class Buffer:
     """The open batch, the sealed ones, and the room there is. Any thread may call any method.
 
-    wake: called when the sender has something new to look at. linger, delivery_timeout: seconds.
+    releases: counts the batches that are done. wake: called when the sender has something new to look at. linger, delivery_timeout: seconds.
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class Buffer:
         self._open: Batch | None = None
         self._sealed: deque[Batch] = deque()
         self._buffered = 0
+        self.releases = 0
         self._end: JetstreamError | None = None
 
     # Callers.
@@ -218,10 +219,15 @@ class Buffer:
                 self._seal()
         return batch, place, stop
 
-    def wait_for_room(self, timeout: float) -> bool:
-        """Block until there may be room; False: not within `timeout` seconds."""
+    def wait_for_release(self, seen: int, timeout: float) -> bool:
+        """Block until there may be room; False: not within `timeout` seconds.
+
+        seen: `releases` from before there was none; what is released between the two is not missed.
+        """
         with self._lock:
-            return self._changed.wait(timeout)
+            return self._changed.wait_for(
+                lambda: self.releases != seen or self._end is not None, timeout
+            )
 
     def _has_room(self, size: int) -> bool:
         return self._buffered + size <= self._buffer_bytes or not self._buffered
@@ -296,6 +302,7 @@ class Buffer:
         """The batch is done: there is room again."""
         with self._lock:
             self._buffered -= batch.size
+            self.releases += 1
             self._changed.notify_all()
 
     def end(self, error: JetstreamError) -> list[Batch]:

@@ -7,9 +7,10 @@ threads; the sender is woken once for each batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from jetstream_client._batching import ends_of
 from jetstream_client._deliveries import BatchDelivery, Delivery, ManyDelivery
@@ -22,6 +23,8 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 if TYPE_CHECKING:
     from typing import Self
+
+_T = TypeVar("_T")
 
 
 class Publisher:
@@ -43,8 +46,7 @@ class Publisher:
         """See AsyncPublisher.send. Blocks only while there is no room."""
         self._check_process()
         record = record_of(value, key, headers)
-        while (found := self._buffer.put(*record)) is None:
-            self._wait_for_room()
+        found = self._buffer.put(*record) or self._patiently(partial(self._buffer.put, *record))
         return Delivery(found[0], self.subject, found[1])
 
     def publish_many(
@@ -59,11 +61,9 @@ class Publisher:
         parts: list[BatchDelivery] = []
         start = 0
         while start < len(values):
-            found = self._buffer.put_many(values, keys, ends, start)
-            if found is None:
-                self._wait_for_room()
-                continue
-            batch, place, stop = found
+            batch, place, stop = self._patiently(
+                partial(self._buffer.put_many, values, keys, ends, start)
+            )
             parts.append(BatchDelivery(batch, self.subject, place, stop - start))
             start = stop
         return ManyDelivery(parts)
@@ -75,10 +75,16 @@ class Publisher:
                 "client and a publisher in the child"
             )
 
-    def _wait_for_room(self) -> None:
+    def _patiently(self, put: Callable[[], _T | None]) -> _T:
+        """What `put` returns once there is room. Raises UnavailableError."""
         timeout = self._publisher.options.delivery_timeout
-        if not self._buffer.wait_for_room(timeout):
-            raise no_room(timeout)
+        while True:
+            seen = self._buffer.releases
+            found = put()
+            if found is not None:
+                return found
+            if not self._buffer.wait_for_release(seen, timeout):
+                raise no_room(timeout)
 
     @property
     def buffered_bytes(self) -> int:

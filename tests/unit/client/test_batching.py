@@ -104,6 +104,19 @@ def test_there_is_room_again_when_a_batch_is_done() -> None:
     assert buffer.put(bytes(80), None, b"") is not None
 
 
+def test_room_made_before_a_caller_waits_for_it_is_not_missed() -> None:
+    buffer = buffer_of(Clock(), batch_bytes=100, buffer_bytes=100)
+    buffer.put(bytes(80), None, b"")
+    buffer.seal()
+    batch = buffer.take(0.0)
+    assert batch is not None
+    seen = buffer.releases
+    assert buffer.put(bytes(80), None, b"") is None
+    assert not buffer.wait_for_release(seen, timeout=0.01)
+    buffer.release(batch)
+    assert buffer.wait_for_release(seen, timeout=0.0)
+
+
 def test_what_waits_too_long_for_its_turn_is_taken_out() -> None:
     clock = Clock()
     buffer = buffer_of(clock)
