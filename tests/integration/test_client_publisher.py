@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -234,6 +236,27 @@ def test_a_failure_nobody_asked_about_is_raised_at_the_end(own_server: ServerPro
             publisher.flush()
         assert unasked.done()
         publisher.close()
+
+
+def test_what_is_not_acknowledged_in_time_is_unknown_and_the_next_goes_on(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=30) as client:
+        client.create_stream("orders", "orders.>")
+        with client.publisher("orders.x", delivery_timeout=2.0) as publisher:
+            publisher.flush()
+            os.kill(own_server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(UnknownOutcomeError, match="may or may not have been stored"):
+                    publisher.send(b"perhaps").result(60)
+            finally:
+                os.kill(own_server.pid, signal.SIGCONT)
+        with client.publisher("orders.x") as publisher:
+            last = publisher.send(b"surely").result(60).offset
+        stored = values(client, "orders")
+        assert stored[last] == b"surely"
+        assert stored[:last] in ([], [b"perhaps"])  # However often it was sent.
 
 
 def test_closing_the_client_ends_its_publishers(server: ServerProcess) -> None:
