@@ -7,7 +7,8 @@ A short history of operations runs against a disk that dies at its N-th change. 
 * the log opens; it holds what the history left before or after the operation that was
   interrupted, or, where a truncation was, something in between: never a batch that was not
   appended, never a gap; nothing below the flushed offset is missing;
-* after a kill it is never taken for corrupt, and goes on.
+* after a kill it is never taken for corrupt, and goes on;
+* what it remembers of producers lets none of their batches in twice, and none past a gap.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import OutOfSequenceError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.producers import BATCHES_KEPT, LOST, StoredBatch
 from tests.support.log_batches import batch, read_all
 from tests.support.log_disk import Killed, MemoryDisk
 
@@ -69,7 +73,8 @@ class History:
             self.before, batches=(*self.before.batches, (end, mark)), log_end=end + 2
         )
         epoch = max(self.log.epochs.latest_epoch, 0) + (size % 5 == 0)
-        self.log.append(batch(mark, b"x" * size), leader_epoch=epoch, timestamp_us=self.appended)
+        produced = encode([mark, b"x" * size], b"a.b", **next_of(self.log, size % 2))
+        self.log.append(produced, leader_epoch=epoch, timestamp_us=self.appended)
 
     def flush(self, _: int) -> None:
         self.after = replace(self.before, flushed=self.before.log_end)
@@ -123,6 +128,40 @@ steps = st.lists(
 )
 
 
+def next_of(log: CommitLog, producer_id: int) -> dict[str, int]:
+    """What makes a batch that producer's next one; nothing where none of its batches is taken."""
+    known = dict(log.producers.image()[0]).get(producer_id)
+    if known is not None and known.last_sequence == LOST:
+        return {}
+    sequence = 0 if known is None else known.last_sequence + 1
+    return {"producer_id": producer_id, "producer_sequence": sequence}
+
+
+def check_producers(log: CommitLog) -> None:
+    """None of the last five of a producer would be stored again, and none behind a gap."""
+    headers = [found.header for found in read_all(log)]
+    known = dict(log.producers.image()[0])
+    for producer_id in (0, 1):
+        of_it = [header for header in headers if header.producer_id == producer_id]
+        stored = [StoredBatch(h.producer_sequence, h.base_offset, h.next_offset) for h in of_it]
+        remembered = known[producer_id].batches if producer_id in known else ()
+        in_the_log = [each for each in remembered if each.next_offset > log.log_start_offset]
+        assert set(in_the_log) <= set(stored), "remembers what is not there"
+        last = stored[-1].sequence if stored else -1
+        for sequence in range(max(0, last + 1 - min(BATCHES_KEPT, len(stored))), last + 1):
+            assert not lets_in(log, producer_id, sequence), "would be stored twice"
+        if stored:
+            for sequence in range(last + 2, last + 2 + BATCHES_KEPT):
+                assert not lets_in(log, producer_id, sequence), "would leave a gap"
+
+
+def lets_in(log: CommitLog, producer_id: int, sequence: int) -> bool:
+    try:
+        return log.producers.check(producer_id, sequence) is None
+    except OutOfSequenceError:
+        return False
+
+
 def holds(log: CommitLog) -> tuple[tuple[int, bytes], ...]:
     found = read_all(log)
     marks = tuple((b.header.base_offset, b.values()[0] or b"") for b in found)
@@ -133,6 +172,7 @@ def holds(log: CommitLog) -> tuple[tuple[int, bytes], ...]:
 
 def check_found(log: CommitLog, history: History) -> None:
     """What was found is what was before or after, or something allowed between."""
+    check_producers(log)
     before, after = history.before, history.after
     found = holds(log)
     whole = after.batches if len(after.batches) > len(before.batches) else before.batches
