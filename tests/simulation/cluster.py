@@ -111,6 +111,10 @@ class Cluster:
         metadata.apply({"op": "barrier"})
         return metadata.stream_id
 
+    def header_blocks(self, ids: list[int]) -> list[bytes] | None:
+        """What publishes say in their headers."""
+        return None
+
     def _deliver(self, target: int, method: str, arguments: tuple[Any, ...]) -> None:
         process: Process | None = self.machines[target].process
         if process is None:

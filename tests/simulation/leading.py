@@ -120,7 +120,7 @@ class Leading:
                     for number, asks in zip(ids, asking, strict=True)
                 ],
                 values=[b"%d" % number for number in ids],
-                header_blocks=None,
+                header_blocks=process.cluster.header_blocks(ids),
             )
         )
         if process.alive:

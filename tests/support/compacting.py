@@ -56,6 +56,7 @@ def steps(
     if keys_max is not None:
         task = replace(task, keys_max=keys_max)
     task = Task.from_dict(task.to_dict())
+    log.compaction.begin(task)
     end = 0
     for step in run(disk, task, lambda length: None):
         match step:
@@ -78,7 +79,7 @@ def finished(
     return replace(
         state.after_pass(end_offset, now_us, grace_us),
         tombstones=done.tombstones,
-        tombstones_gone_below=max(state.tombstones_gone_below, task.tombstones_below),
+        swept_below=task.tombstones_below,
     )
 
 

@@ -36,7 +36,7 @@ from jetstream_protocol.logfiles.scan import Tail
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
-from jetstream_server.log.incoming import check_incoming, count_fitting
+from jetstream_server.log.incoming import check_incoming, count_fitting, last_gap
 from jetstream_server.log.log_compaction import LogCompaction
 from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers, concerns
 from jetstream_server.log.recovery import Recovered, recover
@@ -182,6 +182,8 @@ class CommitLog:
         self._health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
         headers = check_incoming(data, tail, leader_epoch, gaps_below)
+        if gaps_below:
+            self.compaction.note_committed(last_gap(headers))
         start = 0
         while headers:
             segment = self._segment_for(headers[0].length, headers[0].append_timestamp)

@@ -22,15 +22,19 @@ PASSES_MAX: Final = 64
 @dataclass(frozen=True, slots=True)
 class CompactionState:
     """cleaned_to: no two records below have the same key. tombstones: how many are left there;
-    tombstones_gone_below: some before this were removed. copied_under: the leader's, when this log
-    began to be copied from it. ended_at_us and what follows: of the last
+    tombstones_gone_below: some before this were or are being removed. swept_below: of the last pass
+    that ended, the offset before which it removed them. copied_under: the leader's, when this log
+    began to be copied from it. committed_below: what is below was committed; no gap ends behind it.
+    ended_at_us and what follows: of the last
     pass."""
 
     cleaned_to: int = 0
     passes: tuple[tuple[int, int], ...] = ()
     tombstones: int = 0
     tombstones_gone_below: int = 0
+    swept_below: int = 0
     copied_under: int = 0
+    committed_below: int = 0
     ended_at_us: int = 0
     duration_us: int = 0
     bytes_before: int = 0
@@ -62,7 +66,9 @@ class CompactionState:
             cleaned_to=min(self.cleaned_to, end_offset),
             passes=passes,
             tombstones_gone_below=min(self.tombstones_gone_below, end_offset),
+            swept_below=min(self.swept_below, end_offset),
             copied_under=min(self.copied_under, end_offset),
+            committed_below=min(self.committed_below, end_offset),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jetstream_protocol.batch import BatchHeader, decode_header
+from jetstream_protocol.batch import BatchHeader, Flags, decode_header
 from jetstream_protocol.errors import DivergedError
 from jetstream_protocol.logfiles.scan import Tail, check_body
 
@@ -40,6 +40,12 @@ def check_incoming(
         headers.append(header)
         position += header.length
     return headers
+
+
+def last_gap(headers: Sequence[BatchHeader]) -> int:
+    """Where the last gap among the batches ends; 0: there is none."""
+    marked = [header.base_offset for header in headers if header.flags & Flags.AFTER_GAP]
+    return marked[-1] if marked else 0
 
 
 def count_fitting(headers: Sequence[BatchHeader], room: int) -> int:

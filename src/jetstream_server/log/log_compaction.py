@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import StorageError, UnavailableError
 from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segment_name
 from jetstream_server.log.checkpoint import owner_of, write_state
 from jetstream_server.log.compaction_pass import Rewritten, Source, Task, temporary_name
@@ -82,6 +82,28 @@ class LogCompaction:
             index_interval_bytes=self._storage.interval_bytes,
         )
 
+    def begin(self, task: Task) -> None:
+        """Before the first swap; blocks, for a thread. **safety** Whoever leads with this log after
+        a restart has to know that its gaps are committed, else no follower would take them; and
+        which tombstones it may lack, else a follower would keep what they deleted."""
+        with self._mutex:
+            state = self.state
+            begun = replace(
+                state,
+                committed_below=max(state.committed_below, task.sources[-1].next_offset),
+                tombstones_gone_below=max(state.tombstones_gone_below, task.tombstones_below),
+            )
+            if begun != state:
+                self._write(begun)
+
+    @property
+    def committed_below(self) -> int:
+        """What is below this offset was committed; 0 where that is not known."""
+        try:
+            return self.state.committed_below
+        except StorageError:
+            return 0
+
     def swap(self, task: Task, rewritten: Rewritten) -> bool:
         """Put a segment's successor in its place; False, and it is removed, when the segment is
         not in the log any more, or not as it was."""
@@ -116,7 +138,15 @@ class LogCompaction:
                 raise UnavailableError("the log was cut while it was compacted")
             with self._health.committed("syncing compacted segments of"):
                 self._disk.fsync_directory(self._storage.directory)
-            self._write(state)
+            now = self.state
+            self._write(
+                replace(
+                    state,
+                    tombstones_gone_below=now.tombstones_gone_below,
+                    copied_under=now.copied_under,
+                    committed_below=now.committed_below,
+                )
+            )
 
     def cut_to(self, log_end_offset: int) -> None:
         """The log is about to be cut there: what is appended next is not clean."""
@@ -128,10 +158,19 @@ class LogCompaction:
     def note_copied_under(self, tombstones_gone_below: int) -> None:
         """The copying of the leader's log begins, from which it had removed tombstones below."""
         if tombstones_gone_below and tombstones_gone_below > self.state.copied_under:
-            self._write(replace(self.state, copied_under=tombstones_gone_below))
+            with self._mutex:
+                self._write(replace(self.state, copied_under=tombstones_gone_below))
+
+    def note_committed(self, offset: int) -> None:
+        """Gaps up to there are about to be in this log: what is below was committed."""
+        if offset > self.state.committed_below:
+            with self._mutex:
+                self._write(replace(self.state, committed_below=offset))
 
     def _write(self, state: CompactionState) -> None:
         folder = self._storage.directory
         path = f"{folder}/{COMPACTION_NAME}"
+        with self._health.changing("making the folder"):
+            self._storage.make_folder()
         write_state(self._disk, path, KIND, owner_of(folder), state.to_dict())
         self._state = state

@@ -61,10 +61,7 @@ class LogStorage:
     def begin_segment(self, base_offset: int) -> Segment:
         """A new last segment; the one before is sealed."""
         sealed = self.segments.last
-        if not self._exists:
-            self._disk.make_directory(self.directory)
-            self._exists = True
-            self._unsynced_directories.append(self._parent)
+        self.make_folder()
         segment = Segment.create(self._disk, self.directory, base_offset, self.interval_bytes)
         self._unsynced_directories.append(self.directory)
         if sealed is not None:
@@ -72,6 +69,13 @@ class LogStorage:
             self._unsynced_segments.append(sealed)
         self.segments.append(segment)
         return segment
+
+    def make_folder(self) -> None:
+        """Before anything is written to it: a stream that holds nothing has none."""
+        if not self._exists:
+            self._disk.make_directory(self.directory)
+            self._exists = True
+            self._unsynced_directories.append(self._parent)
 
     # Compaction.
 

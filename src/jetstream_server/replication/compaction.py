@@ -77,9 +77,7 @@ def urgency(status: CompactionStatus, now_us: int, grace_us: int) -> float:
     state = status.state
     ratio = status.dirty_ratio
     is_old = status.dirty_bytes and now_us - state.ended_at_us >= LAG_US_MAX
-    over = state.tombstones and (
-        state.tombstones_below(now_us, grace_us) > state.tombstones_gone_below
-    )
+    over = state.tombstones and state.tombstones_below(now_us, grace_us) > state.swept_below
     if ratio >= DIRTY_RATIO or is_old or over:
         return max(ratio, 0.001)
     return 0.0
@@ -222,6 +220,7 @@ class Compaction:
         process = _spawn()
         self._current, self._process = replica, process
         try:
+            await self._in_thread(replica.log.compaction.begin, task)
             await self._in_thread(_ask, process, json.dumps(request).encode() + b"\n")
             done, end_offset = await self._follow(replica, task, process)
             await self._finish(replica, task, done, end_offset, begun_us)
@@ -271,7 +270,7 @@ class Compaction:
         state = replace(
             before.after_pass(end_offset, now_us, replica.stream.config.tombstone_grace_us),
             tombstones=done.tombstones,
-            tombstones_gone_below=max(before.tombstones_gone_below, task.tombstones_below),
+            swept_below=task.tombstones_below,
             duration_us=now_us - begun_us,
             bytes_before=done.bytes_before,
             bytes_after=done.bytes_after,

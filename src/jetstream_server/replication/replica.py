@@ -112,6 +112,9 @@ class Replica:
         self.counters = Counters()
         self.closed = False
         self.high_watermark = log.log_start_offset
+        if stream.was_compacted and not rebuild:
+            known = min(log.compaction.committed_below, log.log_end_offset)
+            self.high_watermark = max(self.high_watermark, known)
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
         self.on_log_start: Callable[[Replica], None] = _remove_at_once

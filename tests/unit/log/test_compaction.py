@@ -180,6 +180,22 @@ def test_a_tombstone_stays_for_the_grace_time_after_it_was_first_compacted() -> 
     assert log.compaction.state.tombstones == 0
 
 
+def test_that_tombstones_may_be_gone_is_known_before_the_first_is() -> None:
+    """A death in the middle of a pass must not hide it from the followers."""
+    disk = memory_disk()
+    log = keyed_log(disk, rounds=3)
+    put(log, b"key1", None)
+    fill(log, 1, keys=1)
+    compact(disk, log, now_us=1)
+    swept = log.compaction.state.cleaned_to
+    under_way = steps(disk, log, now_us=1 + GRACE_US)
+    next(under_way)  # The keys are mapped; nothing is swapped.
+    again = CommitLog.open(disk.killed(), "/17", CONFIG, clean=False)
+    assert again.tombstones_gone_below == swept
+    assert again.compaction.committed_below == swept
+    assert again.compaction.state.swept_below == 0
+
+
 def test_a_state_that_is_lost_costs_time_and_no_tombstone() -> None:
     disk = memory_disk()
     log = keyed_log(disk, rounds=3)

@@ -210,6 +210,35 @@ async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
         replica.read(1, 1 << 20, replica.stream.leader_epoch + 1)
 
 
+def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
+    tmp_path: Path,
+) -> None:
+    """Leading alone, below its minimum, it could bring nobody back in sync otherwise."""
+    metadata = replace(stream(), was_compacted=True)
+    folder = str(tmp_path / "1")
+
+    def opened() -> Replica:
+        log = CommitLog.open(OsDisk(), folder, clean=False)
+        return Replica(metadata, log, node_id=1, incarnation=10)
+
+    replica = opened()
+    replica.update(metadata, nodes(), 0)
+    asked = replica.position()
+    assert asked is not None
+    data = b""
+    for base in (0, 10, 11):
+        batch_ = encode([b"v"], b"a", after_gap=base == 10)
+        batch_.stamp(base, 3, 0)
+        data += batch_.to_bytes()
+    standing = Standing(50, 0, metadata.stream_epoch, tombstones_gone_below=5)
+    replica.accept(Records(asked, standing, LogSlice("", 0, len(data), 0, 0)), data, 0)
+    assert replica.log.copied_under == 5
+    again = opened()
+    assert (again.high_watermark, again.log.log_end_offset) == (10, 12)
+    suspect = Replica(metadata, again.log, node_id=1, incarnation=10, rebuild=True)
+    assert suspect.high_watermark == 0
+
+
 @pytest.mark.parametrize(
     ("compacted", "high_watermark", "taken"),
     [(True, 10, True), (True, 9, False), (False, 10, False)],
@@ -235,6 +264,8 @@ def test_a_follower_takes_gaps_only_of_a_compacted_stream_below_the_high_waterma
         with pytest.raises(DivergedError, match="gap"):
             replica.accept(answer, gap.to_bytes(), 0)
         assert log.log_end_offset == 0
+
+
 def committed_in_two_epochs(node: Node) -> Replica:
     """Offsets 0 and 1 of epoch 1, 2 and 3 of epoch 5, all committed."""
     replica = node.create()
