@@ -20,6 +20,7 @@ from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.changes import Change, StreamCreated
 from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.metadata.raft_library import RaftTimings
 from jetstream_server.metadata.raft_messages import REGULAR
 
 from .metadata_group import agreed, create, members, persist, register, running, until
@@ -114,6 +115,8 @@ class TestThreeMembers:
             async with running(tmp_path) as (group, logs):
                 for log in logs[1:]:
                     await group.stop(log)
+                # The last one stopped may have handed its leadership over, to a leader of nobody.
+                await asyncio.sleep(2 * RaftTimings().leader_fallback)
                 await until(lambda: logs[0].leader == NO_NODE, 5)
                 began = time.monotonic()
                 with pytest.raises(UnavailableError, match="no metadata leader"):

@@ -17,12 +17,14 @@ WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LinkTimings:
-    """In seconds. A link is dropped after `silence_max`, four keep-alives."""
+    """In seconds. A link is dropped after `silence_max`, four keep-alives. redial_max: with its
+    jitter less than `RaftTimings.election_min`, so that a node that is back is linked to the leader
+    before it calls an election."""
 
     keep_alive: float = 0.4
     silence_max: float = 1.6
     redial_min: float = 0.05
-    redial_max: float = 1.0
+    redial_max: float = 0.25
 
 
 class Link:

@@ -140,6 +140,19 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         if node in self._SyncObj__raftMatchIndex:
             self._SyncObj__raftMatchIndex[node] = 0
         self.core_outbox._onNodeConnected(node)
+        if node in self._SyncObj__otherNodes:
+            self._await_leader()
+
+    def _await_leader(self) -> None:
+        """A member that comes back to others may find a leader, whose link is about to stand, too:
+        an election at once would depose it. (There is no pre-vote in pysyncobj.) A group that has
+        never had a leader has nothing to wait for."""
+        if self._SyncObj__raftLeader is None and self.core_journal.last_index > FIRST_INDEX:
+            timings = self.core_timings
+            patience = random.uniform(timings.election_min, timings.election_max)
+            self._SyncObj__raftElectionDeadline = max(
+                self._SyncObj__raftElectionDeadline, pysyncobj.syncobj.monotonicTime() + patience
+            )
 
     def disconnected(self, peer: NodeId) -> None:
         node = self.core_nodes[peer]

@@ -101,6 +101,29 @@ def test_a_broken_connection_to_the_leader_makes_for_a_quick_election(
         assert fabric.now - before < 0.5
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_member_that_is_back_waits_for_the_leaders_link_and_deposes_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=seed) as fabric:
+        leader = fabric.run_until_led()
+        fabric.run(0.5)
+        back, other = (node_id for node_id in fabric.ids if node_id != leader)
+        fabric.crash(back)
+        fabric.part(back, leader)
+        fabric.part(back, other)
+        fabric.start(back)
+        fabric.run(1.5)  # Longer than any election timeout.
+        term = fabric.nodes[leader].core.raftCurrentTerm
+        fabric.parted.discard((min(back, other), max(back, other)))
+        fabric.run(0.4)  # LinkTimings.redial_max with its jitter.
+        fabric.heal()
+        fabric.run(1.0)
+        assert fabric.leader() == leader
+        assert {node.core.raftCurrentTerm for node in fabric.nodes.values()} == {term}
+        assert fabric.nodes[back].core.leader_id() == leader
+
+
 def test_a_leader_hands_over_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Fabric.running(monkeypatch, tmp_path, seed=5) as fabric:
         leader = fabric.run_until_led()
