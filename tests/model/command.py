@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--unknown-outcomes", type=int, default=0)
     parser.add_argument("--late-messages", type=int, default=1)
     parser.add_argument("--lags", type=int, default=1)
+    parser.add_argument("--stale", type=int, default=1)
     parser.add_argument("--snapshots", action="store_true", help="metadata skips, too")
     parser.add_argument("--min-insync-replicas", type=int, default=2)
     parser.add_argument("--flush", choices=("none", "group"), default="none")
@@ -32,6 +33,7 @@ def main() -> None:
         unknown_outcomes=arguments.unknown_outcomes,
         late_messages=arguments.late_messages,
         lags=arguments.lags,
+        stale=arguments.stale,
         snapshots=arguments.snapshots,
         min_insync_replicas=arguments.min_insync_replicas,
         flush=arguments.flush,

@@ -3,14 +3,16 @@
 A state is a tuple of numbers: metadata, nodes and messages are interned. Every step may be taken
 whenever it is possible, in any order. A follower's fetch is answered in one step, except that a
 bounded number of requests and answers are *late*: they arrive at any time after, or never. Metadata
-reaches each node at any time, one change after the other or as a snapshot; so do the outcomes of
-proposals, which are applied at any time, or never. One whose stream epoch has passed is dropped.
+reaches a bounded number of *stale* nodes at any time, one change after the other or as a snapshot,
+and the others at once; so do the outcomes of proposals, which are applied at any time, or never. A
+proposal whose stream epoch has passed is dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 from jetstream_protocol.types import NO_NODE, NodeId
@@ -40,6 +42,8 @@ class Bounds:
     unknown_outcomes: int = 0
     late_messages: int = 1
     lags: int = 1
+    stale: int = 1
+    """Nodes that may act on old metadata at a time, beside the one that is cut off."""
     snapshots: bool = False
     min_insync_replicas: int = 2
     flush: str = "none"
@@ -97,6 +101,28 @@ class World:
         )  # fmt: skip
 
     def steps(self, state: State) -> Iterator[Step]:
+        """What can happen next. Whoever may not act on old metadata applies it at once."""
+        for label, after in self._steps(state):
+            for prompt in self._prompt(after):
+                yield label, prompt
+
+    def _prompt(self, state: State) -> Iterator[State]:
+        last = len(state.history) - 1
+        behind = [
+            node_id
+            for node_id in range(NODES)
+            if state.views[node_id] < last
+            and node_id != state.cut
+            and self.nodes.facts(state.nodes[node_id]).runs
+        ]
+        for stale in combinations(behind, min(self.bounds.stale, len(behind))):
+            settled = state
+            for node_id in behind:
+                while node_id not in stale and settled.views[node_id] < last:
+                    settled = self._learn(settled, node_id, 1)
+            yield settled
+
+    def _steps(self, state: State) -> Iterator[Step]:
         facts = [self.nodes.facts(node) for node in state.nodes]
         for node_id in range(NODES):
             if facts[node_id].runs:

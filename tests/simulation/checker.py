@@ -5,7 +5,8 @@
 2. Logs match: the same offset in the same epoch is the same batch, with the same one before it.
 3. Below its high watermark every replica holds exactly what is committed.
 4. One process leads an epoch; its high watermark never falls.
-5. An acknowledged publish is committed at the offset it was told. No publish is committed twice.
+5. An acknowledged publish is committed at the offset it was told. No publish is committed twice,
+   however often it was repeated; a producer's batches are committed in sequence, none left out.
 6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
    metadata group has ended, nor before it acts on the metadata that last said so, nor under a
    leadership that its own metadata has ended.
@@ -59,6 +60,8 @@ class Origin(NamedTuple):
     entry: Entry
     before: Entry | None
     ids: tuple[int, ...]
+    producer: tuple[int, int]
+    """Id and sequence; the id is -1 without one."""
 
 
 class Shadow:
@@ -110,6 +113,8 @@ class Checker:
         self._appended_by: dict[int, Process] = {}
         self._eligible: dict[int, None] = {}
         """Who could hold everything committed, by the rules: kept apart from the registry's ELR."""
+        self._sequences: dict[int, int | None] = {}
+        """Of each producer's last batch that is committed; None: a lossy election lost some."""
         self._session_ended_at: dict[int, int] = {}
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
@@ -173,11 +178,13 @@ class Checker:
         entry = _entry(decode_header(batch.header), batch.body)
         shadow = self._shadows[process.node_id]
         before = shadow.entries[-1] if shadow.entries else None
-        ids = tuple(int(value or b"") for value in Batch.decode(batch.to_bytes()).values())
+        decoded = Batch.decode(batch.to_bytes())
+        ids = tuple(int(value or b"") for value in decoded.values())
+        producer = decoded.header.producer_id, decoded.header.producer_sequence
         key = entry.leader_epoch, entry.base_offset
         if key in self._origins:
             raise Violation(f"{entry} was appended twice in its epoch")
-        self._origins[key] = Origin(entry, before, ids)
+        self._origins[key] = Origin(entry, before, ids, producer)
         self._appended_by.update(dict.fromkeys(ids, process))
         shadow.append(entry)
 
@@ -235,8 +242,9 @@ class Checker:
             return
         for entry in self._between(node_id, end, high_watermark):
             self.committed.append(entry)
-            ids = self._origins[entry.leader_epoch, entry.base_offset].ids
-            for offset, number in enumerate(ids, entry.base_offset):
+            origin = self._origins[entry.leader_epoch, entry.base_offset]
+            self._follow_producer(*origin.producer)
+            for offset, number in enumerate(origin.ids, entry.base_offset):
                 if number in self._offsets:
                     raise Violation(f"publish {number} is committed at two offsets")
                 self._offsets[number] = offset
@@ -244,6 +252,14 @@ class Checker:
             raise Violation(
                 f"node {node_id} says [{end}, {high_watermark}) is committed; it does not hold that"
             )
+
+    def _follow_producer(self, producer_id: int, sequence: int) -> None:
+        if producer_id < 0:
+            return
+        last = self._sequences.get(producer_id, -1)
+        if last is not None and sequence != last + 1:
+            raise Violation(f"batch {sequence} of producer {producer_id} is committed after {last}")
+        self._sequences[producer_id] = sequence
 
     def _agree(self, node_id: int, high_watermark: int) -> None:
         shadow = self._shadows[node_id]
@@ -329,7 +345,9 @@ class Checker:
             self._forget(self.committed.pop())
 
     def _forget(self, entry: Entry) -> None:
-        for number in self._origins[entry.leader_epoch, entry.base_offset].ids:
+        origin = self._origins[entry.leader_epoch, entry.base_offset]
+        self._sequences[origin.producer[0]] = None
+        for number in origin.ids:
             self._offsets.pop(number, None)
             if self.acked.pop(number, None) is not None:
                 self.lost += 1

@@ -6,6 +6,7 @@ run(seed) ──> a profile is drawn ──> publishers and faults ──> every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.metadata import MetadataGroup, View
 from tests.simulation.network import Network
 from tests.simulation.process import Process
+from tests.simulation.producers import Repeating
 from tests.simulation.publishers import Publishers
 from tests.simulation.scenarios import Scenario, scenario_of
 from tests.simulation.world import Violation, World
@@ -81,6 +83,7 @@ class Cluster:
         self.metadata.lazy_node = profile.lazy_node
         self.machines = [Machine(self, node_id) for node_id in range(profile.nodes)]
         self.publishers = Publishers(self)
+        self.repeating = Repeating(self)
         self.faults = Faults(self)
         self.stream_id = self._create()
         world.note(f"{profile}")
@@ -110,6 +113,10 @@ class Cluster:
         self.checker.stream_changed(stream, stream)
         metadata.apply({"op": "barrier"})
         return metadata.stream_id
+
+    def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
+        """The keys of publishes; None: they have none."""
+        return None
 
     def header_blocks(self, ids: list[int]) -> list[bytes] | None:
         """What publishes say in their headers."""
@@ -168,6 +175,7 @@ class Cluster:
             world.at(world.between(0, 20_000), None, machine.start)
         self.metadata.check_leader()
         world.at(300_000, None, self.publishers.publish_forever)
+        world.at(300_000, None, self.repeating.begin)
         world.at(400_000, None, self.faults.begin)
         world.run_until(profile.duration_us)
         self.faults.heal_everything()
@@ -188,7 +196,7 @@ class Cluster:
                 break
         else:
             raise Violation(f"the healed cluster does not come to rest: {reason}")
-        self.publishers.running = False
+        self.publishers.running = self.repeating.running = False
         acked = self.publishers.acked
         for _ in range(3):
             # Once more after an ISR change of before, whose outcome was not known, had its effect.
@@ -197,7 +205,7 @@ class Cluster:
         if self.publishers.acked == acked:
             raise Violation("a cluster at rest acknowledges nothing")
         difference = self._difference()
-        for _ in range(8):
+        for _ in range(12):
             if not difference:
                 break
             world.run_until(world.now + 500_000)
@@ -250,6 +258,9 @@ class Cluster:
             node_id: (replica.log.log_end_offset, replica.high_watermark)
             for node_id, replica in self._logs().items()
         }
+        waiting = self.repeating.waiting()
+        if waiting:
+            return f"{waiting} is not acknowledged"
         committed_end = self.checker.committed_end
         if any(end != (committed_end, committed_end) for end in ends.values()):
             return f"committed up to {committed_end}; log ends and high watermarks are {ends}"

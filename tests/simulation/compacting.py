@@ -8,7 +8,7 @@ record of each key is on every replica.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,9 @@ class CompactedCluster(Cluster):
         command = {"op": "alter_stream", "stream_id": stream_id, "stream_epoch": 0}
         self.metadata.apply({**command, "config": {"compact": True}})
         return stream_id
+
+    def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
+        return [b"%d" % key_of(number) for number in numbers]
 
     def header_blocks(self, ids: list[int]) -> list[bytes] | None:
         return [b"NATS/1.0\r\nJetstream-Key: %d\r\n\r\n" % key_of(number) for number in ids]
@@ -105,7 +108,7 @@ class CompactedCluster(Cluster):
         self._tokens += 1
         task = log.compaction.plan(
             sources, token=f"t{self._tokens}", now_us=world.now, grace_us=GRACE_US,
-            kept_base_offsets=frozenset(),
+            kept_base_offsets=log.producers.kept_base_offsets(),
         )  # fmt: skip
         log.compaction.begin(task)
         yield

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 WAIT_US = 400_000
+WALL_CLOCK_US = 1_000_000
+"""When the simulation begins."""
 FETCH_BYTES = 1_500
 """A few batches: followers that are behind need several rounds."""
 _ACK = re.compile(rb"PUB _INBOX\.(\d+) \d+\r\n(\{.*?\})\r\n")
@@ -103,7 +105,15 @@ class Leading:
         )
 
     def on_publish(self, ids: list[int], asking: list[bool]) -> None:
-        """A delivery, as it was read from the socket."""
+        """Messages that nobody repeats, as they were read from the socket."""
+        replies = [
+            b"_INBOX.%d" % number if asks else b"" for number, asks in zip(ids, asking, strict=True)
+        ]
+        values = [b"%d" % number for number in ids]
+        blocks = self._process.cluster.header_blocks(ids)
+        self.on_delivery(Delivery(1, [b"orders"] * len(ids), replies, values, blocks))
+
+    def on_delivery(self, delivery: Delivery) -> None:
         process, ingest = self._process, self._ingest
         if ingest is None or process.stopping:
             return
@@ -111,27 +121,20 @@ class Leading:
             self._world.count("lease lapsed on delivery")
             return
         process.cluster.checker.acts(process)
-        ingest.deliver(
-            Delivery(
-                sid=1,
-                subjects=[b"orders"] * len(ids),
-                replies=[
-                    b"_INBOX.%d" % number if asks else b""
-                    for number, asks in zip(ids, asking, strict=True)
-                ],
-                values=[b"%d" % number for number in ids],
-                header_blocks=process.cluster.header_blocks(ids),
-            )
-        )
+        ingest.deliver(delivery)
         if process.alive:
             process.request_flush()
             self._wake()
+
+    def wall_clock_us(self) -> int:
+        """What ingest calls of `Replicas`."""
+        return WALL_CLOCK_US + self._world.now
 
     def append(self, replica: Replica, batch: EncodedBatch) -> int:
         """What ingest calls of `Replicas`."""
         process = self._process
         try:
-            base_offset = replica.append(batch, 1_000_000 + self._world.now)
+            base_offset = replica.append(batch, self.wall_clock_us())
         except StorageFullError:
             self._world.count("leader's disk full")
             raise

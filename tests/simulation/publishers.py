@@ -10,6 +10,7 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasAfterAppendError,
     UnknownOutcomeError,
 )
+from tests.simulation.producers import FIRST_REPLY
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -43,8 +44,7 @@ class Publishers:
     def publish(self, count: int, *, asking: bool = False) -> None:
         """One delivery of `count` messages, most of which ask for an acknowledgement."""
         world = self._cluster.world
-        ids = list(range(self._next, self._next + count))
-        self._next += count
+        ids = list(self.take_numbers(count))
         asked = [asking or world.random.random() < 0.9 for _ in ids]
         for machine in self._cluster.machines:
             process = machine.process
@@ -52,9 +52,17 @@ class Publishers:
                 delay = world.between(50, 2_000)
                 world.later(delay, process, process.leading.on_publish, ids, asked)
 
+    def take_numbers(self, count: int) -> tuple[int, ...]:
+        """Numbers that no other publish has."""
+        self._next += count
+        return tuple(range(self._next - count, self._next))
+
     def answered(self, process: Process, number: int, payload: bytes) -> None:
-        answer = json.loads(payload)
         self._cluster.checker.acts(process)
+        if number >= FIRST_REPLY:
+            self._cluster.repeating.answered(number, payload)
+            return
+        answer = json.loads(payload)
         if "error" in answer:
             self.nacked += 1
             code = answer["error"]["err_code"]

@@ -6,7 +6,14 @@ run; the product knows nothing of it. `docs/replication.md` names each rule's mu
 
 from __future__ import annotations
 
-from tests.simulation.mutants import eligibility, fetching, in_sync, speaking, trusting
+from tests.simulation.mutants import (
+    eligibility,
+    fetching,
+    in_sync,
+    repeating,
+    speaking,
+    trusting,
+)
 from tests.simulation.mutants.installing import MUTANTS, SCENARIOS_OF, installed
 
 __all__ = [
@@ -16,6 +23,7 @@ __all__ = [
     "fetching",
     "in_sync",
     "installed",
+    "repeating",
     "speaking",
     "trusting",
 ]

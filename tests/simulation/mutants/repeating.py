@@ -1,0 +1,79 @@
+"""Storing once what publishers repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.errors import OutOfSequenceError
+from jetstream_server.ingest.acks import Answer
+from jetstream_server.ingest.stream import StreamIngest
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.producers import Producers, StoredBatch
+from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.scenarios import Swaps
+
+
+@mutant()
+def acknowledges_duplicates_early(patches: Patches) -> None:
+    """A duplicate is acknowledged although its original is not committed yet."""
+
+    def at_once(self: StreamIngest, answer: Answer) -> None:
+        self._answers.answer(answer)
+
+    patches.set(StreamIngest, "_answer_duplicate", at_once)
+
+
+@mutant()
+def accepts_gaps(patches: Patches) -> None:
+    """A batch is appended although the ones before it were not."""
+    check = Producers.check
+
+    def lenient(self: Producers, producer_id: int, sequence: int) -> StoredBatch | None:
+        try:
+            return check(self, producer_id, sequence)
+        except OutOfSequenceError:
+            return None
+
+    patches.set(Producers, "check", lenient)
+
+
+@mutant()
+def begins_anywhere(patches: Patches) -> None:
+    """A producer that is not known may begin with any sequence."""
+    check = Producers.check
+
+    def lenient(self: Producers, producer_id: int, sequence: int) -> StoredBatch | None:
+        return check(self, producer_id, sequence) if producer_id in self._producers else None
+
+    patches.set(Producers, "check", lenient)
+
+
+@mutant()
+def followers_note_nothing(patches: Patches) -> None:
+    """Followers do not remember the batches they append."""
+    patches.set(Producers, "note_all", lambda self, *arguments: None)
+
+
+@mutant(Swaps)
+def remembers_what_was_truncated(patches: Patches) -> None:
+    """Truncation leaves in memory what it takes out of the log."""
+    patches.set(Producers, "truncate", lambda self, log_end_offset: None)
+
+
+@mutant()
+def forgets_producers_at_a_restart(patches: Patches) -> None:
+    """A log that is opened again knows nobody."""
+    open_ = CommitLog.open
+
+    def forgetful(*arguments: Any, **rest: Any) -> CommitLog:
+        log = open_(*arguments, **rest)
+        log.producers.clear()
+        return log
+
+    patches.set(CommitLog, "open", forgetful)
+
+
+@mutant()
+def forgets_message_ids(patches: Patches) -> None:
+    """A repeated message is stored again."""
+    patches.set(Producers, "offset_of", lambda self, message_id, now_us: None)

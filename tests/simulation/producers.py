@@ -1,0 +1,190 @@
+"""Publishers that repeat what they do not know the outcome of, and must not be stored twice.
+
+A *producer* sends batches, numbered from 0, at most five on their way; it repeats them in order
+from the oldest that is not acknowledged, and begins again under a new id when the stream does not
+know where it stands (docs/protocol.md, "Duplicates"). A *repeater* sends one message at a time
+under a message id until it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from jetstream_protocol import batch as batches
+from jetstream_protocol.envelope import encode_batch
+from jetstream_protocol.errors import CODES, OutOfSequenceError
+from jetstream_server.ingest.parser import Delivery
+from jetstream_server.log.producers import BATCHES_KEPT
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+OUT_OF_SEQUENCE = CODES[OutOfSequenceError].nats_err_code
+FIRST_REPLY = 1_000_000_000
+"""Reply inboxes from here on are of attempts; below, they are of publishes that nobody repeats."""
+
+
+class Sender(Protocol):
+    """Who an answer is for."""
+
+    def answered(self, attempted: Any, answer: dict[str, Any]) -> None: ...
+
+
+class Repeating:
+    """All of a seed's, and which attempt each reply inbox belongs to."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.running = True
+        """Whether new batches and messages are begun."""
+        self._attempts: list[tuple[Sender, Any]] = []
+        world = cluster.world
+        producers = world.random.choice((0, 0, 1, 1, 2))
+        self._producers = [Producer(self) for _ in range(producers)]
+        self._repeaters = [Repeater(self) for _ in range(world.random.choice((0, 0, 1)))]
+
+    def begin(self) -> None:
+        for sender in (*self._producers, *self._repeaters):
+            sender.tick()
+
+    def waiting(self) -> str:
+        """Who still waits for an answer; "" when nobody does."""
+        waiting = [sender.waits_for() for sender in (*self._producers, *self._repeaters)]
+        return ", ".join(filter(None, waiting))
+
+    def send(self, sender: Sender, attempted: Any, value: bytes, header_block: bytes = b"") -> None:
+        """Publish it to whoever is subscribed, with a reply inbox of its own."""
+        cluster, world = self.cluster, self.cluster.world
+        reply = b"_INBOX.%d" % (FIRST_REPLY + len(self._attempts))
+        self._attempts.append((sender, attempted))
+        for machine in cluster.machines:
+            process = machine.process
+            if process is not None and process.leading.is_subscribed:
+                delivery = Delivery(1, [b"orders"], [reply], [value], [header_block])
+                delay = world.between(50, 2_000)
+                world.later(delay, process, process.leading.on_delivery, delivery)
+
+    def answered(self, number: int, payload: bytes) -> None:
+        sender, attempted = self._attempts[number - FIRST_REPLY]
+        sender.answered(attempted, json.loads(payload))
+
+
+class Sent(NamedTuple):
+    """A batch, and what its records are."""
+
+    producer_id: int
+    sequence: int
+    numbers: tuple[int, ...]
+    keys: list[bytes | None] | None
+
+    def payload(self) -> bytes:
+        values = [b"%d" % number for number in self.numbers]
+        return encode_batch(
+            batches.encode(
+                values,
+                b"orders",
+                keys=self.keys,
+                producer_id=self.producer_id,
+                producer_sequence=self.sequence,
+            )
+        )
+
+
+class Producer:
+    """See the module."""
+
+    def __init__(self, all_: Repeating) -> None:
+        self._all = all_
+        self._world = all_.cluster.world
+        self._waiting: deque[Sent] = deque()
+        self._sent_at = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._id = self._world.random.getrandbits(63)
+        self._next = 0
+        self._acknowledged: dict[int, None] = {}
+        self._waiting.clear()
+
+    def waits_for(self) -> str:
+        return f"batch {self._waiting[0].sequence} of {self._id}" if self._waiting else ""
+
+    def tick(self) -> None:
+        world = self._world
+        if self._waiting and world.now - self._sent_at > 400_000:
+            world.count("batches repeated")
+            for sent in self._waiting:
+                self._send(sent)
+        elif self._all.running and len(self._waiting) < BATCHES_KEPT:
+            numbers = self._all.cluster.publishers.take_numbers(world.between(1, 3))
+            keys = self._all.cluster.keys(numbers)
+            self._waiting.append(Sent(self._id, self._next, numbers, keys))
+            self._next += 1
+            self._send(self._waiting[-1])
+        world.later(world.between(2_000, 250_000), None, self.tick)
+
+    def _send(self, sent: Sent) -> None:
+        self._sent_at = self._world.now
+        self._all.send(self, sent, sent.payload())
+
+    def answered(self, attempted: Sent, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            oldest = self._waiting[0] if self._waiting else None
+            if answer["error"]["err_code"] == OUT_OF_SEQUENCE and attempted == oldest:
+                self._world.count("producer began anew")
+                self._begin_anew()
+            return
+        checker = self._all.cluster.checker
+        if answer["count"] != len(attempted.numbers):
+            raise Violation(f"{attempted} was acknowledged as {answer}")
+        for offset, number in enumerate(attempted.numbers, answer["seq"] - answer["count"]):
+            checker.acknowledged(number, offset)
+        if answer.get("duplicate"):
+            self._world.count("duplicate batch acknowledged")
+        if attempted.producer_id != self._id:
+            return
+        self._acknowledged[attempted.sequence] = None
+        while self._waiting and self._waiting[0].sequence in self._acknowledged:
+            self._waiting.popleft()
+
+
+class Repeater:
+    """See the module."""
+
+    def __init__(self, all_: Repeating) -> None:
+        self._all = all_
+        self._world = all_.cluster.world
+        self._number: int | None = None
+        self._sent_at = 0
+
+    def waits_for(self) -> str:
+        return "" if self._number is None else f"message {self._number}"
+
+    def tick(self) -> None:
+        world = self._world
+        if self._number is None and self._all.running:
+            (self._number,) = self._all.cluster.publishers.take_numbers(1)
+            self._send(self._number)
+        elif self._number is not None and world.now - self._sent_at > 300_000:
+            world.count("message repeated")
+            self._send(self._number)
+        world.later(world.between(2_000, 120_000), None, self.tick)
+
+    def _send(self, number: int) -> None:
+        self._sent_at = self._world.now
+        keys = self._all.cluster.keys((number,))
+        key = b"Jetstream-Key: %d\r\n" % int(keys[0] or b"") if keys else b""
+        block = b"NATS/1.0\r\n%bNats-Msg-Id: %d\r\n\r\n" % (key, number)
+        self._all.send(self, number, b"%d" % number, block)
+
+    def answered(self, attempted: int, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            return
+        self._all.cluster.checker.acknowledged(attempted, answer["seq"] - 1)
+        if answer.get("duplicate"):
+            self._world.count("duplicate message acknowledged")
+        if attempted == self._number:
+            self._number = None
