@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.spark.support import local_session
 
-PATIENCE_SECONDS = 100.0
+PATIENCE_SECONDS = 300.0
 BEFORE_THE_KILL = 1_000
 """Rows that a task reads before it waits for the kill."""
 

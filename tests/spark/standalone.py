@@ -16,7 +16,7 @@ import pyspark
 
 from tests.support.server import free_port_base
 
-START_SECONDS = 100.0
+START_SECONDS = 300.0
 WORKER_MEMORY = "1g"
 
 
