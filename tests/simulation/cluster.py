@@ -198,8 +198,10 @@ class Cluster:
             raise Violation(f"the healed cluster does not come to rest: {reason}")
         self.publishers.running = self.repeating.running = False
         acked = self.publishers.acked
-        for _ in range(3):
-            # Once more after an ISR change of before, whose outcome was not known, had its effect.
+        for attempt in range(9):
+            # Again after an ISR change of before, whose outcome was not known, had its effect.
+            if attempt >= 3 and self.publishers.acked > acked:
+                break
             self.publishers.publish(3, asking=True)
             world.run_until(world.now + 1_500_000)
         if self.publishers.acked == acked:
