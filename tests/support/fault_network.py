@@ -154,11 +154,14 @@ class FaultNetwork:
 
 def _socket_at(port: int) -> str:
     """The inode of the socket on 127.0.0.1 at that port; "" when it is gone."""
-    local = f"0100007F:{port:04X}"
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1] == local and fields[9] != "0":
-            return fields[9]
+    table, local = Path("/proc/net/tcp").read_text(), f": 0100007F:{port:04X} "
+    at = table.find(local)
+    while at >= 0:
+        end = table.index("\n", at)
+        inode = table[at:end].split()[9]
+        if inode != "0":  # That is one of before, which the kernel has not forgotten yet.
+            return inode
+        at = table.find(local, end)
     return ""
 
 
