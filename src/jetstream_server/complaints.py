@@ -1,4 +1,4 @@
-"""Which complaints are worth a line in the log: strangers must not fill the disk by being refused."""
+"""Which complaints are worth a line in the log: strangers must not be able to fill the disk."""
 
 from __future__ import annotations
 
