@@ -129,7 +129,8 @@ class Batch:
 class Buffer:
     """The open batch, the sealed ones, and the room there is. Any thread may call any method.
 
-    releases: counts the batches that are done. wake: called when the sender has something new to look at. linger, delivery_timeout: seconds.
+    releases: counts the batches that are done. wake: called when the sender has something new to
+    look at. linger, delivery_timeout: seconds.
     """
 
     def __init__(
