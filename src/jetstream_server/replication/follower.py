@@ -160,8 +160,10 @@ class FollowerState:
         if epoch == answer.epoch:
             end_offset = min(end_offset, answer.end_offset)
         end_offset = min(end_offset, log.log_end_offset)
-        if end_offset < log.log_start_offset:
-            return Reset(max(end_offset, answer.standing.log_start_offset))
+        leader_start_offset = answer.standing.log_start_offset
+        if end_offset < log.log_start_offset or 0 < end_offset <= leader_start_offset:
+            # Of what would be left, nothing is in the leader's log any more: it could be anything.
+            return Reset(max(end_offset, leader_start_offset))
         return Truncate(end_offset)
 
     def settle(self, answer: Answer, step: Step, now_us: int) -> bool:

@@ -55,6 +55,13 @@ def test_a_diverging_log_is_cut_to_the_common_point() -> None:
     assert state.decide(older_epoch) == Truncate(6)
 
 
+def test_a_log_that_parts_from_its_leaders_before_that_begins_is_dropped() -> None:
+    state = following(log_of(9, (1, 0)))
+    standing = Standing(high_watermark=7, log_start_offset=6, stream_epoch=7)
+    # Of epoch 1 the leader only knows that it ends where its own log begins.
+    assert state.decide(Diverging(state.position(), standing, 1, 6)) == Reset(6)
+
+
 def test_a_diverging_round_leaves_the_high_watermark_alone() -> None:
     log = log_of(9, (1, 0), (2, 6))
     state = following(log)
