@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +184,11 @@ def children() -> list[int]:
     """Processes that compact for this one."""
     found = []
     for task in Path("/proc/self/task").iterdir():
-        for pid in task.joinpath("children").read_text().split():
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except FileNotFoundError:
-                continue
-            if b"compaction_worker" in command:
-                found.append(int(pid))
+        with suppress(FileNotFoundError, ProcessLookupError):  # Threads end.
+            for pid in task.joinpath("children").read_text().split():
+                with suppress(FileNotFoundError, ProcessLookupError):  # So do processes.
+                    if b"compaction_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(int(pid))
     return found
 
 
