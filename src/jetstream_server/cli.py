@@ -106,6 +106,9 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jetstream_server import app, logs
     from jetstream_server.config import ConfigurationError, check_nats_url, load, own_node
+    from jetstream_server.memory import keep_few_arenas
+
+    keep_few_arenas()
 
     if not dev and config is None:
         _fail("give --config cluster.yaml, or --dev for a single node to try things on", 2)

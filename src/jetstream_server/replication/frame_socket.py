@@ -60,7 +60,9 @@ class FrameSocket:
         self._sock.close()
 
     def shut_down(self) -> None:
-        """Wake whoever reads or writes: the connection has ended."""
+        """Wake whoever reads or writes: the connection has ended. A reader is told here: it may be
+        paused, and hears nothing of the socket then."""
+        self._reader.close()
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:

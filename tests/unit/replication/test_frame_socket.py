@@ -115,3 +115,18 @@ def test_small_frames_that_arrive_together_are_read_one_by_one(file: Path) -> No
             assert found == (correlation, pb.Positions(dropped=[correlation]))
 
     over_a_pair(scenario)
+
+
+def test_a_paused_reader_is_told_that_its_connection_was_ended() -> None:
+    async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:
+        reading = asyncio.ensure_future(
+            receiver.read_each(Kind.POSITIONS, pb.Positions, lambda head, tail: None)
+        )
+        await asyncio.sleep(0)
+        receiver.pause_reading()
+        receiver.shut_down()
+        with pytest.raises(EOFError):
+            async with asyncio.timeout(5):
+                await reading
+
+    over_a_pair(scenario)
