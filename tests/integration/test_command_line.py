@@ -105,6 +105,11 @@ def test_describe_has_what_operators_ask_for(jetstream: Run) -> None:
         assert row[field] == value
     assert isinstance(row["leader_epoch"], int)
     assert "high_watermark" in jetstream("stream", "describe", "told@told.>").stdout
+    jetstream("stream", "create", "cleaned", "--subject", "cleaned.>", "--compact")
+    lines = jetstream("stream", "describe", "cleaned").stdout.splitlines()
+    told = {line.split()[0] for line in lines if line.startswith("compaction")}
+    assert {"compaction_cleaned_to", "compaction_dirty_ratio", "compaction_ended_at"} <= told
+    assert "compaction" not in told
 
 
 def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:

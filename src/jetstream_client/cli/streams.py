@@ -253,7 +253,8 @@ def describe(
         emit_json(row)
     else:
         row["progress"] = tuple(map(_progress_text, description.progress))
-        print_fields({**row, **_compaction_fields(row.pop("compaction"))})
+        row |= _compaction_fields(row.pop("compaction"))
+        print_fields(row)
 
 
 def _compaction_fields(compaction: dict[str, Any] | None) -> dict[str, Any]:
