@@ -13,12 +13,14 @@ from aiohttp.web import RequestPayloadError
 class _OursToFix(logging.Filter):
     """Drops what libraries report as errors, with a traceback, although it is only what a stranger
     sent: bytes that are no HTTP, bodies that are not what their header says, paths and metadata
-    that are no UTF-8, calls whose caller has left before the answer."""
+    that are no UTF-8, calls and requests whose sender has left before the answer."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if record.name == "aiohttp.server":
-            return not isinstance(error, HttpProcessingError | RequestPayloadError)
+            return not isinstance(
+                error, HttpProcessingError | RequestPayloadError | ConnectionError
+            )
         if record.name.startswith("grpc."):
             caller_left = type(error).__name__ == "ExecuteBatchError"  # Of a private module.
             # As message it is why the server ended: whoever replaces it says so.

@@ -29,6 +29,7 @@ def logging_as_before() -> Iterator[None]:
     [
         (BadHttpMessage("no HTTP"), False),
         (RequestPayloadError("no gzip"), False),
+        (ConnectionResetError("Cannot write to closing transport"), False),
         (RuntimeError("ours"), True),
     ],
 )
