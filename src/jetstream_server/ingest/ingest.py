@@ -264,20 +264,20 @@ class Ingest:
     def fell_below_minimum(self, replica: Replica) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
+            self._keep_membership(ingest)  # First: who hears of it may publish again at once.
             ingest.fail(
                 NotEnoughReplicasAfterAppendError(
                     "stored by the leader, but too few replicas are in sync to commit it now; "
                     "it is unknown whether it will be"
                 )
             )
-            self._keep_membership(ingest)
 
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
+            self._keep_membership(ingest)  # First: who hears of it may publish again at once.
             # `error` names our files: it is for the log and `describe`, not for publishers.
             ingest.fail(UnknownOutcomeError("stored, but not known to be durable: a disk failed"))
-            self._keep_membership(ingest)
 
     def disconnected(self, reason: str) -> None:
         """The NATS connection was lost: what was published meanwhile without ack is missing."""

@@ -11,6 +11,7 @@ import pytest
 from jetstream_protocol.errors import (
     NotLeaderError,
     PermissionDeniedError,
+    StorageError,
     UnavailableError,
 )
 from jetstream_server.ingest import ingest as ingests
@@ -248,3 +249,25 @@ async def test_a_leadership_lost_while_nats_is_asked_is_said_to_be(tmp_path: Pat
     bench.nats.during_flush.append(lambda: bench.ingest.stopped_leading(bench.replica))
     with pytest.raises(NotLeaderError):
         await bench.ingest.confirm(bench.id)
+
+
+@on_loop
+async def test_a_member_whose_disk_failed_has_left_its_group_when_its_publishers_hear_of_it(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    replicas = bench.node.replicas
+    listening_at_nack: list[bool] = []
+
+    def heard(data: bytes) -> bool:
+        listening_at_nack.append(sid in bench.nats.listening)
+        return True
+
+    bench.nats.write = heard  # type: ignore[method-assign]
+    member = bench.node.create("left", "shared", group="both")
+    (sid,) = set(bench.nats.listening) - {1}
+    on_delivery, _ = bench.nats.listening[sid]
+    on_delivery(Delivery(sid, [b"shared"], [b"_INBOX.x"], [b"lost"]))
+    member.log._health.end("a disk failed")
+    replicas.failed(member, StorageError("a disk failed"))
+    assert listening_at_nack == [False]
