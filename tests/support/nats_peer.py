@@ -39,9 +39,12 @@ async def peer(script: Script) -> AsyncIterator[str]:
 
 
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Take a client as nats-server does; its CONNECT line."""
+    """Take a client as nats-server does; its CONNECT line. Raises ConnectionError if it leaves."""
     writer.write(INFO)
     connect = await reader.readline()
-    assert await reader.readline() == b"PING\r\n"
+    ping = await reader.readline()
+    if not ping:
+        raise ConnectionResetError("the client left before it was taken")
+    assert ping == b"PING\r\n"
     writer.write(b"PONG\r\n")
     return connect

@@ -32,12 +32,15 @@ class Peer:
         self.ended = 0
         self.writer: asyncio.StreamWriter | None = None
         self.answers_pings = answers_pings
+        self.accepts = asyncio.Event()
+        self.accepts.set()
 
     async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        await accept(reader, writer)
         self.writer = writer
         try:
+            await self.accepts.wait()
+            await accept(reader, writer)
             while line := await reader.readline():
                 self.lines.append(line)
                 if line == b"PING\r\n" and self.answers_pings:
@@ -128,14 +131,20 @@ async def test_a_limit_hit_when_subscriptions_are_restored_is_told_to_their_owne
         assert [refused for refused, _ in got.refusals] == [sid]
 
 
+@pytest.mark.parametrize("until", ["the next server is being asked", "the last one is drained"])
 @on_loop
-async def test_closing_while_moving_leaves_no_connection_behind() -> None:
+async def test_closing_while_moving_leaves_no_connection_behind(until: str) -> None:
     first, second = Peer(), Peer()
     async with peer(first.script) as one, peer(second.script) as two:
         async with connected([one, two], random=InOrder()):
             first.answers_pings = False
+            if until == "the next server is being asked":
+                second.accepts.clear()
             first.say(b'INFO {"ldm":true} \r\n')
-            await eventually(lambda: first.lines[-1:] == [b"PING\r\n"] and second.connections == 1)
+            await eventually(lambda: second.connections == 1)
+            if second.accepts.is_set():
+                await eventually(lambda: first.lines == [b"PING\r\n"] * 2)
+        second.accepts.set()
         await eventually(lambda: (first.ended, second.ended) == (1, 1))
 
 
