@@ -42,6 +42,9 @@ _ERROR_KEY = "jetstream-error-bin"
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
 _REDIRECTS_MAX = 8  # In a row and without waiting: two nodes may each think the other leads.
+_REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
+"""How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
+what is too large, which is too large the next time, too."""
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
@@ -97,6 +100,8 @@ def to_error(error: aio.AioRpcError, address: str) -> JetstreamError:
         return LostCallError(f"lost the connection to {address}: {details}")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return LostCallError(f"{address} did not answer in time")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details.startswith(_REFUSED_UNSEEN):
+        return UnavailableError(f"{address} has as many calls as it takes")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return InvalidRequestError(f"{address} does not know this call: is it a Jetstream server?")
     if status is grpc.StatusCode.UNAUTHENTICATED:

@@ -45,6 +45,16 @@ def test_the_servers_own_error_wins() -> None:
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", LostCallError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", LostCallError),
         (grpc.StatusCode.CANCELLED, "", LostCallError),
+        (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "Concurrent RPC limit exceeded!",
+            UnavailableError,
+        ),
+        (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "CLIENT: Received message larger than max (67108865 vs. 67108864)",
+            InternalError,
+        ),
         (grpc.StatusCode.UNIMPLEMENTED, "", InvalidRequestError),
         (grpc.StatusCode.PERMISSION_DENIED, "no", PermissionDeniedError),
         (grpc.StatusCode.DATA_LOSS, "?", InternalError),
