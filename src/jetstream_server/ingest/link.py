@@ -12,11 +12,15 @@ Invariants.
 * Nothing is delivered before the login, and bytes from ahead of the TLS handshake are not taken for
   ones behind it: whoever sits on the wire cannot slip in messages there.
 * `lost` is set exactly once, and no event follows it.
+* Whatever publishers send, reading keeps the loop for about `TURN_SECONDS` at a time: it would
+  read on as long as there is something (libuv: 32 times), and some bytes are a thousand times the
+  work of others. Who reads, asks or scrapes meanwhile must not wait behind a flood.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +44,12 @@ from jetstream_server.ingest.servers import ServerAddress
 READ_BYTES_MAX: Final = 256 * 1024
 """About 1,300 small messages. Measured from 64 KiB to 1 MiB with parsing, encoding and writing:
 less makes small batches, more leaves the processor's cache and keeps the loop waiting."""
+
+READ_BYTES_MIN: Final = 16 * 1024
+"""While what arrives takes long to store, less is read at a time, down to this."""
+
+TURN_SECONDS: Final = 0.02
+"""A read of plain messages takes a tenth of it."""
 
 PINGS_UNANSWERED_MAX: Final = 2
 """As in the other NATS clients; any byte received counts as an answer."""
@@ -80,6 +90,9 @@ class NatsLink(asyncio.BufferedProtocol):
         self._parser = NatsParser()
         self._buffer = bytearray(READ_BYTES_MAX)
         self._view = memoryview(self._buffer)
+        self._read_bytes = READ_BYTES_MAX
+        self._turn_ends = 0.0  # monotonic; 0: the loop has not been reading since its last turn
+        self._is_paused = False
         self._informed: asyncio.Future[None] = self._loop.create_future()
         self._pongs: deque[asyncio.Future[None]] = deque()
         self._pings_unanswered = 0
@@ -199,10 +212,42 @@ class NatsLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
+        begun = time.monotonic()
+        if not self._turn_ends:
+            self._turn_ends = begun + TURN_SECONDS
+            self._loop.call_soon(self._end_of_turn)
+        self._take(nbytes)
+        ended = time.monotonic()
+        self._pace(ended - begun)
+        if ended >= self._turn_ends:
+            self._pause()
+
+    def _pace(self, seconds: float) -> None:
+        """How much to read at a time, by how long the last read took."""
+        if seconds > TURN_SECONDS:
+            self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
+        elif seconds < TURN_SECONDS / 4 and self._read_bytes < READ_BYTES_MAX:
+            self._read_bytes *= 2
+
+    def _pause(self) -> None:
+        """Until the loop has looked after everybody else."""
+        if self._accepted and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _end_of_turn(self) -> None:
+        self._turn_ends = 0.0
+        if self._is_paused:
+            self._is_paused = False
+            assert self._transport is not None
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _take(self, nbytes: int) -> None:
         if not self._events.before_feed():
             self.abort("not allowed to receive any more")
             return

@@ -4,13 +4,19 @@ are in tests/integration/test_nats_connection.py."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
 from jetstream_server.ingest.handshake import LinkOptions
-from jetstream_server.ingest.link import LinkEvents, NatsLink
+from jetstream_server.ingest.link import READ_BYTES_MIN, LinkEvents, NatsLink
 from jetstream_server.ingest.parser import Delivery, Info, NatsProtocolError
 from jetstream_server.ingest.servers import parse_url
 from tests.support.loops import eventually, on_loop
@@ -275,3 +281,56 @@ async def test_the_first_write_of_a_tick_leaves_at_once_and_the_others_together(
         await eventually(lambda: bytes(received) == b"".join(lines))
         link.close("done")
         await link.lost
+
+
+@contextmanager
+def flood() -> Iterator[str]:
+    """A NATS server in a thread that sends messages as fast as they are taken; its URL."""
+    messages = b"MSG a 1 8\r\nflooding\r\n" * 10_000
+
+    def serve(listener: socket.socket) -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.sendall(INFO)
+            while not sock.recv(4096).endswith(b"PING\r\n"):
+                pass
+            sock.sendall(b"PONG\r\n")
+            assert sock.recv(4096).startswith(b"SUB")
+            try:
+                while True:
+                    sock.sendall(messages)
+            except ConnectionError:
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+@on_loop
+async def test_a_flood_that_takes_long_to_store_leaves_the_loop_to_others_after_every_read() -> (
+    None
+):
+    reads: list[tuple[int, int]] = []  # of each: the loop's turn, and messages
+    turn = 0
+
+    def slow(delivery: Delivery) -> None:
+        reads.append((turn, len(delivery)))
+        time.sleep(0.05)  # The sender fills the socket anew meanwhile.
+
+    events = replace(Owner().events(), delivered=slow)
+    with flood() as url:
+        link = NatsLink(events, parse_url(url), LinkOptions(connect_timeout_s=2.0))
+        await link.open()
+        link.write(b"SUB a 1\r\n")
+        while len(reads) < 40:
+            turn += 1
+            await asyncio.sleep(0)
+        link.abort("seen enough")
+        await link.lost
+    turns = [number for number, _ in reads]
+    assert len(set(turns)) == len(turns), "read again before the loop could do anything else"
+    message = len(b"MSG a 1 8\r\nflooding\r\n")
+    assert reads[-1][1] <= READ_BYTES_MIN // message + 1
