@@ -11,24 +11,26 @@ from jetstream_server.metadata import handshake
 from jetstream_server.metadata.handshake import Sealer
 
 READ_BUFFER_BYTES = 64 * 1024
+SILENCE_MAX = 4
+"""Signs of life that may be missing in a row before a link is dropped. They are counted as they
+fall due here, not timed: who stood still heard nobody, and hangs up on nobody for that."""
 WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 """A peer this far behind is not reading; it is dropped, and catches up when it is back."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTimings:
-    """In seconds. A link is dropped after `silence_max`, four keep-alives. redial_max: with its
-    jitter less than `RaftTimings.election_min`, so that a node that is back is linked to the leader
-    before it calls an election."""
+    """In seconds. keep_alive: how often a link gives and expects a sign of life. redial_max: with
+    its jitter less than `RaftTimings.election_min`, so that a node that is back is linked to the
+    leader before it calls an election."""
 
     keep_alive: float = 0.4
-    silence_max: float = 1.6
     redial_min: float = 0.05
     redial_max: float = 0.25
 
 
 class Link:
-    """One established connection."""
+    """One established connection. silence: how many signs of life are missing."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class Link:
     ) -> None:
         self.peer = peer
         self.instance = instance
-        self.heard_at = asyncio.get_running_loop().time()
+        self.silence = 0
         self._reader = reader
         self._writer = writer
         self._sealer, self._opener = codecs
@@ -59,7 +61,7 @@ class Link:
             head = await self._reader.readexactly(handshake.FRAME_HEAD_BYTES)
             payload = await self._reader.readexactly(handshake.frame_length(head))
             self._opener.check(head[-handshake.TAG_BYTES :], payload)
-            self.heard_at = asyncio.get_running_loop().time()
+            self.silence = 0
             if payload:
                 return payload
 

@@ -27,7 +27,13 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.complaints import Complaints
 from jetstream_server.metadata import handshake
 from jetstream_server.metadata.handshake import Answer, Hello, Identity, Purpose, Sealer, Status
-from jetstream_server.metadata.link import READ_BUFFER_BYTES, Link, LinkTimings, split_address
+from jetstream_server.metadata.link import (
+    READ_BUFFER_BYTES,
+    SILENCE_MAX,
+    Link,
+    LinkTimings,
+    split_address,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -277,7 +283,7 @@ class PeerLinks:
         if hello.sender == self._identity.node_id:
             return Status.ID_IN_USE
         link = self._links.get(hello.sender)
-        if link is not None and link.instance != hello.instance and not self._is_silent(link):
+        if link is not None and link.instance != hello.instance:
             return Status.ID_IN_USE
         return Status.WELCOME
 
@@ -306,15 +312,13 @@ class PeerLinks:
         while True:
             await asyncio.sleep(self._timings.keep_alive)
             for link in tuple(self._links.values()):
-                if self._is_silent(link):
-                    self._note(link.peer, f"has been silent for {self._timings.silence_max} s")
+                link.silence += 1
+                if link.silence > SILENCE_MAX:
+                    silent_s = SILENCE_MAX * self._timings.keep_alive
+                    self._note(link.peer, f"has been silent for {silent_s} s")
                     link.close()
                 else:
                     link.send(b"")
-
-    def _is_silent(self, link: Link) -> bool:
-        now = asyncio.get_running_loop().time()
-        return now - link.heard_at > self._timings.silence_max
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
