@@ -13,6 +13,7 @@ from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.metadata.raft_library import RaftTimings
 from tests.chaos.metadata_group import free_addresses
 
 SECRET = b"the cluster's credential"
@@ -110,6 +111,30 @@ async def agreed(logs: list[RaftMetadataLog]) -> int:
             if len(leaders) == 1 and leaders != {-1}:
                 return leaders.pop()
             await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def undisturbed(logs: list[RaftMetadataLog]) -> AsyncIterator[None]:
+    """Nothing that happens in here costs the group an election; a machine that stands still for as
+    long as a follower waits for its leader does, and is told apart."""
+    term = logs[0].status().term
+    loop = asyncio.get_running_loop()
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            fell_asleep = loop.time()
+            await asyncio.sleep(0.01)
+            longest = max(longest, loop.time() - fell_asleep)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+    if longest < RaftTimings().election_min / 2:
+        assert {log.status().term for log in logs} == {term}
 
 
 async def until(condition: Any, seconds: float = 10.0) -> None:

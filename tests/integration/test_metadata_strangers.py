@@ -15,7 +15,16 @@ from jetstream_server.metadata import handshake
 from jetstream_server.metadata.link import split_address
 from jetstream_server.metadata.transport import PeerLinks
 
-from .metadata_group import SECRET, agreed, create, members, running, until
+from .metadata_group import (
+    SECRET,
+    agreed,
+    create,
+    members,
+    persist,
+    running,
+    undisturbed,
+    until,
+)
 
 
 def resident_bytes() -> int:
@@ -54,12 +63,11 @@ def test_foreign_bytes_are_harmless(name: str, data: Callable[[], bytes], tmp_pa
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             leader = await agreed(logs)
-            term = logs[0].status().term
-            for address in group.voters.values():
-                said = await pour(address, data())
-                assert len(said) <= handshake.CHALLENGE_BYTES + handshake.ANSWER_BYTES
-            await logs[(leader + 1) % 3].propose(create("after", 0))
-            assert {log.status().term for log in logs} == {term}
+            async with undisturbed(logs):
+                for address in group.voters.values():
+                    said = await pour(address, data())
+                    assert len(said) <= handshake.CHALLENGE_BYTES + handshake.ANSWER_BYTES
+                await persist(logs[(leader + 1) % 3], create("after", 0))
             assert group.failures == []
 
     asyncio.run(main())
@@ -121,17 +129,16 @@ def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             leader = await agreed(logs)
-            term = logs[0].status().term
             identity = handshake.Identity(NodeId(9), b"i" * 16, SECRET)
             links = PeerLinks(identity, group.voters, _Silent(), lambda: bytes(16))
             links.start()
             await until(lambda: len(links.connected()) == 3)
-            for peer in group.voters:
-                links.send(peer, frame)
-            await asyncio.sleep(0.3)
-            await links.close()
-            await logs[(leader + 1) % 3].propose(create("after", 0))
-            assert {log.status().term for log in logs} == {term}
+            async with undisturbed(logs):
+                for peer in group.voters:
+                    links.send(peer, frame)
+                await asyncio.sleep(0.3)
+                await links.close()
+                await persist(logs[(leader + 1) % 3], create("after", 0))
             assert group.failures == []
 
     asyncio.run(main())
@@ -158,11 +165,12 @@ def test_a_second_process_with_the_same_id_does_not_start(tmp_path: Path, node_i
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             await agreed(logs)
-            term = logs[0].status().term
-            with pytest.raises(PreconditionFailedError, match=f"node id {node_id} is in use"):
-                await group.start(node_id, directory=str(tmp_path / "second"), listen="127.0.0.1:0")
-            await logs[node_id].propose(create("unharmed", 0))
-            assert {log.status().term for log in logs} == {term}
+            async with undisturbed(logs):
+                with pytest.raises(PreconditionFailedError, match=f"node id {node_id} is in use"):
+                    await group.start(
+                        node_id, directory=str(tmp_path / "second"), listen="127.0.0.1:0"
+                    )
+                await persist(logs[node_id], create("unharmed", 0))
 
     asyncio.run(main())
 
