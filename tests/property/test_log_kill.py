@@ -150,9 +150,8 @@ def check_producers(log: CommitLog) -> None:
         last = stored[-1].sequence if stored else -1
         for sequence in range(max(0, last + 1 - min(BATCHES_KEPT, len(stored))), last + 1):
             assert not lets_in(log, producer_id, sequence), "would be stored twice"
-        if stored:
-            for sequence in range(last + 2, last + 2 + BATCHES_KEPT):
-                assert not lets_in(log, producer_id, sequence), "would leave a gap"
+        for sequence in range(last + 2, last + 2 + BATCHES_KEPT):
+            assert not lets_in(log, producer_id, sequence), "would leave a gap"
 
 
 def lets_in(log: CommitLog, producer_id: int, sequence: int) -> bool:

@@ -15,10 +15,9 @@ Invariants.
 * **safety** What is remembered of an offset is what the log holds there: nothing at or behind the
   log end, and of a truncated producer where it stood before. Whether that is *committed* is the
   caller's to ask, before a duplicate is acknowledged.
-* **safety** A producer never skips a sequence. Of one that is not known, sequences 1 to 4 are
-  refused: a failover may have lost its first batch, which is still to be repeated, and could not be
-  stored behind a later one. Who sends the sixth has been told of the first: it is new to this log
-  only, or forgotten.
+* **safety** A producer never skips a sequence. One that is not known begins with 0: whatever else
+  it sends, batches before it may be on their way, or lost with a failover and still to be repeated,
+  and could not be stored behind a later one.
 
 No clock and no I/O; times are append timestamps (µs).
 """
@@ -133,7 +132,7 @@ class Producers:
         Raises OutOfSequenceError for a batch that is neither.
         """
         producer = self._producers.get(producer_id)
-        if producer is None and (sequence == 0 or sequence >= BATCHES_KEPT):
+        if producer is None and sequence == 0:
             return None
         if producer is None or producer.last_sequence == LOST:
             raise OutOfSequenceError(

@@ -81,15 +81,16 @@ def test_a_batch_that_skips_one_or_is_older_than_the_last_five_is_refused(log: L
     assert "send 8 next" in refused(log.known, P, 2)
 
 
-def test_a_producer_whose_first_batch_may_be_on_its_way_begins_with_it(log: Log) -> None:
+def test_a_producer_that_is_not_known_begins_with_its_first_batch(log: Log) -> None:
+    """Any other may have one before it that is still on its way, or is to be repeated: of five in
+    flight the later ones must not be taken where the earlier ones were not."""
     assert log.known.check(P, 0) is None
-    for sequence in range(1, BATCHES_KEPT):
+    for sequence in (1, BATCHES_KEPT - 1, BATCHES_KEPT, 1_000):
         assert "begin with sequence 0" in refused(log.known, P, sequence)
 
 
-def test_a_producer_that_was_told_of_its_first_batch_goes_on_where_it_is(log: Log) -> None:
-    """To a stream that was created since, or has forgotten it."""
-    assert log.known.check(P, BATCHES_KEPT) is None
+def test_a_producer_goes_on_where_the_log_says_wherever_that_begins(log: Log) -> None:
+    """Retention has removed the batches before: a replica that was filled since never saw them."""
     log.produce(P, range(57, 60))
     assert log.known.check(P, 60) is None
     assert log.known.check(P, 57) == StoredBatch(57, 0, 1)
