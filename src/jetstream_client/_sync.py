@@ -7,12 +7,12 @@ waits. So a `Client` may be used from many threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from jetstream_client._ack import PublishResult
 from jetstream_client._async import AsyncClient
 from jetstream_client._blocking_publisher import Publisher
+from jetstream_client._closing import Closing
 from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._headers import HeadersLike
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class Consumer:
+class Consumer(Closing):
     """An iterator over messages; `with` or `close()` ends its fetching ahead. See `consume`.
 
     `position` is the offset of the next record it will hand out. One thread at a time.
@@ -94,19 +94,8 @@ class Consumer:
         if self._thread.is_running:
             self._thread.run(self._consumer.aclose())
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Client:
+class Client(Closing):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
     Arguments, methods and errors are those of `AsyncClient`. A fork must make its own.
@@ -352,14 +341,3 @@ class Client:
         if self._thread.is_running:
             self._thread.run(self._client.aclose())
         self._thread.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from jetstream_client._closing import Closing
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._messages import Messages
@@ -158,7 +159,7 @@ class AsyncTable(Rows):
         await self.aclose()
 
 
-class Table(Mapping[bytes, bytes]):
+class Table(Mapping[bytes, bytes], Closing):
     """See AsyncClient.table. Any thread may look into it; `with` or `close()` ends it."""
 
     def __init__(self, thread: LoopThread, table: AsyncTable) -> None:
@@ -194,14 +195,3 @@ class Table(Mapping[bytes, bytes]):
         """Stop following; from now on the table raises. Idempotent."""
         if self._thread.is_running:
             self._thread.run(self._table.aclose())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
