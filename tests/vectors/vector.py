@@ -1,35 +1,51 @@
-"""The published batch vectors: NAME.hex is a batch, NAME.json what it means and is made from.
+"""The published vectors: NAME.hex holds bytes, NAME.json what they mean.
 
-They are for whoever reads or writes batches in another language; docs/file_formats.md describes
-the JSON. Written once, by tests/vectors/write.py; the format is changed with a new version number,
-never by rewriting a vector.
+They are for whoever reads or writes batches and envelopes in another language. Each is written
+once, by the write.py beside it; a format is changed with a new version number, never by rewriting
+a vector.
+
+docs/file_formats.md describes the JSON of batches. That of an envelope, a NATS payload: `record` or
+`batch` names the kind and holds its fields as docs/protocol.md calls them, bytes as Latin-1 text,
+null for null and for no key; `batch` of a batch is the name of a batch vector. A file whose JSON
+has neither is a plain message, though it begins with the cookie; `why` says why.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent
-VECTORS = sorted(path.stem for path in FOLDER.glob("*.hex"))
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Those of one folder."""
+
+    folder: Path
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.stem for path in self.folder.glob("*.hex"))
+
+    def read(self, name: str) -> tuple[bytes, dict[str, Any]]:
+        """The bytes and what they mean."""
+        data = bytes.fromhex((self.folder / f"{name}.hex").read_text("ascii"))
+        expectation: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_text("ascii"))
+        return data, expectation
+
+    def write(self, name: str, data: bytes, expectation: dict[str, Any]) -> None:
+        """A new vector, 16 bytes a line. Raises FileExistsError rather than rewrite one."""
+        lines = [data[at : at + 16].hex(" ", 4) for at in range(0, len(data), 16)]
+        with (self.folder / f"{name}.hex").open("x", encoding="ascii") as file:
+            file.write("\n".join(lines) + "\n")
+        with (self.folder / f"{name}.json").open("x", encoding="ascii") as file:
+            file.write(json.dumps(expectation, indent=2) + "\n")
 
 
-def read_vector(name: str) -> tuple[bytes, dict[str, Any]]:
-    """The batch's bytes and its expectation."""
-    data = bytes.fromhex((FOLDER / f"{name}.hex").read_text("ascii"))
-    expectation: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("ascii"))
-    return data, expectation
-
-
-def write_vector(name: str, data: bytes, expectation: dict[str, Any]) -> None:
-    """Write a new vector, 16 bytes a line. Raises FileExistsError rather than rewrite one."""
-    lines = [data[at : at + 16].hex(" ", 4) for at in range(0, len(data), 16)]
-    with (FOLDER / f"{name}.hex").open("x", encoding="ascii") as file:
-        file.write("\n".join(lines) + "\n")
-    with (FOLDER / f"{name}.json").open("x", encoding="ascii") as file:
-        file.write(json.dumps(expectation, indent=2) + "\n")
+BATCHES = Vectors(Path(__file__).parent)
+ENVELOPES = Vectors(Path(__file__).parent / "envelopes")
 
 
 def octets(column: Any) -> Any:

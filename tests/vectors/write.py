@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jetstream_protocol.batch import Batch, Flags, decode_header, encode
-from tests.vectors.vector import VECTORS, octets, texts, write_vector
+from tests.vectors.vector import BATCHES, octets, texts
 
 BLOCK = "NATS/1.0\r\nsource: web\r\n\r\n"
 DEFAULTS: dict[str, Any] = {
@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     for name, changes in CASES.items():
-        if name in VECTORS:
+        if name in BATCHES.names:
             continue
         built = DEFAULTS | changes
         arguments = {key: value for key, value in built.items() if key != "stamp"}
@@ -73,7 +73,7 @@ def main() -> None:
             "header_blocks": texts(batch.header_blocks()),
         }
         header = decode_header(data)._asdict()
-        write_vector(name, data, {"header": header, "records": records, "encode": built})
+        BATCHES.write(name, data, {"header": header, "records": records, "encode": built})
         print(name)
 
 

@@ -18,7 +18,7 @@ from jetstream_protocol.batch import (
     iterate,
 )
 from jetstream_protocol.errors import CorruptBatchError
-from tests.vectors.vector import VECTORS, octets, read_vector, texts
+from tests.vectors.vector import BATCHES, octets, texts
 
 
 def test_the_header_is_88_bytes() -> None:
@@ -87,9 +87,9 @@ def test_a_corrupt_batch_names_its_file_and_position() -> None:
     assert "body fails its CRC" in caught.value.reason
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", BATCHES.names)
 def test_the_published_vectors_decode_to_their_expectation(name: str) -> None:
-    data, expectation = read_vector(name)
+    data, expectation = BATCHES.read(name)
     batch = Batch.decode(data)
     batch.check_columns()
     header = decode_header(data)._asdict()
@@ -104,9 +104,9 @@ def test_the_published_vectors_decode_to_their_expectation(name: str) -> None:
     } == expectation["records"]
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", BATCHES.names)
 def test_the_published_vectors_are_what_this_encoder_writes(name: str) -> None:
-    data, expectation = read_vector(name)
+    data, expectation = BATCHES.read(name)
     built = expectation["encode"]
     batch = encode(
         octets(built["values"]),
@@ -131,8 +131,8 @@ def test_the_published_vectors_are_what_this_encoder_writes(name: str) -> None:
 
 def test_every_flag_appears_in_some_vector() -> None:
     seen = 0
-    for name in VECTORS:
-        seen |= read_vector(name)[1]["header"]["flags"]
+    for name in BATCHES.names:
+        seen |= BATCHES.read(name)[1]["header"]["flags"]
     assert seen == sum(Flags)
 
 

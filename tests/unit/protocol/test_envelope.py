@@ -20,9 +20,7 @@ from jetstream_protocol.envelope import (
     parse,
 )
 from jetstream_protocol.errors import InvalidRequestError
-from tests.vectors.envelopes.envelope_vector import NAMES, read_vector
-from tests.vectors.vector import octets
-from tests.vectors.vector import read_vector as read_batch
+from tests.vectors.vector import BATCHES, ENVELOPES, octets
 
 TEXTS = ("value", "key", "header_block", "ack_inbox", "correlation")
 
@@ -32,14 +30,14 @@ def fields(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def unstamped(name: str) -> bytes:
-    batch = bytearray(read_batch(name)[0])
+    batch = bytearray(BATCHES.read(name)[0])
     batch[16:40], batch[84:88] = bytes(24), bytes(4)
     return bytes(batch)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ENVELOPES.names)
 def test_a_vector_says_what_is_written_about_it(name: str) -> None:
-    payload, expectation = read_vector(name)
+    payload, expectation = ENVELOPES.read(name)
     if "record" in expectation:
         assert parse(payload) == RecordEnvelope(**fields(expectation["record"]))
     elif "batch" in expectation:
@@ -50,18 +48,18 @@ def test_a_vector_says_what_is_written_about_it(name: str) -> None:
         assert parse(payload) is None
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("record")])
+@pytest.mark.parametrize("name", [name for name in ENVELOPES.names if name.startswith("record")])
 def test_a_record_is_encoded_as_in_its_vector(name: str) -> None:
-    payload, expectation = read_vector(name)
+    payload, expectation = ENVELOPES.read(name)
     said = fields(expectation["record"])
     assert encode_record(said.pop("value"), **said) == payload
 
 
 @pytest.mark.parametrize("name", ["batch", "batch_producer"])
 def test_a_batch_is_encoded_as_in_its_vector(name: str) -> None:
-    payload, expectation = read_vector(name)
+    payload, expectation = ENVELOPES.read(name)
     said = fields(expectation["batch"])
-    built = read_batch(said.pop("batch"))[1]["encode"]
+    built = BATCHES.read(said.pop("batch"))[1]["encode"]
     batch = encode(
         octets(built["values"]),
         octets(built["subjects"]),

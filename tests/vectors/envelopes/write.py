@@ -7,8 +7,7 @@ from typing import Any
 
 from jetstream_protocol.batch import crc32c
 from jetstream_protocol.envelope import COOKIE
-from tests.vectors.envelopes.envelope_vector import NAMES, write_vector
-from tests.vectors.vector import read_vector as read_batch
+from tests.vectors import vector
 
 BLOCK = "NATS/1.0\r\nsource: web\r\n\r\n"
 NOTHING: dict[str, Any] = {
@@ -62,7 +61,7 @@ def main() -> None:
     for name, changes in BATCHES.items():
         said = {**NOTHING, **changes}
         # As a producer sends it: what the leader stamps is zero.
-        batch = bytearray(read_batch(said["batch"])[0])
+        batch = bytearray(vector.BATCHES.read(said["batch"])[0])
         batch[16:40], batch[84:88] = bytes(24), bytes(4)
         flags = 4 * said["ack_leader"]
         payloads[name] = sealed(2, flags, said, b"", b"", bytes(batch)), {"batch": said}
@@ -74,8 +73,8 @@ def main() -> None:
     two_lines = sealed(1, 0, NOTHING | {"ack_inbox": "_INBOX.a\r\nPUB x"}, b"", b"", b"{}")
     payloads["plain_inbox_of_two_lines"] = two_lines, {"why": "the ack inbox is no subject"}
     for name, (payload, expectation) in payloads.items():
-        if name not in NAMES:
-            write_vector(name, payload, expectation)
+        if name not in vector.ENVELOPES.names:
+            vector.ENVELOPES.write(name, payload, expectation)
             print(name)
 
 
