@@ -7,6 +7,7 @@ there is one for each batch, and a record's delivery is its place in there.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class ManyResult:
         return [offset for part in self.parts for offset in part.offsets]
 
 
-class _Delivery(Generic[_T]):
+class _Delivery(ABC, Generic[_T]):
     """`await` it in coroutines; elsewhere `result()`. It cannot be cancelled."""
 
     __slots__ = ("_batch", "_start", "_subject")
@@ -76,8 +77,9 @@ class _Delivery(Generic[_T]):
         self._subject = subject
         self._start = start
 
+    @abstractmethod
     def _of(self, acks: tuple[Ack, ...]) -> _T:
-        raise NotImplementedError
+        """The result of its own records, of the acknowledgements of the whole batch."""
 
     def done(self) -> bool:
         return self._batch.future.done()

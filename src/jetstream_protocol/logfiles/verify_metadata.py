@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,10 +137,10 @@ def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
         yield Finding(str(journal), HEADER_BYTES, Kind.MISSING_METADATA, message)
 
 
-class _RecordsVerifier:
+class _RecordsVerifier(ABC):
     """What journal and snapshot have in common."""
 
-    header = b""
+    header: bytes
 
     def __init__(self, file: str, data: bytes) -> None:
         self._file = file
@@ -162,8 +163,9 @@ class _RecordsVerifier:
         end = "the end" if damage.resumes_at is None else f"byte {damage.resumes_at}"
         yield self._bad(damage.position, f"no valid record from here to {end}")
 
+    @abstractmethod
     def _record(self, position: int, record: Record) -> Iterator[Finding]:
-        raise NotImplementedError
+        """What is wrong with a record that is whole."""
 
     def _entry(self, position: int, record: Record) -> Iterator[Finding]:
         """Commands are lines of JSON behind a byte that says so."""
