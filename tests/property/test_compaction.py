@@ -3,14 +3,26 @@ reader from the start ends with exactly the last value of each key."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
-from jetstream_protocol.batch import Flags, encode, iterate
+from jetstream_protocol.batch import Flags, decode_header, encode, iterate
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.logfiles.names import PRODUCERS_NAME
 from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.compaction import Rewriter
+from jetstream_server.log.producers import Producers
 from tests.support.compacting import (
     GRACE_US,
     Record,
@@ -23,13 +35,17 @@ from tests.support.compacting import (
 from tests.support.log_batches import read_all
 from tests.support.log_disk import Killed, MemoryDisk
 
-KEYS = st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"c", b"long" * 20, b"long" * 21]))
+ALL_KEYS = [b"", b"a", b"b", b"c", b"long" * 20, b"long" * 21]
+KEYS = st.one_of(st.none(), st.sampled_from(ALL_KEYS))
 VALUES = st.one_of(st.none(), st.sampled_from([b"", b"1", b"22", b"x" * 100]))
 ROWS = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
+MUTANT_EXAMPLES = 200
+"""They die within the first few."""
 
 
 class Compacted(RuleBasedStateMachine):
-    """`appended` is every record ever; `batches` every batch's header as it was appended."""
+    """`appended` is every record ever; `headers` of every batch that was not cut off, as it was
+    appended; `live` by producer the sequences and base offsets of its last five."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +55,8 @@ class Compacted(RuleBasedStateMachine):
         self.headers: dict[int, tuple[int, int, int, int, int]] = {}
         self.clock = 0
         self.epoch = 0
-        self.sequence = -1
+        self.live: dict[int, list[tuple[int, int]]] = {}
+        self.producers = [7, 8]
         self.reader: tuple[int, int, list[Record]] | None = None
 
     @initialize(
@@ -53,18 +70,23 @@ class Compacted(RuleBasedStateMachine):
     @rule(
         batches=st.lists(ROWS, min_size=1, max_size=8), keyed=st.sampled_from([True] * 4 + [False]),
         columns=st.sampled_from([0, Flags.HEADERS, Flags.SUBJECT_COLUMN, Flags.TIMESTAMPS, 1023]),
-        compression=st.sampled_from([0, 0, Flags.ZSTD, Flags.LZ4]), producer=st.booleans(),
+        compression=st.sampled_from([0, 0, Flags.ZSTD, Flags.LZ4]),
+        producer=st.sampled_from([None, 0, 1]),
     )  # fmt: skip
     def append(
-        self, batches: list[Any], keyed: bool, columns: int, compression: int, producer: bool
+        self,
+        batches: list[Any],
+        keyed: bool,
+        columns: int,
+        compression: int,
+        producer: int | None,
     ) -> None:
         for entries in batches:
             count = len(entries)
             keys = [key if keyed else None for key, _ in entries]
             values = [value for _, value in entries]
             self.clock += 1
-            self.sequence += producer
-            number = (7, self.sequence) if producer else (-1, -1)
+            number = self._next_of(producer)
             subjects = [b"s%d" % index for index in range(count)]
             batch = encode(
                 values,
@@ -79,6 +101,33 @@ class Compacted(RuleBasedStateMachine):
             base = self.log.append(batch, leader_epoch=self.epoch, timestamp_us=self.clock)
             self.appended += zip(range(base, base + count), keys, values, strict=True)
             self.headers[base] = (self.epoch, self.clock, count - 1, *number)
+            if producer is not None:
+                self.live[number[0]] = [*self.live.get(number[0], []), (number[1], base)][-5:]
+
+    def _next_of(self, producer: int | None) -> tuple[int, int]:
+        """Id and sequence of its next batch."""
+        if producer is None:
+            return -1, -1
+        producer_id = self.producers[producer]
+        known = self.live.get(producer_id)
+        return producer_id, known[-1][0] + 1 if known else 0
+
+    @rule(
+        producers=st.lists(st.sampled_from([0, 1]), max_size=8),
+        passes=st.integers(1, 6),
+        begins_epoch=st.booleans(),
+    )
+    def overwrite(self, producers: list[int], passes: int, begins_epoch: bool) -> None:
+        """Batches of producers, and then every key once more, so that they have nothing left."""
+        if begins_epoch:
+            self.begin_epoch()
+        for producer in producers:
+            self.append([[(b"a", b"old")]], True, 0, 0, producer)
+        for key in ALL_KEYS:
+            self.append([[(key, b"new")]], True, 0, 0, None)
+        self.log.roll()
+        for _ in range(passes):
+            self.compact(0)
 
     @rule()
     def begin_epoch(self) -> None:
@@ -123,8 +172,14 @@ class Compacted(RuleBasedStateMachine):
         end = self.log.truncate(start + round((self.log.log_end_offset - start) * part))
         self.appended = [record for record in before if record[0] < end]
         assert records(self.log) == self.appended
-        left = {batch.header.base_offset for batch in read_all(self.log)}
-        self.headers = {base: header for base, header in self.headers.items() if base in left}
+        self.headers = {base: header for base, header in self.headers.items() if base < end}
+        for producer_id, batches in list(self.live.items()):
+            self.live[producer_id] = [batch for batch in batches if batch[1] < end]
+            if not self.live[producer_id]:
+                # How far it had got is not known here any more: it begins anew, as another.
+                del self.live[producer_id]
+                at = self.producers.index(producer_id)
+                self.producers[at] = max(self.producers) + 1
         self.reader = None
 
     @rule(bytes_max=st.sampled_from([1, 300]))
@@ -147,9 +202,12 @@ class Compacted(RuleBasedStateMachine):
         self.log.close(clean=True)
         self.log = CommitLog.open(self.disk, "/17", self.config, clean=True)
 
-    @rule()
-    def kill(self) -> None:
+    @rule(forgets=st.booleans())
+    def kill(self, forgets: bool) -> None:
+        """And perhaps lose the file of what publishers may repeat: the batches say the same."""
         self.disk = self.disk.killed()
+        if forgets and self.disk.exists(f"/17/{PRODUCERS_NAME}"):
+            self.disk.remove(f"/17/{PRODUCERS_NAME}")
         self._reopen()
 
     def _reopen(self) -> None:
@@ -174,9 +232,6 @@ class Compacted(RuleBasedStateMachine):
     def batches_keep_what_identifies_them(self) -> None:
         if not hasattr(self, "log"):
             return
-        first_of_epochs: dict[int, int] = {}
-        for base, header in sorted(self.headers.items()):
-            first_of_epochs.setdefault(header[0], base)
         found = {batch.header.base_offset: batch for batch in read_all(self.log)}
         for base, batch in found.items():
             batch.check_columns()
@@ -185,17 +240,107 @@ class Compacted(RuleBasedStateMachine):
                 h.leader_epoch, h.append_timestamp, h.last_offset_delta, h.producer_id,
                 h.producer_sequence,
             )  # fmt: skip
-        assert set(first_of_epochs.values()) <= set(found), "epochs begin where they began"
-        produced = [base for base, header in sorted(self.headers.items()) if header[3] == 7]
-        assert set(produced[-5:]) <= set(found), "a producer's last five batches stay"
+        assert set(self._first_of_epochs().values()) <= set(found), "epochs begin where they began"
+        produced = {base for batches in self.live.values() for _, base in batches}
+        assert produced <= set(found), "a producer's last five batches stay"
         for offset in range(self.log.log_end_offset):
             slice_ = self.log.read(offset, 1, self.log.log_end_offset)
             assert slice_ is not None
             assert slice_.next_offset > offset
 
+    @invariant()
+    def epochs_begin_where_they_began(self) -> None:
+        """Also in a log that was opened again, which knows of them from their first batches."""
+        if not hasattr(self, "log"):
+            return
+        end = self.log.log_end_offset
+        begun = [entry for entry in self.log.epochs.entries if entry[1] < end]
+        assert begun == list(self._first_of_epochs().items())
+
+    def _first_of_epochs(self) -> dict[int, int]:
+        firsts: dict[int, int] = {}
+        for base, header in sorted(self.headers.items()):
+            firsts.setdefault(header[0], base)
+        return firsts
+
+    @invariant()
+    def what_producers_may_repeat_is_known(self) -> None:
+        """Their last five batches, also in a log that was opened again."""
+        if not hasattr(self, "log"):
+            return
+        known = dict(self.log.producers.image()[0])
+        for producer_id, batches in self.live.items():
+            assert known[producer_id].last_sequence == batches[-1][0]
+            remembered = [batch[:2] for batch in known[producer_id].batches]
+            assert remembered[-len(batches) :] == batches
+
 
 TestCompacted = Compacted.TestCase
-TestCompacted.settings = settings(max_examples=150, stateful_step_count=20)
+TestCompacted.settings = settings(max_examples=100, stateful_step_count=20)
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def empties_what_producers_may_repeat(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producers, "kept_base_offsets", lambda self: frozenset())
+
+
+def keeps_four_batches_of_each_producer(patch: pytest.MonkeyPatch) -> None:
+    def but_the_oldest(self: Producers) -> frozenset[int]:
+        each = [producer.batches[-4:] for producer in self._producers.values()]
+        return frozenset(stored.base_offset for batches in each for stored in batches)
+
+    patch.setattr(Producers, "kept_base_offsets", but_the_oldest)
+
+
+def keeps_one_producer_only(patch: pytest.MonkeyPatch) -> None:
+    def of_the_last(self: Producers) -> frozenset[int]:
+        each = [producer.batches for producer in self._producers.values()][-1:]
+        return frozenset(stored.base_offset for batches in each for stored in batches)
+
+    patch.setattr(Producers, "kept_base_offsets", of_the_last)
+
+
+def empties_where_epochs_begin(patch: pytest.MonkeyPatch) -> None:
+    rewrite = Rewriter.rewrite
+
+    def as_if_known(self: Rewriter, data: bytes, *, ends_segment: bool) -> bytes:
+        self._leader_epoch = decode_header(data).leader_epoch
+        return rewrite(self, data, ends_segment=ends_segment)
+
+    patch.setattr(Rewriter, "rewrite", as_if_known)
+
+
+def empties_where_segments_end(patch: pytest.MonkeyPatch) -> None:
+    rewrite = Rewriter.rewrite
+
+    def as_any(self: Rewriter, data: bytes, *, ends_segment: bool) -> bytes:
+        return rewrite(self, data, ends_segment=False)
+
+    patch.setattr(Rewriter, "rewrite", as_any)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        empties_what_producers_may_repeat,
+        keeps_four_batches_of_each_producer,
+        keeps_one_producer_only,
+        empties_where_epochs_begin,
+        empties_where_segments_end,
+    ],
+)
+def test_a_compaction_without_this_rule_fails(
+    mutate: Mutate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the machine holds against the log, or by a log that cannot be opened any more."""
+    mutate(monkeypatch)
+    search = settings(
+        max_examples=MUTANT_EXAMPLES, stateful_step_count=20, derandomize=True, database=None,
+        phases=[Phase.generate], report_multiple_bugs=False,
+    )  # fmt: skip
+    with pytest.raises((AssertionError, JetstreamError)):
+        run_state_machine_as_test(Compacted, settings=search)  # type: ignore[no-untyped-call]
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), VALUES), max_size=40))
