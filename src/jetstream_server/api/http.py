@@ -52,7 +52,7 @@ class HttpServer:
             application,
             access_log=None,
             shutdown_timeout=1.0,
-            auto_decompress=False,  # Nobody reads a body here.
+            auto_decompress=False,  # Nobody reads a body here; unpacking one holds the loop.
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
         )

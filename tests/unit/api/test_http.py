@@ -1,0 +1,39 @@
+"""What a stranger's request to the HTTP port costs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+
+from jetstream_server.api.http import HttpServer
+from tests.support.loops import on_loop
+from tests.support.server import free_port_base
+
+UNPACKED_MIB = 128
+
+
+def bomb() -> bytes:
+    """A body in gzip of some 100 KB."""
+    packer = zlib.compressobj(wbits=31)
+    parts = [packer.compress(bytes(1 << 20)) for _ in range(UNPACKED_MIB)]
+    return b"".join(parts) + packer.flush()
+
+
+@on_loop
+async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
+    body = bomb()
+    port = free_port_base(1)
+    server = HttpServer(lambda: [], [])
+    await server.start("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        begun = time.process_time()
+        head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert (await reader.readline()).split()[1] == b"200"
+        await asyncio.sleep(0.5)  # It would be unpacked behind the answer.
+        assert time.process_time() - begun < 0.1, "seconds of processor"
+    finally:
+        writer.transport.abort()
+        await server.stop()
