@@ -24,7 +24,7 @@ def bomb() -> bytes:
 async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
     body = bomb()
     port = free_port_base(1)
-    server = HttpServer(lambda: [], [])
+    server = HttpServer(list, [])
     await server.start("127.0.0.1", port)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
