@@ -5,13 +5,16 @@ removes it for each call, which are seven system calls beside the one that reads
 
 Bounds. Beyond the frame that is being received at most READ_BYTES are held; while nobody takes
 frames, no more is read. A frame that began has STALL_SECONDS to be whole; one longer than
-READ_BYTES, which only nodes send each other, has them for each piece of it.
+READ_BYTES, which only nodes send each other, has them for each piece of it. What is here and what
+comes keeps the loop for TURN_BYTES or about TURN_SECONDS at a time: 64 KiB may name thousands of
+streams.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,6 +25,8 @@ from jetstream_protocol.frames import PREFIX_BYTES, Kind, Prefix
 READ_BYTES = 64 * 1024
 TURN_BYTES = 1024 * 1024
 """Taken in before other connections get a turn."""
+TURN_SECONDS = 0.02
+"""Spent on frames before other connections get a turn, and what a single one takes beyond."""
 STALL_SECONDS = 30.0
 
 
@@ -58,6 +63,7 @@ class FrameReader:
         self._handler: FrameHandler | None = None
         self._paused = False
         self._registered = False
+        self._going_on: asyncio.Handle | None = None
         self._failure: Exception | None = None
         self._woken: asyncio.Future[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -76,7 +82,8 @@ class FrameReader:
         ends by an error, the handler's included."""
         self._wanted, self._handler = (kind,), handler
         try:
-            self._hand_out(handler)
+            if not self._hand_out(handler, time.monotonic() + TURN_SECONDS):
+                self._go_on_soon()
             while True:
                 await self._wait()
         finally:
@@ -90,7 +97,7 @@ class FrameReader:
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._loop.call_soon(self._readable)
+            self._go_on_soon()
 
     def close(self) -> None:
         """Stop reading, before the descriptor is closed and its number used again."""
@@ -131,9 +138,11 @@ class FrameReader:
     def _take_in(self) -> None:
         """Read until the socket is empty, even where one short read says so: after a reset uvloop
         calls no second time."""
+        ends = time.monotonic() + TURN_SECONDS
         for _ in range(TURN_BYTES // READ_BYTES):
             if self._handler is not None:
-                self._hand_out(self._handler)
+                if not self._hand_out(self._handler, ends):
+                    break
             elif len(self._held) - self._at >= READ_BYTES:
                 self._unregister()  # `_wait` registers it again.
                 return
@@ -148,7 +157,17 @@ class FrameReader:
                 return
             if self._handler is None and self._woken is not None and not self._woken.done():
                 self._woken.set_result(None)
-        self._loop.call_soon(self._readable)
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """After everybody else, and once: registered as well it would be called twice a turn."""
+        self._unregister()
+        if self._going_on is None:
+            self._going_on = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = None
+        self._readable()
 
     def _receive(self) -> None:
         if self._large is not None and self._filled < len(self._large):
@@ -177,9 +196,14 @@ class FrameReader:
 
     # Frames.
 
-    def _hand_out(self, handler: FrameHandler) -> None:
+    def _hand_out(self, handler: FrameHandler, ends: float) -> bool:
+        """Whether all frames that are here could be handed out before `ends`, or nobody wants
+        more."""
         while not self._paused and (frame := self._next()) is not None:
             handler(frame)
+            if time.monotonic() >= ends:
+                return False
+        return True
 
     def _next(self) -> Frame | None:
         """The next frame, if all of it is here."""

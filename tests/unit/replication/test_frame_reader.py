@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -17,7 +18,13 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_server.replication import frame_reader
-from jetstream_server.replication.frame_reader import READ_BYTES, TURN_BYTES, Frame, FrameReader
+from jetstream_server.replication.frame_reader import (
+    READ_BYTES,
+    TURN_BYTES,
+    TURN_SECONDS,
+    Frame,
+    FrameReader,
+)
 from tests.support.loops import eventually
 
 Scenario = Callable[[socket.socket, FrameReader], Awaitable[None]]
@@ -230,5 +237,29 @@ def test_frames_that_always_overlap_the_reads_are_no_stall(
         assert len(found) == 60
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
+
+    over_a_pair(scenario)
+
+
+def test_frames_that_take_long_to_handle_leave_the_loop_to_others_after_each() -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        turn = 0
+        handled: list[int] = []  # the loop's turn, of each frame
+
+        def slowly(frame: Frame) -> None:
+            handled.append(turn)
+            time.sleep(1.5 * TURN_SECONDS)
+
+        sending = asyncio.ensure_future(send(sender, records(1, b"", b"x" * 1_000) * 10_000))
+        reading = asyncio.ensure_future(reader.each(Kind.RECORDS, slowly))
+        while len(handled) < 100:
+            turn += 1
+            await asyncio.sleep(0)
+        for task in (reading, sending):
+            task.cancel()
+        await asyncio.gather(reading, sending, return_exceptions=True)
+        # Two where the socket was found readable, and the loop's next turn began at once.
+        assert max(handled.count(each) for each in handled) <= 2
+        assert len(set(handled)) > 90
 
     over_a_pair(scenario)
