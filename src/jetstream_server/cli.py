@@ -21,7 +21,12 @@ _NEEDED = ("aiohttp", "grpc_health", "pydantic_settings", "structlog", "uvloop",
 # typer carries its own copy of click, and older ones use click itself: this is either's.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
-command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+command = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich cuts the names of options to fit its tables.
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def main() -> None:
@@ -37,7 +42,8 @@ def main() -> None:
     try:
         code = command(standalone_mode=False)
     except _UsageError as error:
-        print(f"error: {error.format_message()} See: jetstream-server --help", file=sys.stderr)
+        message = error.format_message().rstrip(".")
+        print(f"error: {message}. See: jetstream-server --help", file=sys.stderr)
         raise SystemExit(2) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 

@@ -11,8 +11,8 @@ from jetstream_client._types import ClusterInfo, Node
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 
-app = typer.Typer(help="Look at the cluster.", no_args_is_help=True)
-node_app = typer.Typer(help="Prepare a node for maintenance.", no_args_is_help=True)
+app = options.group("Look at the cluster.")
+node_app = options.group("Prepare a node for maintenance.")
 
 
 @app.command()
@@ -53,7 +53,7 @@ def drain(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Move a node's leaderships to others and give it nothing new, until --undo.
+    """Move a node's leaderships to others, until --undo.
 
     `cluster status` shows the mark, `stream list` who leads.
 

@@ -49,7 +49,7 @@ def export(
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
 ) -> None:
-    """Write the records between two positions to a file, losing nothing.
+    """Write the records between two positions to a file.
 
     Lines of JSON are those of `fetch --json`, with the header block verbatim (header_block,
     header_block_encoding) beside the parsed headers; bytes that are not UTF-8 are base64, and the

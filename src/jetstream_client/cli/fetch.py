@@ -46,7 +46,9 @@ def fetch(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Print a stream's records: those committed by now, or with --follow on and on.
+    """Print a stream's records by offset; --follow waits for more.
+
+    Without --follow it ends with what is committed by now.
 
     JSON rows carry offset, timestamp, subject, key, key_encoding, value, value_encoding, headers;
     an encoding is utf8 or base64.

@@ -22,7 +22,7 @@ from jetstream_protocol.logfiles.verify import verify as verify_files
 
 _T = TypeVar("_T")
 
-app = typer.Typer(help="Examine log files offline.", no_args_is_help=True)
+app = options.group("Examine log files offline.")
 
 LogPath = Annotated[
     Path,
@@ -34,7 +34,7 @@ LogPath = Annotated[
 
 @app.command()
 def verify(context: typer.Context, path: LogPath, json: options.Json = False) -> None:
-    """Read everything and name file and position of whatever is wrong. Changes nothing.
+    """Name file and position of whatever is wrong. Changes nothing.
 
     Stop the server first: of a running one, the batch being appended looks torn. Exit code 6 says
     that something was found; what is repairable, the server puts right at its next start.

@@ -25,6 +25,7 @@ app = typer.Typer(
     name="jetstream",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # See options.group.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(streams.app, name="stream")
@@ -107,12 +108,12 @@ def run(arguments: list[str] | None = None) -> int:
 def _misused(error: Any) -> int:
     """One line, and where to read more. Without any arguments the help itself has been shown."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.message, end="")
+        print(error.message.rstrip())
     else:
         command = error.ctx.command_path if error.ctx else "jetstream"
         # typer lets its validation library put the name of the exception in front.
-        message = error.format_message().replace(": Value error, ", ": ")
-        complain(f"{message} See: {command} --help")
+        message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+        complain(f"{message}. See: {command} --help")
     return Exit.USAGE
 
 

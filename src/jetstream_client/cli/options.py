@@ -76,6 +76,12 @@ def common(context: typer.Context) -> Common:
     return Common() if found is None else found
 
 
+def group(help_: str) -> typer.Typer:
+    """Commands under one word. Their help is plain text: rich cuts the names of options to fit its
+    tables, and takes [sql] for markup."""
+    return typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None)
+
+
 def config(
     context: typer.Context,
     server: str | None,

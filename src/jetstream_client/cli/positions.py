@@ -30,7 +30,7 @@ From = Annotated[
 ]
 To = Annotated[
     str,
-    typer.Option("--to", metavar=METAVAR, help="Where to stop, not included; default: latest."),
+    typer.Option("--to", metavar=METAVAR, help="Where to stop, not included."),
 ]
 
 

@@ -49,7 +49,7 @@ def publish(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Publish to NATS and wait until the streams on the subject have stored it.
+    """Publish to NATS and wait until the subject's streams have it.
 
     Examples:
 

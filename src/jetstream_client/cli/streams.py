@@ -14,7 +14,7 @@ from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_fields, print_table, stream_row
 from jetstream_client.cli.units import parse_duration, parse_size
 
-app = typer.Typer(help="Create, look at, alter and delete streams.", no_args_is_help=True)
+app = options.group("Create, look at, alter and delete streams.")
 
 
 class FlushChoice(StrEnum):
@@ -171,7 +171,7 @@ def alter(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Change settings of a running stream; what is not named stays as it is.
+    """Change settings of a running stream; others stay.
 
     Example:  jetstream stream alter orders --max-age 1h --max-bytes 10GB
     """
@@ -242,7 +242,7 @@ def describe(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Show a stream: configuration, replicas, offsets, counters.
+    """Show a stream: settings, replicas, offsets, counters.
 
     Example:  jetstream stream describe orders --json | jq .high_watermark
     """

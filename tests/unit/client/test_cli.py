@@ -66,6 +66,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert output.err.count("\n") == 1
     assert says in output.err
     assert "Value error" not in output.err
+    assert " See: " not in output.err.replace(". See: ", "")
 
 
 @pytest.mark.parametrize("arguments", [[], ["stream"], ["log"]])
@@ -73,7 +74,9 @@ def test_without_a_command_the_help_is_shown(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == Exit.USAGE
-    assert "Usage:" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Usage:" in shown
+    assert shown.endswith("\n")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,27 @@ def test_every_command_has_help_with_an_example(
 ) -> None:
     assert run([*command.split(), "--help"]) == Exit.OK
     assert f"jetstream {command}".strip() in capsys.readouterr().out
+
+
+def test_help_shows_names_and_extras_in_full(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also on a narrow terminal; and what is in brackets is no markup."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["stream", "create", "--help"]) == Exit.OK
+    assert "--min-insync-replicas " in capsys.readouterr().out
+    assert run(["sql", "--help"]) == Exit.OK
+    assert "'jetstream-log[sql]'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["stream", "--help"]])
+def test_help_says_in_a_line_what_each_command_does(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == Exit.OK
+    commands = capsys.readouterr().out.partition("Commands:")[2]
+    assert commands.count("\n") > 6
+    assert "..." not in commands
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
