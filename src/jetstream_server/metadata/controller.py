@@ -78,9 +78,8 @@ def place(
     load: replicas each node holds already. Raises InvalidRequestError with too few nodes.
     """
     if replicas > len(nodes):
-        raise InvalidRequestError(
-            f"{replicas} replicas were asked for, but there are {len(nodes)} nodes to hold them"
-        )
+        able = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+        raise InvalidRequestError(f"{replicas} replicas need as many nodes, and {able} can hold one")
     chosen: list[NodeId] = []
     rack_used: dict[str, int] = {}
     remaining = list(nodes)
@@ -119,7 +118,8 @@ class Placer:
         """
         nodes = [node for node in self._tables.nodes.values() if not node.draining]
         if not nodes:
-            raise UnavailableError("no node has joined the cluster yet; try again")
+            why = "every node is draining" if self._tables.nodes else "no node has joined yet"
+            raise UnavailableError(f"there is no node for a new stream: {why}")
         if replicas is None:
             replicas = min(DEFAULT_REPLICAS, len(nodes))
         load = {

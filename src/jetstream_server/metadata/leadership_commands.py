@@ -79,10 +79,16 @@ def transfer_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
     fields.finish()
     if leader == stream.leader:
         return Decision(epochs(stream))
+    if leader not in stream.replicas:
+        held_by = ", ".join(map(str, stream.replicas))
+        raise PreconditionFailedError(
+            f"node {leader} cannot lead {stream.full_name}: only nodes {held_by} hold it"
+        )
     node = tables.nodes.get(leader)
     if leader not in stream.isr or node is None or node.draining:
+        reason = "is not in sync" if leader not in stream.isr else "is draining"
         raise PreconditionFailedError(
-            f"node {leader} cannot lead {stream.full_name} now: it is draining or not in sync"
+            f"node {leader} cannot lead {stream.full_name} now: it {reason}"
         )
     election = Election(tables.nodes, tables.leaderships)
     return changed(tables, stream, deposed(stream, election, leader))

@@ -136,7 +136,7 @@ def confirm_flush(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 def _check_same(existing: StreamMetadata, group: str, wished: dict[str, Any]) -> None:
     differing = [
-        f"{name} is {getattr(existing.config, name)!r}, not {value!r}"
+        _difference(name, getattr(existing.config, name), value)
         for name, value in wished.items()
         if getattr(existing.config, name) != value
     ]
@@ -146,6 +146,14 @@ def _check_same(existing: StreamMetadata, group: str, wished: dict[str, Any]) ->
         raise StreamExistsError(
             f"stream {existing.full_name} exists with another configuration: {', '.join(differing)}"
         )
+
+
+def _difference(name: str, value: Any, wished: Any) -> str:
+    """In the words of those who set it: durations are seconds to them."""
+    if name.endswith("_us"):
+        name, value, wished = name[:-3], f"{value / 1e6:.15g} s", f"{wished / 1e6:.15g} s"
+        return f"{name} is {value}, not {wished}"
+    return f"{name} is {value!r}, not {wished!r}"
 
 
 def _check_acks(subject: str, config: StreamSettings, ack_subjects: tuple[str, ...]) -> None:

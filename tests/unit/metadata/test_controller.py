@@ -53,10 +53,17 @@ class TestPlacement:
         assert placer.place(3) == (1, 2, 3)
 
     def test_more_replicas_than_nodes_is_an_error_that_says_so(self) -> None:
+        cluster = Cluster(2)
         with pytest.raises(InvalidRequestError, match=r"3 replicas .* 2 nodes"):
-            Placer(Cluster(2).registry).place(3)
-        with pytest.raises(UnavailableError):
+            Placer(cluster.registry).place(3)
+        with pytest.raises(UnavailableError, match="joined yet"):
             Placer(Cluster(0).registry).place()
+        cluster.do("drain_node", node_id=0)
+        with pytest.raises(InvalidRequestError, match="and 1 node can"):
+            Placer(cluster.registry).place(2)
+        cluster.do("drain_node", node_id=1)
+        with pytest.raises(UnavailableError, match="every node is draining"):
+            Placer(cluster.registry).place()
 
 
 class TestBalance:

@@ -40,19 +40,22 @@ class TestCreate:
         assert again["created"] is False
 
     @pytest.mark.parametrize(
-        "fields",
+        ("fields", "difference"),
         [
-            {"config": {"replicas": 2}, "replicas": (0, 1)},
-            {"config": {"min_insync_replicas": 1}},
-            {"config": {"flush": "none"}},
-            {"config": {"acks": "off"}},
-            {"group": "workers"},
+            ({"config": {"replicas": 2}, "replicas": (0, 1)}, "replicas is 3, not 2"),
+            ({"config": {"min_insync_replicas": 1}}, "min_insync_replicas is 2, not 1"),
+            ({"config": {"flush": "none"}}, "flush is 'interval', not 'none'"),
+            ({"config": {"acks": "off"}}, "acks is 'reply', not 'off'"),
+            ({"config": {"max_age_us": 7_200_500_000}}, "max_age is 0 s, not 7200.5 s"),
+            ({"group": "workers"}, "group is '', not 'workers'"),
         ],
     )
-    def test_another_configuration_is_refused_and_named(self, fields: dict) -> None:
+    def test_another_configuration_is_refused_and_named(
+        self, fields: dict, difference: str
+    ) -> None:
         cluster = Cluster(3)
         cluster.create()
-        with pytest.raises(StreamExistsError, match="another configuration: "):
+        with pytest.raises(StreamExistsError, match=f"another configuration: {difference}$"):
             cluster.create(**fields)
 
     def test_one_name_on_two_subjects_is_two_streams(self) -> None:
@@ -204,12 +207,12 @@ class TestTransferLeader:
         assert cluster.now(stream) is stream
 
     def test_the_target_must_be_in_sync_and_staying(self) -> None:
-        cluster = Cluster(3)
+        cluster = Cluster(4)
         stream = cluster.create()
         cluster.change_isr(stream, (0, 1))
         cluster.do("drain_node", node_id=1)
-        for target in (1, 2):
-            with pytest.raises(PreconditionFailedError):
+        for target, why in ((1, "is draining"), (2, "is not in sync"), (3, "only nodes 0, 1, 2")):
+            with pytest.raises(PreconditionFailedError, match=why):
                 cluster.do("transfer_leader", stream_id=stream.id, leader=target)
 
     def test_a_stale_stream_epoch_is_refused(self) -> None:
