@@ -79,7 +79,7 @@ def place(
     """
     if replicas > len(nodes):
         able = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-        raise InvalidRequestError(f"{replicas} replicas need as many nodes, and {able} can hold one")
+        raise InvalidRequestError(f"{replicas} replicas need as many nodes; {able} can hold one")
     chosen: list[NodeId] = []
     rack_used: dict[str, int] = {}
     remaining = list(nodes)
