@@ -7,6 +7,7 @@
 4. One process leads an epoch; its high watermark never falls.
 5. An acknowledged publish is committed at the offset it was told. No publish is committed twice,
    however often it was repeated; a producer's batches are committed in sequence, none left out.
+   Only what retention has removed from its leader's log may be stored anew.
 6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
    metadata group has ended, nor before it acts on the metadata that last said so, nor under a
    leadership that its own metadata has ended.
@@ -113,8 +114,11 @@ class Checker:
         self._appended_by: dict[int, Process] = {}
         self._eligible: dict[int, None] = {}
         """Who could hold everything committed, by the rules: kept apart from the registry's ELR."""
-        self._sequences: dict[int, int | None] = {}
-        """Of each producer's last batch that is committed; None: a lossy election lost some."""
+        self._sequences: dict[int, tuple[int, int] | None] = {}
+        """Of each producer's last batch that is committed, sequence and offset; None: a lossy
+        election lost some."""
+        self._removed: set[tuple[int, int]] = set()
+        """Publishes and offsets they had before they were stored anew."""
         self._session_ended_at: dict[int, int] = {}
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
@@ -233,19 +237,23 @@ class Checker:
             if high_watermark < self._high_watermarks.get(epoch, 0):
                 raise Violation(f"the high watermark of epoch {epoch} fell to {high_watermark}")
             self._high_watermarks[epoch] = high_watermark
-            self._commit(process.node_id, high_watermark)
+            self._commit(process.node_id, high_watermark, replica.log.log_start_offset)
         self._agree(process.node_id, high_watermark)
 
-    def _commit(self, node_id: int, high_watermark: int) -> None:
+    def _commit(self, node_id: int, high_watermark: int, log_start: int) -> None:
         end = self.committed_end
         if high_watermark <= end:
             return
         for entry in self._between(node_id, end, high_watermark):
             self.committed.append(entry)
             origin = self._origins[entry.leader_epoch, entry.base_offset]
-            self._follow_producer(*origin.producer)
+            self._follow_producer(*origin.producer, entry.base_offset, log_start)
             for offset, number in enumerate(origin.ids, entry.base_offset):
-                if number in self._offsets:
+                before = self._offsets.get(number, log_start)
+                if before < log_start:
+                    self._world.count("stored anew what retention had removed")
+                    self._removed.add((number, before))
+                elif number in self._offsets:
                     raise Violation(f"publish {number} is committed at two offsets")
                 self._offsets[number] = offset
         if self.committed_end != high_watermark:
@@ -253,13 +261,17 @@ class Checker:
                 f"node {node_id} says [{end}, {high_watermark}) is committed; it does not hold that"
             )
 
-    def _follow_producer(self, producer_id: int, sequence: int) -> None:
+    def _follow_producer(
+        self, producer_id: int, sequence: int, base_offset: int, log_start: int
+    ) -> None:
         if producer_id < 0:
             return
-        last = self._sequences.get(producer_id, -1)
-        if last is not None and sequence != last + 1:
-            raise Violation(f"batch {sequence} of producer {producer_id} is committed after {last}")
-        self._sequences[producer_id] = sequence
+        last = self._sequences.get(producer_id, (-1, log_start))
+        if last is not None and sequence != last[0] + 1 and (sequence or last[1] >= log_start):
+            raise Violation(
+                f"batch {sequence} of producer {producer_id} is committed after {last[0]}"
+            )
+        self._sequences[producer_id] = sequence, base_offset
 
     def _agree(self, node_id: int, high_watermark: int) -> None:
         shadow = self._shadows[node_id]
@@ -302,7 +314,7 @@ class Checker:
             raise Violation(f"node {process.node_id} acts although it does not lead")
 
     def acknowledged(self, number: int, offset: int) -> None:
-        if self._offsets.get(number) != offset:
+        if self._offsets.get(number) != offset and (number, offset) not in self._removed:
             raise Violation(
                 f"publish {number} was acknowledged at offset {offset}; "
                 f"committed: {self._offsets.get(number)}"
