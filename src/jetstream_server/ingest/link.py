@@ -228,9 +228,9 @@ class NatsLink(asyncio.BufferedProtocol):
 
     def _pace(self, seconds: float) -> None:
         """How much to read at a time, by how long the last read took."""
-        if seconds > TURN_SECONDS:
+        if seconds > 2 * TURN_SECONDS:
             self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
-        elif seconds < TURN_SECONDS / 4 and self._read_bytes < READ_BYTES_MAX:
+        elif seconds < TURN_SECONDS / 2 and self._read_bytes < READ_BYTES_MAX:
             self._read_bytes *= 2
 
     def _pause(self) -> None:
