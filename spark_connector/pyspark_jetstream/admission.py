@@ -1,4 +1,5 @@
-"""How far the next micro-batch goes: what there is, less what the limits hold back. Pure."""
+"""When the next micro-batch comes and how far it goes: what there is, less what the limits hold
+back. Pure."""
 
 from __future__ import annotations
 
@@ -41,3 +42,36 @@ def is_delayed(
     """Whether to wait for more. waited: seconds since the last batch."""
     waiting = sum(max(0, end - starts.get(number, end)) for number, end in latest.items())
     return waiting < limits.offsets_min and waited < limits.max_delay
+
+
+AT_ONCE_SECONDS = 0.1
+"""Without an interval Spark asks again after 10 ms."""
+
+AT_ONCE_TIMES = 2
+"""In a row. A trigger with an interval comes back at once after a batch that took longer than
+that, but not twice."""
+
+
+class Pace:
+    """Whether Spark asks again at once when it is told that there is nothing new.
+
+    Then the waiting is ours. A trigger with an interval waits by itself, and would be said to fall
+    behind if an answer took longer than its interval. Times are seconds of any clock.
+    """
+
+    def __init__(self) -> None:
+        self._idle_at: float | None = None
+        self._times = 0
+
+    @property
+    def is_pressing(self) -> bool:
+        return self._times >= AT_ONCE_TIMES
+
+    def asked(self, now: float) -> None:
+        if self._idle_at is not None:
+            self._times = self._times + 1 if now - self._idle_at < AT_ONCE_SECONDS else 0
+
+    def answered(self, now: float, *, is_idle: bool) -> None:
+        self._idle_at = now if is_idle else None
+        if not is_idle and not self.is_pressing:
+            self._times = 0

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from jetstream_client import AsyncClient, JetstreamError, Stream, StreamNotFoundError
 from pyspark_jetstream import planning
-from pyspark_jetstream.admission import Limits, admitted, is_delayed
+from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
 from pyspark_jetstream.errors import START_ANEW, DataLossError, log
 from pyspark_jetstream.losses import losses
@@ -46,6 +46,7 @@ class Follower:
         self._streams: dict[int, Stream] = {}
         self._listed_at = float("-inf")
         self._last_batch_at = float("-inf")
+        self._pace = Pace()
         self._compacted: set[int] = set()
         self.latest: dict[int, int] = {}
         """As last seen, for the progress report."""
@@ -72,10 +73,12 @@ class Follower:
         start: None where Spark does not say it (before 4.2, after a restart). targets: do not
         go beyond these, and do not wait either.
         """
+        self._pace.asked(time.monotonic())
         found = await self._look(start, limits, targets)
-        if found is start and targets is None:
+        if found is start and targets is None and self._pace.is_pressing:
             await self._wait()
             found = await self._look(start, limits, targets)
+        self._pace.answered(time.monotonic(), is_idle=found is start)
         return found
 
     async def _look(

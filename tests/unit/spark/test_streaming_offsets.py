@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_jetstream.admission import Limits, admitted, is_delayed
+from pyspark_jetstream.admission import Limits, Pace, admitted, is_delayed
 from pyspark_jetstream.checkpoint import Mark, Offsets
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.losses import is_selected, losses
@@ -80,6 +80,42 @@ def test_a_batch_waits_for_its_minimum_and_not_longer_than_its_delay() -> None:
     assert not is_delayed({1: 0}, {1: 10}, limits, waited=1.0)
     assert not is_delayed({1: 0}, {1: 9}, limits, waited=60.0)
     assert not is_delayed({1: 0}, {1: 9}, limits, waited=float("inf"))
+
+
+def waits(interval: int, *, work: dict[int, int], triggers: int = 200) -> list[int]:
+    """Spark's trigger, with its clock: which questions are answered after a second of waiting.
+
+    work: how long the batches take, by trigger; the other triggers find nothing. Milliseconds.
+    """
+    pace, now, waited = Pace(), 0, []
+    for number in range(triggers):
+        following = (now // interval + 1) * interval if interval else now
+        pace.asked(now / 1000)
+        if number in work:
+            pace.answered(now / 1000, is_idle=False)
+            now += work[number]
+        else:
+            if pace.is_pressing:
+                waited.append(number)
+                now += 1_000
+            pace.answered(now / 1000, is_idle=True)
+            now += 10
+        now = max(now, following)
+    return waited
+
+
+def test_an_idle_query_without_an_interval_is_made_to_wait() -> None:
+    assert waits(0, work={}) == list(range(2, 200))
+    assert waits(0, work={50: 3_000}) == [number for number in range(2, 200) if number != 50]
+
+
+@given(
+    st.integers(120, 60_000),
+    st.dictionaries(st.integers(0, 199), st.integers(10, 200_000), max_size=60),
+)
+def test_a_trigger_with_an_interval_waits_by_itself(interval: int, work: dict[int, int]) -> None:
+    """Also after batches that took too long, when the next trigger comes at any moment."""
+    assert waits(interval, work=work) == []
 
 
 @pytest.mark.parametrize(
