@@ -42,6 +42,9 @@ START_ANEW = (
 )
 """What a streaming query can do whose records are gone."""
 
+LOAD_ANEW = "to read what is left set failOnDataLoss=false; for what there is now load() again"
+"""The same of a batch read."""
+
 
 def advice(error: JetstreamError, servers: str) -> str:
     """What the reader of `error` can do, as the end of a sentence; "" where it says so itself."""

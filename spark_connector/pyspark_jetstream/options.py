@@ -48,6 +48,18 @@ ReadFrom = Literal["any", "leader", "nearest"]
 """Which replica in sync is read from."""
 
 _READ_FROM: Mapping[str, ReadFrom] = {"any": "any", "leader": "leader", "nearest": "nearest"}
+_INSTEAD: Mapping[str, str] = {
+    "subscribe": "streams",
+    "assign": "streams",
+    "subscribepattern": "streamPattern",
+    "kafka.bootstrap.servers": "servers",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "topic": "subject",
+    "paths": "streams, a list with commas,",
+}
+"""What Spark's Kafka source, or `load([...])`, calls otherwise."""
+
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """What Spark puts among the options by itself."""
 
@@ -127,10 +139,7 @@ class _Given:
                 raise OptionError(
                     f"option {name!r} means nothing to a {_WORDS[mode]}: leave it out"
                 )
-            near = get_close_matches(name, known, n=1)
-            names = ", ".join(known.values())
-            hint = f"did you mean {known[near[0]]}?" if near else f"known are {names}"
-            raise OptionError(f"unknown option {name!r}: {hint}")
+            raise OptionError(f"unknown option {name!r}: {_hint(name, known)}")
 
     def text(self, name: str, default: str = "") -> str:
         return self._values.get(name.lower(), default).strip()
@@ -186,6 +195,14 @@ class _Given:
             raise OptionError(f"{what}: {error}") from error
 
 
+def _hint(name: str, known: Mapping[str, str]) -> str:
+    """known: by lower-case name."""
+    if name in _INSTEAD:
+        return f"say {_INSTEAD[name]} instead"
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(known.values())}"
+
+
 def read_options(
     options: Mapping[str, str], mode: Literal["read", "batch", "stream"]
 ) -> ReadOptions:
@@ -229,6 +246,10 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def _selection(given: _Given) -> Selection:
     # load("orders") comes as the option path.
+    if given.text("streams") and given.text("path"):
+        raise OptionError(
+            f"both option streams and load({given.text('path')!r}) name streams: keep one of them"
+        )
     names = given.items("streams") or given.items("path")
     pattern = given.text("streamPattern")
     subjects = given.items("subject")

@@ -24,7 +24,7 @@ from jetstream_client import (
     StreamNotFoundError,
 )
 from pyspark_jetstream.clients import client_for
-from pyspark_jetstream.errors import START_ANEW, DataLossError, explained, log, one_line
+from pyspark_jetstream.errors import LOAD_ANEW, DataLossError, explained, log, one_line
 from pyspark_jetstream.filters import Condition, SubjectMatches
 from pyspark_jetstream.headers import parsed_headers
 from pyspark_jetstream.options import ReadFrom, ReadOptions
@@ -44,13 +44,17 @@ COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
 
 @dataclass(frozen=True)
 class Scan:
-    """What every task of a read does alike. Pickled into tasks."""
+    """What every task of a read does alike. Pickled into tasks.
+
+    after_loss: what to do when records are gone, as the end of an error.
+    """
 
     config: ClientConfig
     include_headers: bool
     fail_on_data_loss: bool
     read_from: ReadFrom = "any"
     conditions: tuple[Condition, ...] = ()
+    after_loss: str = LOAD_ANEW
 
     @classmethod
     def of(cls, options: ReadOptions, conditions: Iterable[Condition] = ()) -> Scan:
@@ -138,7 +142,7 @@ class Scan:
     def _lost(self, what: str, error: JetstreamError | None = None) -> None:
         """Raises DataLossError, or warns where failOnDataLoss is false."""
         if self.fail_on_data_loss:
-            raise DataLossError(f"{what}: {START_ANEW}") from error
+            raise DataLossError(f"{what}: {self.after_loss}") from error
         log.warning("%s; going on because failOnDataLoss is false", what)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_jetstream.admission import Limits
 from pyspark_jetstream.batch import Task
 from pyspark_jetstream.checkpoint import Offsets
-from pyspark_jetstream.errors import OptionError, explained
+from pyspark_jetstream.errors import START_ANEW, OptionError, explained
 from pyspark_jetstream.following import Follower
 from pyspark_jetstream.options import ReadOptions
 from pyspark_jetstream.ranges import Range, tasks
@@ -48,7 +49,7 @@ class JetstreamStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.scan = Scan.of(options)
+        self.scan = replace(Scan.of(options), after_loss=START_ANEW)
         self._runner: asyncio.Runner | None = None
         self._follower: Follower | None = None
         self._initial: Offsets | None = None

@@ -79,6 +79,8 @@ WRONG: list[tuple[Mode, dict[str, str], str]] = [
         "both startingOffsets and startingTimestamp are given: keep one of them",
     ),
     ("batch", {"streamPattern": ".*"}, "both streams and streamPattern are given: keep one"),
+    ("batch", {"path": "b"}, "both option streams and load('b') name streams: keep one of them"),
+    ("read", {"paths": '["a", "b"]'}, "say streams, a list with commas, instead"),
     ("batch", {"streamPattern": "[", "streams": ""}, "mend it, for example orders_.*"),
     ("batch", {"streams": ""}, "add option streams"),
     ("batch", {"subject": "a..b"}, "subject"),
@@ -93,6 +95,8 @@ WRONG: list[tuple[Mode, dict[str, str], str]] = [
     ("stream", {"pushDownFilters": "true"}, "means nothing to a streaming read: leave it out"),
     ("read", {"natsTls": "true"}, "means nothing to a read: leave it out"),
     ("read", {"maxoffsetpertrigger": "1"}, "did you mean maxOffsetsPerTrigger?"),
+    ("read", {"kafka.bootstrap.servers": "x:1"}, "say servers instead"),
+    ("read", {"subscribePattern": ".*"}, "say streamPattern instead"),
     ("read", {"xyz": "1"}, "known are servers, timeout, streams"),
 ]
 
