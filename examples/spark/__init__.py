@@ -2,5 +2,5 @@
 
 `python -m examples.spark` publishes a year of flights, aggregates them as a streaming query of
 several micro-batches, holds the answer against one computed without Spark, and writes it back to
-another stream. Needs Java and `pip install '.[server,spark]'`.
+another stream. Needs Java, and PySpark 4.2 or newer, which `pip install '.[server,spark]'` brings.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 
-from examples.flights.dataset import Flight, archive, flights
+from examples.flights.dataset import DatasetError, Flight, archive, flights
 from examples.flights.replay import STREAM, SUBJECT, publish
 from examples.flights.server import DevServer
 from examples.spark.delays import by_streaming, directly, write_back
@@ -26,7 +27,12 @@ def main(
     limit: Annotated[int, typer.Option(min=0, help="Only the first N flights; 0: all.")] = 0,
 ) -> None:
     """Aggregate a year of flights with Structured Streaming."""
-    source = list(flights(archive()))[: limit or None]
+    if not has_java():
+        sys.exit("Spark needs Java and there is none: install a JRE (17 or 21), or set JAVA_HOME")
+    try:
+        source = list(flights(archive()))[: limit or None]
+    except DatasetError as error:
+        sys.exit(str(error))
     with tempfile.TemporaryDirectory(prefix="jetstream-spark-") as folder:
         server = DevServer(Path(folder))
         server.start()
@@ -53,6 +59,11 @@ async def fill(grpc: str, source: list[Flight]) -> None:
         await client.create_stream(STREAM, subject=SUBJECT)
         await client.create_stream(RESULTS, subject=f"{RESULTS}.>")
         await publish(client, source, lambda _: None)
+
+
+def has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return os.access(Path(home) / "bin/java", os.X_OK) if home else shutil.which("java") is not None
 
 
 def session() -> SparkSession:
