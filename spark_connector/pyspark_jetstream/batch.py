@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+HAS_PUSH_DOWN = hasattr(DataSourceReader, "pushFilters")
+"""From PySpark 4.1 on."""
+
 
 class Task(InputPartition):
     """The ranges that one task reads."""
@@ -94,6 +97,6 @@ def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     check_schema(schema, options.include_headers)
     if not options.push_down_filters:
         return JetstreamReader(options)
-    if not hasattr(DataSourceReader, "pushFilters"):
+    if not HAS_PUSH_DOWN:
         raise OptionError("pushDownFilters needs PySpark 4.1 or newer: upgrade, or leave it out")
     return PushDownReader(options)

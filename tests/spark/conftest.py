@@ -1,4 +1,5 @@
-"""Real Spark for tests: one local session for the package, or none where there is no Java.
+"""Real Spark for tests: one local session for the package, or none where there is no Java. Tests
+without a session run all the same.
 
 The session's JVM ends with the package's last test. Workers must be this Python: `python3` from
 PATH, Spark's default, need not have the connector.
@@ -7,23 +8,22 @@ PATH, Spark's default, need not have the connector.
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from examples.spark.__main__ import has_java
 from jetstream_client import Client
-from tests.spark.support import Log, SparkSession, local_session
+from tests.spark.support import Log, SparkSession, local_session, stderr_to
 from tests.support.server import ServerProcess, running_server
 
-
-def has_java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (
-        home is not None and (Path(home) / "bin/java").exists()
-    )
+SPARKS = {"spark", "spark_cluster"}
+"""The fixtures that start a JVM."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,13 +34,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timeout") is None:
             # Whoever comes first also waits for a JVM to start and to warm up.
             item.add_marker(pytest.mark.timeout(400))
-        if not has_java():
+        if pyspark.__version__ < "4.2":
+            # It leaves the sockets of `collect` to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+        needs_java = isinstance(item, pytest.Function) and SPARKS.intersection(item.fixturenames)
+        if needs_java and not has_java():
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_session(tmp_path_factory.mktemp("spark")) as session:
+def spark_said(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of what the session's JVM and its Python processes write to stderr."""
+    return tmp_path_factory.mktemp("spark") / "stderr"
+
+
+@pytest.fixture(scope="package")
+def spark(spark_said: Path) -> Iterator[SparkSession]:
+    with ExitStack() as stack:
+        with stderr_to(spark_said):
+            session = stack.enter_context(local_session(spark_said.parent))
         yield session
 
 
@@ -60,7 +72,7 @@ def client(server: ServerProcess) -> Iterator[Client]:
 @pytest.fixture
 def log(server: ServerProcess, client: Client, request: pytest.FixtureRequest) -> Log:
     """An empty stream of the test's own."""
-    name = request.node.name.partition("[")[0].removeprefix("test_")[:80]
+    name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_"))[:80]
     return Log.create(server.grpc, client, name)
 
 

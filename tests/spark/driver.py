@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 from tests.spark.support import local_session
 
 PATIENCE_SECONDS = 300.0
@@ -41,7 +42,9 @@ def batch(spark: SparkSession, servers: str, stream: str, folder: Path) -> None:
 def stream(spark: SparkSession, servers: str, stream: str, folder: Path) -> None:
     """One file of offsets for each batch, written anew when a batch is run again."""
     reader = spark.readStream.format("jetstream").options(servers=servers, streams=stream)
-    frame = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="10000").load()
+    if HAS_ADMISSION_CONTROL:
+        reader = reader.option("maxOffsetsPerTrigger", "10000")
+    frame = reader.option("startingOffsets", "earliest").load()
 
     def sink(rows: DataFrame, number: int) -> None:
         found = [row.offset for row in rows.select("offset").collect()]

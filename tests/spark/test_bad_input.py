@@ -10,6 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jetstream_client import Client
+from pyspark_jetstream.batch import HAS_PUSH_DOWN
+from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 from tests.spark.support import Log, last_line, texts
 from tests.support.server import ServerProcess
 
@@ -38,6 +40,8 @@ READS = [
     ({"streamPattern": "zzz.*", "streams": ""}, "`jetstream stream list` shows the streams"),
     ({"maxOffsetsPerTrigger": "5"}, "means nothing to a batch read: leave it out"),
 ]
+if not HAS_PUSH_DOWN:
+    READS.append(({"pushDownFilters": "true"}, "needs PySpark 4.1 or newer: upgrade"))
 
 
 @pytest.mark.parametrize(("options", "advice"), READS, ids=lambda each: str(each)[:40])
@@ -57,11 +61,27 @@ def test_a_schema_of_ones_own_is_refused(spark: SparkSession, three: Log) -> Non
     assert "leave .schema() out and select what you need" in last_line(raised.value)
 
 
+def test_a_stream_that_is_deleted_behind_a_dataframe_says_what_to_do(
+    spark: SparkSession, client: Client, log: Log
+) -> None:
+    log.publish(range(3))
+    frame = log.read(spark)
+    assert frame.count() == 3
+    client.delete_stream(log.name)
+    with pytest.raises(PySparkException) as raised:
+        frame.collect()
+    # PySpark 4.0 plans the DataFrame anew.
+    advice = "for what there is now load() again" if HAS_PUSH_DOWN else "there is no such stream"
+    assert advice in last_line(raised.value)
+
+
 STREAMING_READS = [
     ({"endingOffsets": "latest"}, "means nothing to a streaming read: leave it out"),
     ({"streams": "no_such_stream"}, "there is no such stream"),
     (NOBODY, "check that option servers (127.0.0.1:1) names nodes of the cluster"),
 ]
+if not HAS_ADMISSION_CONTROL:
+    STREAMING_READS.append(({"maxOffsetsPerTrigger": "5"}, "need PySpark 4.2 or newer: upgrade"))
 
 
 @pytest.mark.parametrize(("options", "advice"), STREAMING_READS, ids=lambda each: str(each)[:40])

@@ -13,6 +13,7 @@ from examples.flights import replay
 from examples.flights.dataset import Flight
 from examples.spark import delays
 from jetstream_client import AsyncClient, Client
+from tests.spark.support import needs_admission_control
 from tests.support.server import ServerProcess
 
 
@@ -28,6 +29,7 @@ def made_up(count: int) -> list[Flight]:
     ]
 
 
+@needs_admission_control
 def test_streaming_over_the_flights_gives_the_direct_answer(
     spark: SparkSession,
     server: ServerProcess,

@@ -39,7 +39,6 @@ def stored(log: Log) -> list[int]:
 def test_what_an_attempt_that_died_has_published_is_not_published_again(
     log: Log, before: int
 ) -> None:
-    log = Log.create(log.grpc, log.client, f"{log.name}_{before}")
     options = write_options({"servers": log.grpc, "subject": f"{log.name}.x"})
     identity = Identity("query/7", 3)
     with pytest.raises(Died):

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
 
 from jetstream_client import Client
-from tests.spark.support import Collector, Log, last_line, publish, running, until
-from tests.support.server import ServerProcess
+from tests.spark.support import (
+    Collector,
+    Log,
+    needs_admission_control,
+    publish,
+    run_available,
+    running,
+    until,
+)
+
+SAYS_IDLE_EVERY = "spark.sql.streaming.noDataProgressEventInterval"
 
 
 def failing_before(commit_of: int, sink: Collector) -> Callable[[DataFrame, int], None]:
@@ -26,30 +43,42 @@ def failing_before(commit_of: int, sink: Collector) -> Callable[[DataFrame, int]
     return write
 
 
+@needs_admission_control
 def test_available_now_reads_what_is_there_in_bounded_batches_and_a_restart_goes_on(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
     log.publish(range(1_000))
     frame = log.read_stream(spark, startingOffsets="earliest", maxOffsetsPerTrigger=400)
     sink = Collector()
-    with running(frame, tmp_path, sink, availableNow=True) as query:
-        query.awaitTermination()
+    query = run_available(frame, tmp_path, sink)
     assert [len(batch) for batch in sink.batches.values()] == [400, 400, 200]
+    # The lag of each batch: what there is less what has been read.
+    assert [latest - end for end, latest in progress(query)] == [600, 200, 0]
     log.publish(range(10))
-    with running(frame, tmp_path, sink, availableNow=True) as query:
-        query.awaitTermination()
-        progress = json.loads(query.lastProgress["sources"][0]["latestOffset"])  # type: ignore[index]
+    query = run_available(frame, tmp_path, sink)
     assert sink.offsets == list(range(1_010))
-    assert [stream["offset"] for stream in progress["streams"].values()] == [1_010]
+    assert progress(query)[-1] == (1_010, 1_010)
 
 
+def progress(query: StreamingQuery) -> list[tuple[int, int]]:
+    """The offsets that each batch has read to and that there were; of one stream."""
+
+    def offset(given: str) -> int:
+        (stream,) = json.loads(given)["streams"].values()
+        return int(stream["offset"])
+
+    sources = [each["sources"][0] for each in query.recentProgress]
+    return [(offset(each["endOffset"]), offset(each["latestOffset"])) for each in sources]
+
+
+@pytest.mark.parametrize("trigger", [{}, {"processingTime": "300 milliseconds"}], ids=str)
 def test_records_that_come_while_the_query_runs_are_read_once(
-    spark: SparkSession, log: Log, tmp_path: Path
+    spark: SparkSession, log: Log, tmp_path: Path, trigger: dict[str, str]
 ) -> None:
     log.publish(range(10))
     sink = Collector()
     frame = log.read_stream(spark, startingOffsets="earliest", subject=f"{log.name}.x")
-    with running(frame, tmp_path, sink) as query:
+    with running(frame, tmp_path, sink, **trigger) as query:
         until(lambda: len(sink.offsets) == 10, "the first records", query)
         for _ in range(3):
             log.publish(range(20))
@@ -73,8 +102,7 @@ def test_a_query_from_latest_that_dies_before_its_first_commit_skips_nothing(
     first = sink.batches[0]
     assert not list((tmp_path / "commits").glob("[0-9]*"))
     log.publish(range(5))
-    with running(frame, tmp_path, sink, availableNow=True) as query:
-        query.awaitTermination()
+    run_available(frame, tmp_path, sink)
     assert sink.replaced == [(0, first, first)]
     assert sink.offsets == list(range(10, 15))
 
@@ -82,22 +110,22 @@ def test_a_query_from_latest_that_dies_before_its_first_commit_skips_nothing(
 def test_a_batch_that_is_run_again_is_the_same_batch(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
-    log.publish(range(100))
+    log.publish(range(40))
     sink = Collector()
-    frame = log.read_stream(spark, startingOffsets="earliest", maxOffsetsPerTrigger=40)
-    with (
-        running(frame, tmp_path, failing_before(1, sink)) as query,
-        pytest.raises(StreamingQueryException),
-    ):
-        query.awaitTermination(150)
+    frame = log.read_stream(spark, startingOffsets="earliest")
+    with running(frame, tmp_path, failing_before(1, sink)) as query:
+        until(lambda: 0 in sink.batches, "the first batch", query)
+        log.publish(range(60))
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(150)
+    died_in = sink.batches[1]
     log.publish(range(100))
-    with running(frame, tmp_path, sink, availableNow=True) as query:
-        query.awaitTermination()
-    again = list(range(40, 80))
-    assert sink.replaced == [(1, again, again)]
+    run_available(frame, tmp_path, sink)
+    assert sink.replaced == [(1, died_in, died_in)]
     assert sink.offsets == list(range(200))
 
 
+@needs_admission_control
 def test_a_batch_waits_for_its_minimum_unless_the_trigger_wants_all_there_is(
     spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
@@ -112,8 +140,7 @@ def test_a_batch_waits_for_its_minimum_unless_the_trigger_wants_all_there_is(
         log.publish(range(10))
         until(lambda: len(sink.offsets) == 90, "a batch of the minimum", query)
     log.publish(range(5))
-    with running(frame, tmp_path, sink, availableNow=True) as query:
-        query.awaitTermination()
+    run_available(frame, tmp_path, sink)
     assert [len(batch) for batch in sink.batches.values() if batch] == [50, 40, 5]
 
 
@@ -130,73 +157,37 @@ def test_a_stream_that_appears_later_is_read_from_its_start(
         until(lambda: sink.offsets == list(range(7)), "the new stream's records", query)
 
 
-def test_a_stream_deleted_in_mid_query_ends_it_and_says_so(
-    spark: SparkSession, client: Client, log: Log, tmp_path: Path
-) -> None:
-    log.publish(range(10))
-    sink = Collector()
-    frame = log.read_stream(spark, startingOffsets="earliest")
-    with running(frame, tmp_path, sink) as query:
-        until(lambda: len(sink.offsets) == 10, "the first records", query)
-        client.delete_stream(log.name)
-        with pytest.raises(StreamingQueryException) as raised:
-            query.awaitTermination(150)
-    assert "was deleted" in last_line(raised.value)
-    assert "set failOnDataLoss=false; to begin anew use a new checkpointLocation" in last_line(
-        raised.value
-    )
-    # Another stream under the name is not the one that was read.
-    Log.create(log.grpc, client, log.name).publish(range(3))
-    with (
-        running(frame, tmp_path, sink, availableNow=True) as query,
-        pytest.raises(StreamingQueryException) as raised,
-    ):
-        query.awaitTermination()
-    assert "another made under its name" in last_line(raised.value)
-    careless = log.read_stream(spark, failOnDataLoss="false")
-    with running(careless, tmp_path, sink, availableNow=True) as query:
-        query.awaitTermination()
-    assert sink.batches[max(sink.batches)] == [0, 1, 2]
+class Idle(StreamingQueryListener):
+    """Counts the times that a query was told that there is nothing new."""
+
+    times = 0
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        self.times += 1
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
 
 
-def test_a_log_that_was_replaced_behind_a_checkpoint_is_noticed(
-    spark: SparkSession, tmp_path: Path
+def test_an_idle_query_asks_about_once_a_second(
+    spark: SparkSession, log: Log, tmp_path: Path
 ) -> None:
-    """The checkpoint says that record 14 is of an earlier leadership than it is."""
-    server = ServerProcess(tmp_path / "data").start()
+    """Spark itself would ask a hundred times a second."""
+    idle = Idle()
+    spark.streams.addListener(idle)
+    spark.conf.set(SAYS_IDLE_EVERY, "1ms")
     try:
-        with Client(server.grpc) as client:
-            log = Log.create(server.grpc, client, "replaced")
-            log.publish(range(10))
-            server.kill()
-            server.start()
-            log.publish(range(10))
-            frame = log.read_stream(spark, startingOffsets="earliest", maxOffsetsPerTrigger=15)
-            checkpoint, sink = tmp_path / "checkpoint", Collector()
-            with running(frame, checkpoint, sink, once=True) as query:
-                query.awaitTermination()
-            assert sink.offsets == list(range(20))
-            edit_epoch(checkpoint / "offsets/0", by=-1)
-            log.publish(range(5))
-            with (
-                running(frame, checkpoint, sink, availableNow=True) as query,
-                pytest.raises(StreamingQueryException) as raised,
-            ):
-                query.awaitTermination()
-            assert "cannot be read any more" in last_line(raised.value)
-            careless = log.read_stream(spark, failOnDataLoss="false")
-            with running(careless, checkpoint, sink, availableNow=True) as query:
-                query.awaitTermination()
-            assert sink.offsets == list(range(25))
+        with running(log.read_stream(spark), tmp_path, Collector()) as query:
+            until(lambda: idle.times >= 2, "an idle query", query)
+            before = idle.times
+            time.sleep(2.5)
+            assert idle.times - before <= 4
     finally:
-        server.kill()
-
-
-def edit_epoch(path: Path, by: int) -> None:
-    """Spark keeps a checksum beside the file; without one it does not look."""
-    *head, offsets = path.read_text().splitlines()
-    given = json.loads(offsets)
-    for mark in given["streams"].values():
-        mark["epoch"] += by
-    path.write_text("\n".join([*head, json.dumps(given)]))
-    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+        spark.conf.unset(SAYS_IDLE_EVERY)
+        spark.streams.removeListener(idle)

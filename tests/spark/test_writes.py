@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.support import Log, publish
+from tests.spark.support import Log, forget_commits, publish
 
 
 def test_a_batch_write_publishes_every_row_with_key_headers_and_subject(
@@ -41,7 +41,7 @@ def test_a_streaming_write_carries_a_stream_over(
 ) -> None:
     copy = Log.create(log.grpc, log.client, f"{log.name}_copy")
     log.publish(range(500))
-    frame = log.read_stream(spark, startingOffsets="earliest", maxOffsetsPerTrigger=200)
+    frame = log.read_stream(spark, startingOffsets="earliest")
     writer = frame.select("value").writeStream.format("jetstream")
     writer = writer.options(servers=log.grpc, subject=f"{copy.name}.x")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
@@ -76,8 +76,7 @@ def test_a_batch_whose_commit_was_lost_is_published_once(
     run()
     once = keys()
     assert sorted(once) == list(range(100))
-    for commit in (tmp_path / "commits").iterdir():
-        commit.unlink()
+    forget_commits(tmp_path)
     run()
     assert keys() == once
     log.publish(range(5))

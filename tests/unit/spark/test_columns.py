@@ -8,16 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    In,
-    IsNotNull,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
-)
+from pyspark.sql import datasource as spark
 
 from jetstream_client import Headers
 from pyspark_jetstream.errors import OptionError
@@ -70,25 +61,26 @@ def test_a_header_name_that_is_no_text_does_not_reach_the_jvm_as_it_is() -> None
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
+@pytest.mark.skipif(not hasattr(spark, "Filter"), reason="PySpark 4.0 pushes nothing down")
 def test_filters_are_taken_only_where_they_mean_the_same_here() -> None:
-    ours: list[Filter] = [
-        EqualTo(("offset",), 5),
-        GreaterThan(("timestamp",), NOON),
-        In(("subject",), ("a", "b")),
-        LessThanOrEqual(("offset",), 9),
+    ours: list[spark.Filter] = [
+        spark.EqualTo(("offset",), 5),
+        spark.GreaterThan(("timestamp",), NOON),
+        spark.In(("subject",), ("a", "b")),
+        spark.LessThanOrEqual(("offset",), 9),
     ]
-    sparks: list[Filter] = [
-        Not(EqualTo(("offset",), 5)),
-        EqualTo(("key",), b"k"),
-        EqualTo(("value", "x"), 1),
-        GreaterThan(("subject",), "a"),
-        StringStartsWith(("subject",), "a"),
-        IsNotNull(("key",)),
-        EqualTo(("offset",), None),
-        EqualTo(("offset",), 5.5),
-        In(("offset",), (1, None)),
+    sparks: list[spark.Filter] = [
+        spark.Not(spark.EqualTo(("offset",), 5)),
+        spark.EqualTo(("key",), b"k"),
+        spark.EqualTo(("value", "x"), 1),
+        spark.GreaterThan(("subject",), "a"),
+        spark.StringStartsWith(("subject",), "a"),
+        spark.IsNotNull(("key",)),
+        spark.EqualTo(("offset",), None),
+        spark.EqualTo(("offset",), 5.5),
+        spark.In(("offset",), (1, None)),
     ]
-    comparisons, left = taken([*ours, *sparks, IsNotNull(("offset",))])
+    comparisons, left = taken([*ours, *sparks, spark.IsNotNull(("offset",))])
     assert comparisons == [
         Comparison("offset", "equal", 5),
         Comparison("timestamp", "greater", NOON),
