@@ -6,40 +6,29 @@ import argparse
 import sys
 
 from tests.model.explore import Explored, explore
-from tests.model.world import Bounds
+from tests.model.state import Bounds
+from tests.model.world import World
 
 
 def main() -> None:
+    default = Bounds()
     parser = argparse.ArgumentParser(prog="python -m tests.model")
-    parser.add_argument("--records", type=int, default=2)
-    parser.add_argument("--crashes", type=int, default=1)
-    parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--hand-overs", type=int, default=0)
-    parser.add_argument("--unknown-outcomes", type=int, default=0)
-    parser.add_argument("--late-messages", type=int, default=1)
-    parser.add_argument("--lags", type=int, default=1)
-    parser.add_argument("--stale", type=int, default=1)
+    for name in (
+        "records", "crashes", "partitions", "hand_overs", "unknown_outcomes", "late_messages",
+        "lags", "stale", "min_insync_replicas",
+    ):  # fmt: skip
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=getattr(default, name), help="%(default)s")
     parser.add_argument("--snapshots", action="store_true", help="metadata skips, too")
-    parser.add_argument("--min-insync-replicas", type=int, default=2)
-    parser.add_argument("--flush", choices=("none", "group"), default="none")
+    parser.add_argument("--flush", choices=("none", "group"), default=default.flush)
     parser.add_argument("--states", type=int, default=20_000_000, help="stop after so many")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long")
-    arguments = parser.parse_args()
-    bounds = Bounds(
-        records=arguments.records,
-        crashes=arguments.crashes,
-        partitions=arguments.partitions,
-        hand_overs=arguments.hand_overs,
-        unknown_outcomes=arguments.unknown_outcomes,
-        late_messages=arguments.late_messages,
-        lags=arguments.lags,
-        stale=arguments.stale,
-        snapshots=arguments.snapshots,
-        min_insync_replicas=arguments.min_insync_replicas,
-        flush=arguments.flush,
-    )
-    found = explore(bounds, arguments.states, arguments.minutes * 60)
-    print(f"{bounds}\n{summary(found)}")
+    arguments = vars(parser.parse_args())
+    states_max, minutes = arguments.pop("states"), arguments.pop("minutes")
+    bounds = Bounds(**arguments)
+    print(bounds, flush=True)
+    found = explore(World(bounds), states_max, minutes * 60)
+    print(summary(found))
     for line in found.story:
         print(f"  {line}")
     sys.exit(1 if found.violation else 0)

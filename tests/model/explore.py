@@ -1,15 +1,19 @@
 """Breadth first through every state that the bounds allow; a violation has a shortest story.
 
-A visited state is remembered by its 64-bit hash only: among a million states, two that share one
-are improbable (1 in 10 million), and would only leave a state out.
+A visited state is remembered by 128 bits of its hash: even among a billion states, two that share
+them are as good as impossible (1 in 10^20), and would only leave a state out.
 """
 
 from __future__ import annotations
 
+import marshal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 
-from tests.model.world import Bounds, State, Violation, World
+from tests.model.state import State, Violation
+from tests.model.world import World
 
 
 @dataclass(slots=True)
@@ -25,12 +29,21 @@ class Explored:
     story: tuple[str, ...] = ()
 
 
-def explore(bounds: Bounds, states_max: int, seconds_max: float = float("inf")) -> Explored:
-    """Until everything was seen, something is violated, or enough states or time have gone by."""
-    world, found = World(bounds), Explored()
+def explore(
+    world: World,
+    states_max: int,
+    seconds_max: float = float("inf"),
+    visit: Callable[[State], None] = lambda state: None,
+) -> Explored:
+    """Until everything was seen, something is violated, or enough states or time have gone by.
+
+    visit: called with every state, once.
+    """
+    found = Explored()
     started = time.monotonic()
     first = world.canonical(world.first())
-    parents: dict[int, int] = {hash(first): 0}
+    parents: dict[bytes, bytes] = {_fingerprint(first): b""}
+    visit(first)
     level = [first]
     while level and not found.violation:
         following: list[State] = []
@@ -43,50 +56,64 @@ def explore(bounds: Bounds, states_max: int, seconds_max: float = float("inf")) 
         else:
             found.depth += 1
             found.complete = not following
+            for state in following:
+                visit(state)
         level = following
     found.states, found.seconds = len(parents), time.monotonic() - started
     return found
 
 
+def _fingerprint(state: State) -> bytes:
+    committed = tuple(map(tuple, state.committed))
+    return blake2b(marshal.dumps((*state[:-1], committed), 2), digest_size=16).digest()
+
+
 def _expand(
-    world: World, state: State, parents: dict[int, int], following: list[State], found: Explored
+    world: World,
+    state: State,
+    parents: dict[bytes, bytes],
+    following: list[State],
+    found: Explored,
 ) -> bool:
     """Take every step from a state. False: one of them violated an invariant."""
-    parent, last = hash(state), "one more step, which its node itself finds wrong"
+    parent = _fingerprint(state)
     try:
-        for label, after in world.steps(state):
+        for _, after in world.steps(state):
             found.steps += 1
+            if after == state:
+                continue
             after = world.canonical(after)
-            number = hash(after)
-            if number not in parents:
-                parents[number] = parent
+            fingerprint = _fingerprint(after)
+            if fingerprint not in parents:
+                parents[fingerprint] = parent
                 following.append(after)
-                _check(world, label, after)
+                world.check(after)
     except Violation as violation:
-        found.violation, *labels = violation.args
-        found.story = _story(world, parents, parent, *(labels or [last]))
+        found.violation = str(violation)
+        found.story = _story(world, parents, parent)
         return False
     return True
 
 
-def _check(world: World, label: str, state: State) -> None:
-    try:
-        world.check(state)
-    except Violation as violation:
-        raise Violation(*violation.args, label) from None
-
-
-def _story(world: World, parents: dict[int, int], last: int, end: str) -> tuple[str, ...]:
-    """The steps to the state of that hash, found again from the first."""
+def _story(world: World, parents: dict[bytes, bytes], last: bytes) -> tuple[str, ...]:
+    """The steps to the state of that fingerprint, found again from the first, and the one that
+    violates. Every node keeps the name it began with."""
     path = [last]
     while parents[path[-1]]:
         path.append(parents[path[-1]])
-    state, lines = world.canonical(world.first()), []
+    state, lines = world.first(), []
     for wanted in reversed(path[:-1]):
         for label, after in world.steps(state):
-            after = world.canonical(after)
-            if hash(after) == wanted:
+            if _fingerprint(world.canonical(after)) == wanted:
                 state = after
                 lines.append(label)
                 break
-    return (*lines, end)
+    last_label = ""
+    try:
+        for label, after in world.steps(state):
+            last_label = f"after: {label}"
+            world.check(after)
+            last_label = "one more step, which its node itself finds wrong"
+    except Violation:
+        pass
+    return (*lines, last_label)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from jetstream_protocol.errors import DivergedError
 from jetstream_server.log.commit_log import CommitLog
@@ -45,7 +45,6 @@ class ModelLog:
     offline_reason = ""
     producers = SimpleNamespace(window_us=0)
     compaction = SimpleNamespace(tombstones_gone_below=0, note_copied_under=lambda offset: None)
-    start_epoch = CommitLog.start_epoch
 
     def __init__(self, entries: Sequence[Entry] = (), flushed_offset: int = 0) -> None:
         self.entries = tuple(entries)
@@ -57,6 +56,9 @@ class ModelLog:
     @property
     def log_end_offset(self) -> int:
         return len(self.entries)
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        CommitLog.start_epoch(cast(CommitLog, self), leader_epoch)
 
     def append(self, record: Record, *, leader_epoch: int, timestamp_us: int) -> int:
         self.start_epoch(leader_epoch)

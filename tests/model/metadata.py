@@ -1,32 +1,42 @@
 """The metadata group: the shipped registry, each of its states known by a number.
 
 States are never changed: a command gives another one, and the same command on the same state is
-decided only once.
+decided only once. Revisions are not counted: nothing but incarnations comes of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.changes import NodeChanged, StreamCreated
 from jetstream_server.metadata.registry import Registry
+from jetstream_server.metadata.results import ResultWindows
 from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
-from tests.model.values import Interned
+from jetstream_server.replication.trust import Trust
+from jetstream_server.replication.unclean import ReplicaReport, choose_unclean
+from tests.model.naming import Named
+from tests.model.process import NODES, Group, Proposal, incarnation_of, session_of
 
-NODES = 3
 ADDRESSES = {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"}
+OTHER_LEADERSHIPS = 10
+"""More than one stream can change of who leads least."""
 
 
 class Metadata:
-    """See the module. Numbers of states come from `first` and `apply`."""
+    """See the module. Numbers of states come from `first` and from commands."""
 
     def __init__(self, *, min_insync_replicas: int, flush: str) -> None:
-        self._states = Interned()
-        self._decided: dict[tuple[int, str], tuple[int, str]] = {}
+        self.states = Named()
+        self._decided: dict[Any, tuple[int, str]] = {}
+        self._elected: dict[Any, tuple[int, ...]] = {}
         registry = Registry()
         for node_id in range(NODES):
-            _apply(registry, registration(node_id, 1, None, {}))
+            command = registration(node_id, 1, "", Trust(True, ()))
+            _apply(registry, command, incarnation_of(node_id, 1))
         settings = {"min_insync_replicas": min_insync_replicas, "flush": flush}
         created = _apply(
             registry,
@@ -38,51 +48,143 @@ class Metadata:
                 "replicas": list(range(NODES)),
                 "created_at_us": 0,
             },
+            incarnation_of(0, 2),
         )
         self.stream_id = StreamId(created["stream_id"])
-        registry.take_changes()
-        self.first = self._states.number(registry.snapshot(), registry)
-
-    def __len__(self) -> int:
-        return len(self._states)
+        self.first = self.states.of(self._group(registry))
 
     def stream(self, state: int) -> StreamMetadata:
-        stream: StreamMetadata = self._states[state].streams[self.stream_id]
+        stream: StreamMetadata = self.states[state].stream
         return stream
 
-    def nodes(self, state: int) -> dict[NodeId, NodeMetadata]:
-        nodes: dict[NodeId, NodeMetadata] = self._states[state].nodes
+    def nodes(self, state: int) -> tuple[NodeMetadata, ...]:
+        """By id."""
+        nodes: tuple[NodeMetadata, ...] = self.states[state].nodes
         return nodes
 
-    def apply(self, state: int, command: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The state after a command, and its result. One that changes nothing leaves the state."""
-        key = state, json.dumps(command)
+    def nodes_by_id(self, state: int) -> dict[NodeId, NodeMetadata]:
+        return {node.node_id: node for node in self.nodes(state)}
+
+    # Commands. Each gives the states that may come of it, by who is preferred as a leader: the
+    # node that leads least of other streams.
+
+    def fenced(self, state: int, node_id: int) -> tuple[int, ...]:
+        return self._elections("fence_node", state, node_id)
+
+    def unfenced(self, state: int, node_id: int) -> tuple[int, ...]:
+        return self._elections("unfence_node", state, node_id)
+
+    def registered(self, state: int, node_id: int, run: int, trust: Trust) -> tuple[int, ...]:
+        """The node's run, in place of the one that is registered."""
+        return self._elections("register_node", state, node_id, run, trust)
+
+    def handed_over(self, state: int, member: int) -> int:
+        return self._apply("transfer_leader", state, member)[0]
+
+    def elected_uncleanly(
+        self, state: int, reports: Mapping[NodeId, ReplicaReport]
+    ) -> Iterator[int]:
+        """With any of those who are equal in what the shipped rule finds most."""
+        stream = self.stream(state)
+        command = choose_unclean(stream, self.nodes_by_id(state), reports)
+        if command is None:
+            return
+        most, incarnations = reports[command["leader"]], tuple(command["incarnations"])
+        for node_id in stream.last_known:
+            if replace(reports[node_id], incarnation=most.incarnation) == most:
+                yield self._apply("elect_leader", state, node_id, incarnations)[0]
+
+    def isr_changed(self, state: int, proposal: Proposal, is_known: bool) -> tuple[int, str]:
+        """The code of the error is "" without one. is_known: the command bears its id."""
+        return self._apply("change_isr", state, proposal, is_known)
+
+    def _elections(self, operation: str, state: int, *arguments: Any) -> tuple[int, ...]:
+        key = operation, state, *arguments
+        found = self._elected.get(key)
+        if found is None:
+            applied = [
+                self._apply(operation, state, *arguments, preferred=node_id)
+                for node_id in range(NODES)
+            ]
+            assert all(code == "" for _, code in applied), f"{operation} was refused"
+            found = self._elected[key] = tuple(dict.fromkeys(after for after, _ in applied))
+        return found
+
+    def _apply(
+        self, operation: str, state: int, *arguments: Any, preferred: int = 0
+    ) -> tuple[int, str]:
+        key = operation, state, preferred, *arguments
         known = self._decided.get(key)
         if known is None:
-            registry = Registry()
-            registry.restore(self._states[state].snapshot())
-            registry.take_changes()
-            result = _apply(registry, command)
-            if registry.take_changes() or "id" in command:
-                after = self._states.number(registry.snapshot(), registry)
-            else:
-                after = state
-            known = self._decided[key] = after, json.dumps(result)
-        return known[0], json.loads(known[1])
+            registry = self._registry(self.states[state], preferred)
+            command, revision = self._command(state, operation, *arguments)
+            result = _apply(registry, command, revision)
+            code = result["error"]["code"] if "error" in result else ""
+            known = self._decided[key] = self.states.of(self._group(registry)), code
+        return known
+
+    def _command(self, state: int, operation: str, *arguments: Any) -> tuple[dict[str, Any], int]:
+        """The command and its revision, which says nothing unless it is a run's incarnation."""
+        command: dict[str, Any] = {"op": operation, "stream_id": self.stream_id}
+        match operation, *arguments:
+            case "fence_node" | "unfence_node", int(node_id):
+                incarnation = self.nodes(state)[node_id].incarnation
+                return {"op": operation, "node_id": node_id, "node_incarnation": incarnation}, 1
+            case "register_node", int(node_id), int(run), Trust() as trust:
+                replaces = self.nodes(state)[node_id].session
+                return registration(node_id, run, replaces, trust), incarnation_of(node_id, run)
+            case "transfer_leader", int(member):
+                return {**command, "leader": member}, 1
+            case "elect_leader", int(leader), tuple(incarnations):
+                return {**command, "leader": leader, "incarnations": incarnations}, 1
+            case "change_isr", Proposal() as proposal, bool(is_known):
+                named = {"id": [proposal.incarnation, proposal.sequence]} if is_known else {}
+                return {**proposal.change.command(), **named}, 1
+        raise AssertionError(operation)
+
+    def _registry(self, group: Group, preferred: int) -> Registry:
+        registry = Registry()
+        registry.commit(NodeChanged(None, node) for node in group.nodes)
+        registry.commit([StreamCreated(group.stream)])
+        for node in group.nodes:
+            led = registry.leaderships.get(node.node_id, 0)
+            others = 0 if node.node_id == preferred else OTHER_LEADERSHIPS
+            registry.leaderships[node.node_id] = led + others
+        results: dict[int, list[Any]] = {node.incarnation: [] for node in group.nodes}
+        for incarnation, sequence, code in group.results:
+            results[incarnation].append((sequence, json.dumps(_result(code))))
+        registry._results = ResultWindows.from_list(
+            [(run, max(items, default=(-1,))[0], items) for run, items in results.items()]
+        )
+        return registry
+
+    def _group(self, registry: Registry) -> Group:
+        nodes = tuple(registry.nodes[node_id] for node_id in sorted(registry.nodes))
+        results = [
+            (incarnation, sequence, json.loads(result).get("error", {}).get("code", ""))
+            for incarnation, _, items in registry._results.to_list()
+            for sequence, result in items
+        ]
+        return Group(nodes, registry.streams[StreamId(self.stream_id)], tuple(sorted(results)))
 
 
-def registration(node_id: int, run: int, replaces: str | None, trust: dict[str, Any]) -> Any:
+def registration(node_id: int, run: int, replaces: str, trust: Trust) -> dict[str, Any]:
     """The command by which the node's `run`th run registers."""
-    command = {
+    return {
         "op": "register_node",
         "node_id": node_id,
-        "session": f"{node_id}.{run}",
+        "session": session_of(node_id, run),
         "addresses": ADDRESSES,
-        **trust,
+        "replaces": replaces,
+        "trusted": trust.trusted,
+        "distrusted": list(trust.distrusted),
     }
-    return command if replaces is None else {**command, "replaces": replaces}
 
 
-def _apply(registry: Registry, command: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(registry.apply(json.dumps(command), registry.revision + 1))
+def _result(code: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": ""}} if code else {}
+
+
+def _apply(registry: Registry, command: dict[str, Any], revision: int) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(registry.apply(json.dumps(command), revision))
     return result

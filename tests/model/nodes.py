@@ -6,7 +6,6 @@ and keeps what came of it. Time stands still at 0, except where LATER says that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from jetstream_protocol.errors import (
@@ -16,65 +15,21 @@ from jetstream_protocol.errors import (
     NotLeaderError,
     UnknownEpochError,
 )
-from jetstream_protocol.types import NodeId
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.replication.isr import IsrChange, Outcome
+from jetstream_server.replication.isr import Outcome
 from jetstream_server.replication.messages import Answer, FetchRequest, Records
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.trust import RunRecord, Trust, judge
 from tests.model.log import Entry, ModelLog, Record
 from tests.model.metadata import Metadata
-from tests.model.values import Interned, copy, freeze
+from tests.model.naming import Named
+from tests.model.process import Process, Proposal, session_of
 
 RETRY = 1_000_000
 """A time at which retries are due."""
 LATER = 20_000_000
 """A time at which every follower that is behind lags, too."""
 REFUSALS = (FencedEpochError, InvalidRequestError, NotLeaderError, UnknownEpochError)
-
-
-class Proposal(NamedTuple):
-    """A change of the ISR on its way; a retry is equal to it."""
-
-    node_id: int
-    incarnation: int
-    sequence: int
-    change: IsrChange
-
-
-@dataclass(slots=True)
-class Process:
-    """A node, running or not. `replica` is None while it is not."""
-
-    node_id: int
-    log: ModelLog = field(default_factory=ModelLog)
-    replica: Replica | None = None
-    run: int = 0
-    incarnation: int = -1
-    sequence: int = 0
-    proposal: Proposal | None = None
-    power_lost: bool = False
-
-    def key(self) -> Any:
-        state = freeze(self.log) if self.replica is None else freeze(self.replica)
-        return (
-            self.node_id, self.replica is None, state, self.run, self.incarnation, self.sequence,
-            self.proposal, self.power_lost,
-        )  # fmt: skip
-
-    def forget_proposal(self) -> None:
-        """Once nothing is under way."""
-        leadership = None if self.replica is None else self.replica.leadership
-        if leadership is None or leadership._in_sync.pending is None:
-            self.proposal = None
-
-    def twin(self) -> Process:
-        known: dict[int, Any] = {}
-        log, replica = copy(self.log, known), copy(self.replica, known)
-        return Process(
-            self.node_id, log, replica, self.run, self.incarnation, self.sequence, self.proposal,
-            self.power_lost,
-        )  # fmt: skip
 
 
 class Facts(NamedTuple):
@@ -92,6 +47,8 @@ class Facts(NamedTuple):
     """The number of what it would ask now, -1: nothing."""
     incarnation: int
     may_have_lost: bool
+    proposal: int
+    """The number of the one it waits for, -1: none."""
 
 
 class Nodes:
@@ -99,70 +56,62 @@ class Nodes:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._states = Interned()
+        self.states = Named(Process.key)
         self._facts: dict[int, Facts] = {}
         self._steps: dict[tuple[Any, ...], tuple[int, Any]] = {}
-        self.messages = Interned()
-
-    def __len__(self) -> int:
-        return len(self._states)
+        self.messages = Named()
 
     def facts(self, state: int) -> Facts:
         found = self._facts.get(state)
         if found is None:
-            found = self._facts[state] = self._look(self._states[state])
+            found = self._facts[state] = self._look(self.states[state])
         return found
-
-    def number(self, message: Any) -> int:
-        return self.messages.number(message, message)
 
     def running(self, node_id: int, view: int) -> int:
         """A node as it is when the stream has just been created."""
         process = Process(node_id)
-        incarnation = self._metadata.nodes(view)[NodeId(node_id)].incarnation
+        incarnation = self._metadata.nodes(view)[node_id].incarnation
         self.start(process, incarnation, view)
-        return self._number(process)
+        return self.states.of(process)
 
     def step(self, state: int, name: str, *inputs: Any) -> tuple[int, Any]:
         """The node after the method `name` below, and what that returned."""
         key = (state, name, *inputs)
         found = self._steps.get(key)
         if found is None:
-            process = self._states[state].twin()
+            process = self.states[state].twin()
             output = getattr(self, name)(process, *inputs)
             process.forget_proposal()
-            found = self._steps[key] = self._number(process), output
+            found = self._steps[key] = self.states.of(process), output
         return found
 
     def trust(self, state: int, registered_session: str) -> Trust:
         """What the shipped rule says of the log of a node that starts again."""
-        process: Process = self._states[state]
-        record = RunRecord((f"{process.node_id}.{process.run}",), boot_id="0")
+        process: Process = self.states[state]
+        record = RunRecord((session_of(process.node_id, process.run),), boot_id="0")
         boot_id = "1" if process.power_lost else "0"
-        begun = record.begun(f"{process.node_id}.{process.run + 1}", boot_id)
+        begun = record.begun(session_of(process.node_id, process.run + 1), boot_id)
         return judge(begun, registered_session, {int(self._metadata.stream_id): ""})
 
     def run_of(self, state: int) -> int:
-        run: int = self._states[state].run
+        run: int = self.states[state].run
         return run
-
-    def _number(self, process: Process) -> int:
-        return self._states.number(process.key(), process)
 
     def _look(self, process: Process) -> Facts:
         log, replica = process.log, process.replica
         if replica is None:
             return Facts(
                 False, log.entries, log.flushed_offset, 0, -1, -1, -1, process.incarnation,
-                process.power_lost,
+                process.power_lost, -1,
             )  # fmt: skip
         position = replica.position()
         return Facts(
             True, log.entries, log.flushed_offset, replica.high_watermark,
             replica.stream.leader_epoch if replica.leadership is not None else -1,
             replica.stream.leader if position is not None else -1,
-            -1 if position is None else self.number(position),
+            -1 if position is None else self.messages.of(position),
             process.incarnation, False,
+            -1 if process.proposal is None else self.messages.of(process.proposal),
         )  # fmt: skip
 
     # Steps: what the driver does, in its order.
@@ -178,10 +127,9 @@ class Nodes:
         )
         return self.learn(process, view)
 
-    def learn(self, process: Process, *views: int) -> Proposal | None:
+    def learn(self, process: Process, view: int) -> Proposal | None:
         replica = _running(process)
-        for view in views:
-            replica.update(self._metadata.stream(view), self._metadata.nodes(view), 0)
+        replica.update(self._metadata.stream(view), self._metadata.nodes_by_id(view), 0)
         return _propose(process, 0)
 
     def publish(self, process: Process, number: int) -> Proposal | None:
@@ -203,7 +151,7 @@ class Nodes:
             answer = _running(process).fetch(request, 0, 1)
         except REFUSALS:
             return -1, None
-        return self.number(answer), _propose(process, 0)
+        return self.messages.of(answer), _propose(process, 0)
 
     def accept(self, process: Process, message: int) -> None:
         answer: Answer = self.messages[message]
@@ -221,13 +169,11 @@ class Nodes:
     def lose_patience(self, process: Process) -> Proposal | None:
         return _propose(process, LATER)
 
-    def settle(self, process: Process, outcome: Outcome) -> Proposal | None:
-        """The proposal under way came to this."""
-        replica, proposal = _running(process), process.proposal
-        leadership = replica.leadership
-        if proposal is None or leadership is None:
-            return None
-        if leadership._in_sync.pending == proposal.change:
+    def settle(self, process: Process, number: int, outcome: Outcome) -> Proposal | None:
+        """The proposal came to this."""
+        replica = _running(process)
+        leadership, change = replica.leadership, self.messages[number].change
+        if leadership is not None and leadership._in_sync.pending == change:
             replica.settle(leadership._in_sync.pending, outcome, 0)
         return _propose(process, 0)
 

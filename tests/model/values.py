@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -12,10 +14,18 @@ from jetstream_server.replication.progress import FollowerProgress
 from jetstream_server.replication.replica import Replica
 from tests.model.log import ModelLog
 
-MUTABLE = (
-    FollowerProgress, FollowerState, InSyncReplicas, LeaderEpochCache, LeaderState, ModelLog,
-    Replica,
-)  # fmt: skip
+DEEP: dict[type, tuple[str, ...]] = {
+    FollowerProgress: (),
+    FollowerState: ("_log",),
+    InSyncReplicas: (),
+    LeaderEpochCache: ("_entries",),
+    LeaderState: ("_followers", "_in_sync", "_log"),
+    ModelLog: ("epochs",),
+    Replica: ("following", "leadership", "log"),
+}
+"""The mutable types, and their slots that hold something mutable."""
+FOUND_ELSEWHERE = {FollowerState: ("_log",), LeaderState: ("_log", "_nodes")}
+"""Slots that are looked at in another way: the log is the replica's."""
 INSIGNIFICANT = (
     "_asks_flush_since", "_confirmable", "_mark_at_us", "_mark_offset", "_waiters",
     "caught_up_at_us", "counters", "on_commit", "on_log_start",
@@ -23,35 +33,55 @@ INSIGNIFICANT = (
 """Slots that no decision depends on while time stands still and no setting changes."""
 
 
+def _significant(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    left_out = {*INSIGNIFICANT, *DEEP[kind], *FOUND_ELSEWHERE.get(kind, ())}
+    slots = [slot for slot in kind.__slots__ if slot not in left_out]  # type: ignore[attr-defined]
+    # Two at least, so that a tuple comes of it.
+    get: Callable[[Any], tuple[Any, ...]] = attrgetter(*slots, "__class__", "__class__")
+    return get
+
+
+_PLAIN = {kind: _significant(kind) for kind in DEEP}
+_SLOTS = {
+    kind: tuple(slot for slot in kind.__slots__ if slot not in deep)  # type: ignore[attr-defined]
+    for kind, deep in DEEP.items()
+}
+
+
 def copy(value: Any, known: dict[int, Any]) -> Any:
     """A copy that shares nothing mutable; `known` keeps what is shared within it shared."""
-    if isinstance(value, MUTABLE):
+    kind = type(value)
+    if kind in DEEP:
         twin = known.get(id(value))
         if twin is None:
-            twin = known[id(value)] = object.__new__(type(value))
-            for slot in type(value).__slots__:
+            twin = known[id(value)] = object.__new__(kind)
+            for slot in _SLOTS[kind]:
+                setattr(twin, slot, getattr(value, slot))
+            for slot in DEEP[kind]:
                 setattr(twin, slot, copy(getattr(value, slot), known))
         return twin
-    if isinstance(value, list):
-        return [copy(item, known) for item in value]
-    if isinstance(value, dict) and any(isinstance(item, MUTABLE) for item in value.values()):
+    if kind is list:
+        return list(value)
+    if kind is dict:
         return {key: copy(item, known) for key, item in value.items()}
+    assert value is None, f"{kind.__name__} was to be mutable"
     return value
 
 
 def freeze(value: Any) -> Any:
     """What the object holds, hashable."""
-    if isinstance(value, MUTABLE):
-        return tuple(
-            freeze(getattr(value, slot))
-            for slot in type(value).__slots__
-            if slot not in INSIGNIFICANT
-        )
-    if isinstance(value, list | tuple):
-        return tuple(freeze(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, freeze(item)) for key, item in value.items())
-    return value
+    if value is None:
+        return None
+    kind = type(value)
+    plain = _PLAIN[kind](value)
+    if kind is Replica:
+        return plain, freeze(value.log), freeze(value.following), freeze(value.leadership)
+    if kind is LeaderState:
+        followers = [(node_id, freeze(item)) for node_id, item in value._followers.items()]
+        return plain, tuple(value._nodes.values()), freeze(value._in_sync), tuple(followers)
+    if kind is ModelLog:
+        return plain, value.epochs.entries
+    return plain
 
 
 class Interned:
