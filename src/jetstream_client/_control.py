@@ -80,6 +80,12 @@ class Stubs:
         )
 
 
+_UNCONNECTED = ("failed to connect", "connections to all backends failing")
+_UNRESOLVED = ("dns resolution", "errors resolving")
+"""How gRPC says, in its newer and older versions, that a call was never sent. A connection that was
+reset is another matter."""
+
+
 class LostCallError(UnavailableError):
     """The call was sent and no answer came: it may or may not have been carried out."""
 
@@ -95,8 +101,11 @@ def to_error(error: aio.AioRpcError, address: str) -> JetstreamError:
                 return InternalError(f"{address} sent an undecodable error")
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
-        if "connect" in details.lower() or "resolution" in details.lower():
+        said = details.lower()
+        if any(words in said for words in _UNCONNECTED):
             return UnavailableError(f"cannot reach {address}")
+        if any(words in said for words in _UNRESOLVED):
+            return UnavailableError(f"cannot reach {address}: its name is not known")
         return LostCallError(f"lost the connection to {address}: {details}")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return LostCallError(f"{address} did not answer in time")

@@ -42,7 +42,13 @@ def test_the_servers_own_error_wins() -> None:
     [
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", UnavailableError),
         (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed", UnavailableError),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "errors resolving a:1: [field:hostname lookup error:Domain name not found]",
+            UnavailableError,
+        ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", LostCallError),
+        (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", LostCallError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", LostCallError),
         (grpc.StatusCode.CANCELLED, "", LostCallError),
         (
