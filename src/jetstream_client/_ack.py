@@ -67,7 +67,7 @@ def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
         error = answer.get("error")
         if error is None:
             return Ack(stream, int(answer["seq"]) - 1, bool(answer.get("duplicate", False)))
-        description = str(error["description"])
+        description = _in_offsets(str(error["description"]), stream)
         cls = _BY_ERR_CODE.get(int(error["err_code"]), InternalError)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         quoted = payload[:64].decode("utf-8", "backslashreplace")
@@ -76,6 +76,12 @@ def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
             "does another service listen on this subject?"
         )
     return stream, cls(description)
+
+
+def _in_offsets(description: str, stream: str) -> str:
+    """JetStream's words for a condition that does not hold, with what they mean here."""
+    _, said, last = description.partition("wrong last sequence: ")
+    return f"the next offset of stream {stream!r} is {last}: {description}" if said else description
 
 
 class Pending:

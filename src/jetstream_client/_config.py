@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from jetstream_client._text import check_text
 from jetstream_protocol.errors import InvalidRequestError
 
 DEFAULT_PORT = 9292
@@ -116,6 +117,7 @@ def _items(given: str | Iterable[str]) -> list[str]:
 
 def parse_address(text: str) -> str:
     """`text` as host:port, the default port added. Raises InvalidRequestError."""
+    check_text("the server", text)
     if "://" in text or "/" in text:
         raise InvalidRequestError(f"invalid server {text!r}: say host:port, without a scheme")
     host, separator, port = text.rpartition(":")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from jetstream_client._text import check_text
 from jetstream_protocol.errors import InvalidRequestError
 
 HeadersLike: TypeAlias = Mapping[str, "str | Sequence[str]"]
@@ -97,7 +98,4 @@ def check_value(what: str, value: str) -> None:
         raise InvalidRequestError(
             f"{what} begins or ends with white space, which NATS headers do not keep"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{what} is not valid Unicode: {error}") from error
+    check_text(what, value)

@@ -71,6 +71,8 @@ def headers_to_send(
         return []
     pairs = outgoing(headers)
     if msg_id is not None:
+        if not msg_id:
+            raise InvalidRequestError("msg_id is empty: no message is known by that")
         check_value("msg_id", msg_id)
         pairs.append(("Nats-Msg-Id", msg_id))
     if expected_offset is not None:

@@ -54,22 +54,23 @@ def to_config(settings: AlterableSettings) -> pb.StreamConfig:
     unknown = [name for name in settings if name not in _NAMES]
     if unknown:
         raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(_NAMES))}")
-    values: dict[str, Any] = {}
-    for name, value in settings.items():
-        if value is None:
+    config = pb.StreamConfig()
+    given: Any
+    for name, given in settings.items():
+        if given is None:
             continue
+        field, value = name, given
         if name == "flush":
-            values[name] = _wire.to_enum(pb.Flush, name, value)  # type: ignore[arg-type]
+            value = _wire.to_enum(pb.Flush, name, given)
         elif name == "acks":
-            values[name] = _wire.to_enum(pb.Acks, name, value)  # type: ignore[arg-type]
+            value = _wire.to_enum(pb.Acks, name, given)
         elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
-            values[f"{name}_us"] = _to_us(name, value)  # type: ignore[arg-type]
-        else:
-            values[name] = value
-    try:
-        return pb.StreamConfig(**values)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"invalid stream setting: {error}") from error
+            field, value = f"{name}_us", _to_us(name, given)
+        try:
+            setattr(config, field, value)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(f"invalid {name} {given!r}: {error}") from error
+    return config
 
 
 def _to_us(name: str, value: Seconds) -> int:

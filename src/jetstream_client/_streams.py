@@ -5,6 +5,7 @@ from __future__ import annotations
 from jetstream_client import _wire
 from jetstream_client._control import ControlPlane
 from jetstream_client._settings import AlterableSettings, StreamSettings, to_config
+from jetstream_client._text import check_text
 from jetstream_client._types import ClusterInfo, Stream, StreamDescription, StreamLike
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -28,6 +29,8 @@ class Streams:
         subject: str,
         settings: StreamSettings,
     ) -> Stream:
+        check_text("the stream's name", name)
+        check_text("the subject", subject)
         config = to_config(settings)
         answer = await self._control.call(
             lambda stubs: stubs.streams.CreateStream,
@@ -93,6 +96,7 @@ class Streams:
 
     async def find(self, feeding_subject: str = "") -> list[Stream]:
         """Those that a message on `feeding_subject` goes to; without, all."""
+        check_text("the subject", feeding_subject)
         answer = await self._control.call(
             lambda stubs: stubs.streams.ListStreams,
             pb.ListStreamsRequest(feeding_subject=feeding_subject),

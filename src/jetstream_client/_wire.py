@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from jetstream_client._positions import Simple
+from jetstream_client._text import check_text
 from jetstream_client._types import (
     ClusterInfo,
     CompactionInfo,
@@ -29,6 +30,7 @@ def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
         if stream < 1:
             raise InvalidRequestError(f"stream ids are positive, {stream} is not one")
         return common_pb2.StreamRef(id=stream)
+    check_text("the stream's name", stream)
     name, _, subject = stream.partition("@")
     if not name:
         raise InvalidRequestError("which stream? give its name, or name@subject")

@@ -133,8 +133,8 @@ def test_only_the_streams_of_the_query_are_read(
     monkeypatch.setattr(Client, "scan", noted)
     jetstream("sql", "with odd as (select 1) select count(*) from trades, odd")
     assert scanned == ["trades"]
-    error = jetstream("sql", "select count(*) from nowhere", code=2).stderr
-    assert b"nowhere does not exist" in error
+    error = jetstream("sql", "select count(*) from nowhere", code=3).stderr
+    assert error == b"error: there is no stream 'nowhere'\n"
     assert scanned == ["trades"]
 
 
@@ -155,7 +155,6 @@ def test_values_that_are_no_text_and_nulls_have_a_form(jetstream: Run) -> None:
         "copy (select 1) to '/tmp/jetstream-sql-test'",
         "attach '/tmp/jetstream-sql-test'",
         "select * from read_text('/etc/hostname')",
-        "select * from '/etc/hostname'",
         "set enable_external_access = true",
         "install httpfs",
         "selekt",
@@ -164,6 +163,11 @@ def test_values_that_are_no_text_and_nulls_have_a_form(jetstream: Run) -> None:
 def test_a_query_changes_nothing_and_opens_no_file(jetstream: Run, query: str) -> None:
     jetstream("sql", query, code=2)
     assert not Path("/tmp/jetstream-sql-test").exists()
+
+
+def test_a_file_is_no_stream(jetstream: Run) -> None:
+    error = jetstream("sql", "select * from '/etc/hostname'", code=3).stderr
+    assert error == b"error: there is no stream '/etc/hostname'\n"
 
 
 def test_without_duckdb_the_command_to_install_it_is_named(

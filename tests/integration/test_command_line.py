@@ -158,6 +158,15 @@ def test_count_publishes_many(jetstream: Run) -> None:
     assert {ack["stream"] for ack in acks} == {"counted"}
 
 
+def test_what_was_stored_before_is_said_to_be_there_already(jetstream: Run) -> None:
+    jetstream("stream", "create", "repeated", "--subject", "repeated.>")
+    publish = ("publish", "repeated.x", "v", "--msg-id", "1")
+    assert jetstream(*publish).stdout == "stored in repeated at offset 0\n"
+    assert jetstream(*publish).stdout == "already in repeated at offset 0\n"
+    said = jetstream("publish", "repeated.x", "v", "--msg-id", "2", "--count", "3").stdout
+    assert said.startswith("stored in repeated between offsets 1 and 1, 2 of them already\n")
+
+
 def test_fetch_takes_offsets_bounds_and_times(jetstream: Run) -> None:
     jetstream("stream", "create", "ranges", "--subject", "ranges.>")
     jetstream("publish", "ranges.x", "v", "--count", "20")
@@ -184,6 +193,7 @@ def test_fetch_takes_offsets_bounds_and_times(jetstream: Run) -> None:
         ("stream create bad/name --subject x", 2, "invalid stream name"),
         ("stream list --server 127.0.0.1:1 --timeout 0.3", 4, "cannot reach 127.0.0.1:1"),
         ("--server 127.0.0.1:1 fetch x --timeout 0.3", 4, "cannot reach 127.0.0.1:1"),
+        ("stream create x --subject x --server no.invalid --timeout 1", 4, "name is not known"),
     ],
 )
 def test_failures_are_one_line_with_an_exit_code(
@@ -264,7 +274,46 @@ def test_a_full_disk_is_an_error_not_a_traceback(
             env=environment,
         )
     assert done.returncode == 1
-    assert done.stderr == "error: [Errno 28] No space left on device\n"
+    assert done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code"),
+    [
+        ("stream list >&-", 0),
+        ("stream list >&- 2>&-", 0),
+        ("stream delete nowhere <&-", 3),
+        ("publish a.b - <&-", 2),
+    ],
+)
+def test_closed_standard_streams_are_no_error_of_ours(
+    environment: dict[str, str], redirected: str, code: int
+) -> None:
+    script = f'"$0" -m jetstream_client {redirected}'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        timeout=30,
+    )
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+
+
+def test_an_output_that_lacks_a_letter_gets_an_escape(
+    jetstream: Run, environment: dict[str, str]
+) -> None:
+    jetstream("stream", "create", "letters", "--subject", "letters.>")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for arguments in (["publish", "letters.x", "é", "--key", "ü"], ["fetch", "letters"]):
+        done = subprocess.run(
+            [*COMMAND, *arguments], env=environment | ascii_only, capture_output=True, timeout=30
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(rb"letters.x  \xfc  \xe9" + b"\n")
+    assert jetstream("fetch", "letters").stdout.endswith("ü  é\n")
 
 
 def on_a_terminal(arguments: list[str], environment: dict[str, str], typed: bytes = b"") -> str:

@@ -13,9 +13,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from enum import IntEnum
+from typing import TextIO
 
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -53,6 +55,20 @@ def complain(message: str) -> None:
     """One line on stderr, whatever the message holds."""
     line = " ".join(message.split())
     print(f"error: {line}", file=sys.stderr)
+
+
+def prepare_output() -> None:
+    """What the output's encoding lacks is written as escapes: text is of all languages, and not
+    every terminal. Output that was closed before we began (`>&-`) goes nowhere."""
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def forget_stdout() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from jetstream_client.cli import cluster, log, options, streams
-from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout
+from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout, prepare_output
 from jetstream_client.cli.export import export
 from jetstream_client.cli.fetch import fetch
 from jetstream_client.cli.publish import publish
@@ -72,6 +72,7 @@ def root(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit."""
+    prepare_output()
     sys.exit(run(arguments))
 
 
@@ -100,7 +101,8 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _unread()
     except OSError as error:
-        complain(str(error))
+        where = "" if error.filename is None else f"{error.filename}: "
+        complain(f"{where}{error.strerror or error}")
         return Exit.FAILED
     return code if isinstance(code, int) else Exit.OK
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -60,7 +61,7 @@ def publish(
     job = _Job(
         options.config(context, server, timeout, nats),
         subject,
-        key,
+        None if key is None else os.fsencode(key),
         _headers(header or []),
         Wishes(
             acks if acks in ("all", "any") else [name for name in acks.split(",") if name],
@@ -69,9 +70,15 @@ def publish(
         ),
         options.wants_json(context, json),
     )
-    payload = sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
+    payload = _stdin() if value == "-" else os.fsencode(value)
     asyncio.run(job.run(payload, count))
     job.report()
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:
+        raise InvalidRequestError("there is no standard input to read")
+    return sys.stdin.buffer.read()
 
 
 def _headers(given: list[str]) -> dict[str, list[str]]:
@@ -84,6 +91,22 @@ def _headers(given: list[str]) -> dict[str, list[str]]:
     return headers
 
 
+@dataclass(slots=True)
+class _Stored:
+    """Where a stream has the messages. duplicates: how many it had already, by their id."""
+
+    first: int
+    last: int
+    duplicates: int = 0
+
+    def text(self, stream: str, count: int) -> str:
+        if count == 1:
+            verb = "already" if self.duplicates else "stored"
+            return f"{verb} in {stream} at offset {self.first}"
+        text = f"stored in {stream} between offsets {self.first} and {self.last}"
+        return f"{text}, {self.duplicates} of them already" if self.duplicates else text
+
+
 class _Job:
     """Publishes, and remembers what there is to report."""
 
@@ -91,7 +114,7 @@ class _Job:
         self,
         config: ClientConfig,
         subject: str,
-        key: str | None,
+        key: bytes | None,
         headers: dict[str, list[str]],
         wishes: Wishes,
         json: bool,
@@ -104,7 +127,7 @@ class _Job:
         self._json = json
         self._count = 0
         self._seconds = 0.0
-        self._spans: dict[str, list[int]] = {}
+        self._stored: dict[str, _Stored] = {}
 
     async def run(self, payload: bytes, count: int) -> None:
         """The first alone, so that a mistake is met once; then many at a time."""
@@ -141,19 +164,17 @@ class _Job:
             self._remember(ack)
 
     def _remember(self, ack: Ack) -> None:
-        span = self._spans.setdefault(ack.stream, [ack.offset, ack.offset])
-        span[0] = min(span[0], ack.offset)
-        span[1] = max(span[1], ack.offset)
+        stored = self._stored.setdefault(ack.stream, _Stored(ack.offset, ack.offset))
+        stored.first = min(stored.first, ack.offset)
+        stored.last = max(stored.last, ack.offset)
+        stored.duplicates += ack.duplicate
 
     def report(self) -> None:
         """For people: where the messages are."""
         if self._json:
             return
-        for stream, (first, last) in sorted(self._spans.items()):
-            if self._count == 1:
-                print(f"stored in {stream} at offset {first}")
-            else:
-                print(f"stored in {stream} between offsets {first} and {last}")
+        for stream, stored in sorted(self._stored.items()):
+            print(stored.text(stream, self._count))
         if self._count > 1:
             rate = self._count / self._seconds
             print(f"{self._count} messages in {self._seconds:.2f} s, {rate:,.0f} a second")

@@ -17,9 +17,10 @@ import typer
 from jetstream_client._positions import Position
 from jetstream_client._scan import Scan
 from jetstream_client._sync import Client
+from jetstream_client._text import check_text
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import encoded, json_line, print_table, timestamp_text
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
 
 if TYPE_CHECKING:
     import duckdb
@@ -53,6 +54,7 @@ def sql(
 
       jetstream sql --from 2026-01-31 'select max("offset") from orders' --json
     """
+    check_text("the query", query)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     with Client.from_config(options.config(context, server, timeout)) as client:
         _Query(client, query, start, stop).run(as_json=options.wants_json(context, json))
@@ -87,6 +89,7 @@ class _Query:
         self._query = query
         self._range = start, stop
         self._tables: list[_Table] = []
+        self._unknown: set[str] = set()
 
     def run(self, as_json: bool) -> None:
         """Print the answer. Raises InvalidRequestError for a query that is wrong."""
@@ -102,6 +105,9 @@ class _Query:
                 for table in self._tables:
                     if table.error is not None:
                         raise table.error from error
+                for name in sorted(self._unknown):
+                    if f"Table with name {name} does not exist" in str(error):
+                        raise StreamNotFoundError(f"there is no stream {name!r}") from error
                 raise InvalidRequestError(f"the query fails: {error}") from error
 
     def _check(self, duckdb: Any, connection: duckdb.DuckDBPyConnection) -> None:
@@ -113,7 +119,9 @@ class _Query:
     def _register(self, connection: duckdb.DuckDBPyConnection) -> None:
         named = connection.get_table_names(self._query)
         streams = self._client.list_streams() if named else []
-        for name in sorted(named & {name for s in streams for name in (s.name, s.full_name)}):
+        known = {name for stream in streams for name in (stream.name, stream.full_name)}
+        self._unknown = named - known
+        for name in sorted(named & known):
             table = _Table(self._client.scan(name, *self._range))
             self._tables.append(table)
             connection.register(name, table)

@@ -307,7 +307,7 @@ def delete(
 
     Example:  jetstream stream delete orders --yes
     """
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+    if not yes and all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
         typer.confirm(f"Delete stream {stream} and all its records?", abort=True)
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.delete_stream(stream)

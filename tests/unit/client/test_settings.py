@@ -35,8 +35,12 @@ def test_what_is_no_duration_is_refused(age: object) -> None:
 
 
 def test_what_no_field_can_hold_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="invalid stream setting"):
+    with pytest.raises(InvalidRequestError, match="invalid max_bytes 1208925819614629174706176"):
         to_config({"max_bytes": 1 << 80})
+    with pytest.raises(InvalidRequestError, match="invalid group"):
+        to_config({"group": "\udcff"})
+    with pytest.raises(InvalidRequestError, match="invalid max_messages 'many'"):
+        to_config({"max_messages": "many"})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(
