@@ -104,7 +104,9 @@ def test_describe_has_what_operators_ask_for(jetstream: Run) -> None:
     }.items():
         assert row[field] == value
     assert isinstance(row["leader_epoch"], int)
-    assert "high_watermark" in jetstream("stream", "describe", "told@told.>").stdout
+    shown = jetstream("stream", "describe", "told@told.>").stdout
+    assert "high_watermark" in shown
+    assert re.search(r"^duplicate_window +2m$", shown, re.MULTILINE)
     jetstream("stream", "create", "cleaned", "--subject", "cleaned.>", "--compact")
     lines = jetstream("stream", "describe", "cleaned").stdout.splitlines()
     told = {line.split()[0] for line in lines if line.startswith("compaction")}

@@ -12,7 +12,7 @@ from jetstream_client._sync import Client
 from jetstream_client._types import ReplicaProgress
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_fields, print_table, stream_row
-from jetstream_client.cli.units import parse_duration, parse_size
+from jetstream_client.cli.units import duration_text, parse_duration, parse_size
 
 app = options.group("Create, look at, alter and delete streams.")
 
@@ -90,6 +90,10 @@ SegmentAge = Annotated[
         help="Age at which a segment rolls. 0: as the other settings need.",
     ),
 ]
+
+
+_DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
+"""What `describe` has in seconds."""
 
 
 @app.command()
@@ -254,6 +258,7 @@ def describe(
     else:
         row["progress"] = tuple(map(_progress_text, description.progress))
         row |= _compaction_fields(row.pop("compaction"))
+        row |= {name: duration_text(row[name]) for name in _DURATIONS}
         print_fields(row)
 
 

@@ -24,6 +24,17 @@ def parse_duration(text: str | float) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
+def duration_text(seconds: float) -> str:
+    """As `parse_duration` reads it: 5400 is 1h30m."""
+    microseconds, text = round(seconds * 1_000_000), ""
+    for unit in ("d", "h", "m", "s"):
+        count, microseconds = divmod(microseconds, round(_SECONDS[unit] * 1_000_000))
+        text += f"{count}{unit}" if count else ""
+    if microseconds:
+        text += f"{microseconds / 1000:g}ms"
+    return text or "0"
+
+
 def parse_size(text: str | int) -> int:
     """Bytes. kB, MB, GB and TB are powers of 1000, KiB to TiB of 1024. Raises
     typer.BadParameter."""

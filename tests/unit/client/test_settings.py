@@ -9,7 +9,7 @@ import typer
 
 from jetstream_client import InvalidRequestError
 from jetstream_client._settings import to_config
-from jetstream_client.cli.units import parse_duration, parse_size
+from jetstream_client.cli.units import duration_text, parse_duration, parse_size
 
 
 def test_seconds_and_timedeltas_become_microseconds() -> None:
@@ -49,6 +49,13 @@ def test_what_no_field_can_hold_is_refused() -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "250ms", "1.5ms", "0.001ms", "90ms", "1m30s", "1h30m", "7d", "1d2h3m4s5.006ms"]
+)
+def test_durations_are_shown_as_they_are_written(text: str) -> None:
+    assert duration_text(parse_duration(text)) == text
 
 
 @pytest.mark.parametrize(
