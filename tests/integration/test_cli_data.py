@@ -143,7 +143,9 @@ def test_values_that_are_no_text_and_nulls_have_a_form(jetstream: Run) -> None:
     found = rows(jetstream("sql", query, "--json"))
     assert [row["value"] for row in found] == ["/wAK", None, "", 'größe\n"x"']
     assert found[0]["timestamp"].endswith("Z")
-    assert "NULL" in jetstream("sql", query).stdout.decode()
+    shown = jetstream("sql", query).stdout.decode()
+    assert "NULL" in shown
+    assert r"\xff\x00\n" in shown
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,19 @@ def encoded(data: bytes | None) -> tuple[str | None, str | None]:
         return base64.b64encode(data).decode(), "base64"
 
 
+def shown(data: bytes) -> str:
+    """Bytes for people: text, and escapes where they are none."""
+    return data.decode("utf-8", "backslashreplace")
+
+
 def message_line(message: Message) -> str:
     """A record as a person reads it: offset, time, subject, key, value."""
     parts = [
         f"{message.offset:>8}",
         timestamp_text(message.timestamp),
         printable(message.subject),
-        "-" if message.key is None else printable(encoded(message.key)[0] or ""),
-        "(tombstone)" if message.value is None else printable(encoded(message.value)[0] or ""),
+        "-" if message.key is None else printable(shown(message.key)),
+        "(tombstone)" if message.value is None else printable(shown(message.value)),
     ]
     return "  ".join(parts) + "\n"
 

@@ -19,7 +19,7 @@ from jetstream_client._scan import Scan
 from jetstream_client._sync import Client
 from jetstream_client._text import check_text
 from jetstream_client.cli import options, positions
-from jetstream_client.cli.output import encoded, json_line, print_table, timestamp_text
+from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _text(cell: object) -> str:
     if cell is None:
         return "NULL"
     if isinstance(cell, bytes):
-        return encoded(cell)[0] or ""
+        return shown(cell)
     if isinstance(cell, datetime) and cell.tzinfo is not None:
         return timestamp_text(cell)
     return str(cell)

@@ -69,6 +69,11 @@ def test_a_message_cannot_steer_the_terminal() -> None:
     assert line.rstrip("\n").isprintable()
 
 
+def test_bytes_that_are_no_text_are_escapes_to_people() -> None:
+    line = message_line(Message("s", 3, 0, "a", b"\xff\x00", b"caf\xc3\xa9\xe9"))
+    assert line.endswith("a  \\xff\\x00  café\\xe9\n")
+
+
 def test_a_tombstone_and_a_missing_key_are_said() -> None:
     assert message_line(Message("s", 3, 0, "a", None, None)).endswith("a  -  (tombstone)\n")
 
