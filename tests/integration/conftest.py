@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_client import Client
 from tests.support.api import Api
 from tests.support.server import ServerProcess, running_server
 
@@ -23,6 +24,12 @@ def api(server: ServerProcess) -> Iterator[Api]:
     api = Api(server.grpc)
     yield api
     api.close()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.grpc) as client:
+        yield client
 
 
 @pytest.fixture

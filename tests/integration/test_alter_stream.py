@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -18,12 +17,6 @@ from jetstream_client import (
 )
 from jetstream_client.cli.main import run
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def test_settings_are_given_at_creation_and_described(client: Client) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,12 +23,6 @@ from jetstream_client import (
 )
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def test_an_ack_names_stream_and_offset(client: Client) -> None:

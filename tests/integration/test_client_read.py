@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -46,12 +46,6 @@ def filled(server: ServerProcess) -> str:
 
     asyncio.run(fill())
     return "filled"
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def test_a_fetch_returns_all_there_is(client: Client, filled: str) -> None:

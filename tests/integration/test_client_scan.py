@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
 
 import duckdb
 import polars
@@ -44,12 +43,6 @@ def filled(server: ServerProcess) -> str:
 
     asyncio.run(fill())
     return "filled"
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def test_a_scan_is_every_record_in_batches_of_about_ten_thousand(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,12 +17,6 @@ from jetstream_client import (
 )
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def test_a_stream_is_created_described_listed_and_deleted(client: Client) -> None:

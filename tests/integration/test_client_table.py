@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,12 +17,6 @@ from jetstream_client import (
 )
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def watched_for(table: Table, seconds: float) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from jetstream_client import Client
 from jetstream_protocol.batch import iterate
@@ -15,12 +12,6 @@ from tests.support.server import ServerProcess
 
 KEYS = 50
 VALUE = bytes(700)
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Client]:
-    with Client(server.grpc) as client:
-        yield client
 
 
 def fill(client: Client, name: str, rounds: int, start: int = 0) -> None:
