@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from jetstream_client._closing import Closing
 from jetstream_client._sync import Client
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _PORTS = 5  # gRPC, data plane, Raft, HTTP, NATS: see `jetstream-server --port-b
 _STARTS_MAX = 3  # Between finding free ports and taking them another process may be quicker.
 
 
-class EphemeralServer:
+class EphemeralServer(Closing):
     """`jetstream-server --dev` on ports of its own. Entering it starts, leaving it kills.
 
     data: the folder it keeps its log in; a restart finds it again. servers: for `Client` and
@@ -127,14 +127,6 @@ class EphemeralServer:
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _server_command() -> str:
