@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,9 @@ SCHEMA = pa.schema(
     ]
 )
 """All nullable, in this order: what Spark asks of an Arrow source."""
+
+
+KEPT_BYTES_MAX = 4 * 1024 * 1024
 
 
 def schema_of(columns: Iterable[str] | None) -> pa.Schema:
@@ -122,10 +126,10 @@ def _subjects(chunks: Sequence[Chunk]) -> Any:
     layouts = [chunk.batch.layout for chunk in chunks]
     first = layouts[0].subject
     if all(layout.subjects is None and layout.subject == first for layout in layouts):
-        return pa.repeat(first.decode(), sum(map(len, chunks)))
+        return _same(first.decode(), sum(map(len, chunks)))
     kind = pa.string()
     arrays = [
-        pa.repeat(chunk.batch.layout.subject.decode(), len(chunk))
+        _same(chunk.batch.layout.subject.decode(), len(chunk))
         if chunk.batch.layout.subjects is None
         else _strings(chunk, chunk.batch.layout.subjects, kind)
         for chunk in chunks
@@ -133,9 +137,32 @@ def _subjects(chunks: Sequence[Chunk]) -> Any:
     return pa.chunked_array(arrays, kind)
 
 
+@lru_cache(maxsize=1)
+def _ramp(length: int) -> Any:
+    """0, 1, … , length - 1."""
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), length), start=-1)
+
+
+@lru_cache(maxsize=8)
+def _constant(text: str, length: int) -> Any:
+    return pa.repeat(text, length)
+
+
+def _same(text: str, length: int) -> Any:
+    """`text` in every row. Fetch after fetch is of one stream and about as long, so the column of
+    the last one serves again, unless it is too long to be kept."""
+    rounded = _rounded(length)
+    if len(text) * rounded > KEPT_BYTES_MAX:
+        return pa.repeat(text, length)
+    return _constant(text, rounded)[:length]
+
+
 def _counting(start: int, length: int) -> Any:
-    ones = pa.repeat(pa.scalar(1, pa.int64()), length)
-    return pc.cumulative_sum(ones, start=start - 1)
+    return pc.add(_ramp(_rounded(length))[:length], start)
+
+
+def _rounded(length: int) -> int:
+    return 1 << max(0, length - 1).bit_length()
 
 
 def _offsets(chunks: Sequence[Chunk]) -> Any:
@@ -177,7 +204,7 @@ def _timestamps(chunks: Sequence[Chunk]) -> Any:
 
 
 _BUILDERS: dict[str, Callable[[str, Sequence[Chunk]], Any]] = {
-    "stream": lambda stream, chunks: pa.repeat(stream, sum(map(len, chunks))),
+    "stream": lambda stream, chunks: _same(stream, sum(map(len, chunks))),
     "subject": lambda _, chunks: _subjects(chunks),
     "offset": lambda _, chunks: _offsets(chunks),
     "timestamp": lambda _, chunks: _timestamps(chunks),

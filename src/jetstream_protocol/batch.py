@@ -36,6 +36,7 @@ appended or a stranger's buffers are handed to Arrow (a wild offset crashes the 
 
 from __future__ import annotations
 
+import ctypes
 import io
 import operator
 import struct
@@ -323,7 +324,7 @@ def _compress(data: bytes, compression: int) -> bytes:
     raise ValueError(f"unknown compression {compression}")
 
 
-def _decompress(data: bytes, compression: int, length: int) -> bytes:
+def _decompress(data: bytes | memoryview, compression: int, length: int) -> bytes:
     """Exactly `length` bytes, never more in memory: a bomb is cut off, then refused."""
     try:
         if compression == Flags.ZSTD:
@@ -365,7 +366,7 @@ class _LayoutReader:
 
     __slots__ = ("body", "count", "end", "position")
 
-    def __init__(self, body: bytes, count: int) -> None:
+    def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.body = body
         self.count = count
         self.position = 0
@@ -386,7 +387,7 @@ class _LayoutReader:
         return Column(offsets, data, data_length, validity)
 
 
-def _read_layout(body: bytes, count: int, flags: int) -> Layout:
+def _read_layout(body: bytes | memoryview, count: int, flags: int) -> Layout:
     reader = _LayoutReader(body, count)
     values = reader.strings(bool(flags & Flags.VALUE_VALIDITY))
     keys = reader.strings(bool(flags & Flags.KEY_VALIDITY)) if flags & Flags.KEYS else None
@@ -400,7 +401,7 @@ def _read_layout(body: bytes, count: int, flags: int) -> Layout:
         (length,) = _U32.unpack_from(body, at)
         reader.position = at  # length and bytes are one column
         reader.take(4 + length)
-        subject = body[at + 4 : at + 4 + length]
+        subject = bytes(body[at + 4 : at + 4 + length])
     timestamps = reader.take(8 * count) if flags & Flags.TIMESTAMPS else -1
     offset_deltas = reader.take(4 * count) if flags & Flags.OFFSET_DELTAS else -1
     if reader.position != len(body):
@@ -408,16 +409,37 @@ def _read_layout(body: bytes, count: int, flags: int) -> Layout:
     return Layout(values, keys, header_blocks, subjects, subject, timestamps, offset_deltas)
 
 
+# google_crc32c takes bytes and other buffers that cannot move: a bytearray and its views are none,
+# this is. Of one size, because each size makes a type.
+_Piece = ctypes.c_char * (16 * 1024)
+_TAKES_PIECES = google_crc32c.implementation == "c"
+
+
+def _part(
+    buffer: bytes | bytearray | memoryview, start: int, stop: int
+) -> tuple[bytes | memoryview, int]:
+    """Part of a buffer, and its CRC; of a bytearray a view: what was received is not copied."""
+    view = memoryview(buffer)[start:stop]
+    if not isinstance(buffer, bytearray) or not _TAKES_PIECES:
+        copy = bytes(view)
+        return copy, crc32c(copy)
+    crc, at = 0, start
+    while stop - at >= ctypes.sizeof(_Piece):
+        crc = google_crc32c.extend(crc, _Piece.from_buffer(buffer, at))
+        at += ctypes.sizeof(_Piece)
+    return view.toreadonly(), google_crc32c.extend(crc, bytes(view[at - start :]))
+
+
 class Batch:
     """A decoded view of one batch: columns are sliced out on demand, nothing per record before.
 
     `decode` checks both CRCs and that the columns lie within the body; `check_columns` checks
-    every record's bounds.
+    every record's bounds. body: of a bytearray that was decoded, a view; it must not change then.
     """
 
     __slots__ = ("body", "header", "layout")
 
-    def __init__(self, header: BatchHeader, body: bytes, layout: Layout) -> None:
+    def __init__(self, header: BatchHeader, body: bytes | memoryview, layout: Layout) -> None:
         self.header = header
         self.body = body
         self.layout = layout
@@ -426,11 +448,13 @@ class Batch:
     def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> Batch:
         """The batch at `position`. Raises CorruptBatchError (`position` says where)."""
         header = decode_header(buffer, position)
-        stored = bytes(buffer[position + HEADER_BYTES : position + header.length])
-        if len(stored) != header.length - HEADER_BYTES:
+        end = position + header.length
+        if end > len(buffer):
             raise CorruptBatchError("batch cut short", position=position)
-        body = stored[: header.body_length]
-        if crc32c(body) != header.body_crc or any(stored[header.body_length :]):
+        start = position + HEADER_BYTES
+        stop = start + header.body_length
+        body, body_crc = _part(buffer, start, stop)
+        if body_crc != header.body_crc or any(bytes(memoryview(buffer)[stop:end])):
             raise CorruptBatchError("batch body fails its CRC", position=position)
         try:
             return cls.of_checked(header, body)
@@ -438,7 +462,7 @@ class Batch:
             raise CorruptBatchError(error.reason, position=position) from error
 
     @classmethod
-    def of_checked(cls, header: BatchHeader, body: bytes) -> Batch:
+    def of_checked(cls, header: BatchHeader, body: bytes | memoryview) -> Batch:
         """The batch of a header and a body as stored (without padding), whose CRCs were checked.
 
         Raises CorruptBatchError unless the columns lie within the body.
@@ -476,7 +500,7 @@ class Batch:
         try:
             if layout.subjects is None:
                 layout.subject.decode()
-            elif not self._data(layout.subjects).isascii():
+            elif not self.data(layout.subjects).isascii():
                 for subject in self.subjects():
                     subject.decode()
         except UnicodeDecodeError as error:
@@ -548,11 +572,12 @@ class Batch:
     def _column_offsets(self, column: Column) -> list[int]:
         return self._ints(column.offsets, len(self) + 1, "i")
 
-    def _data(self, column: Column) -> bytes:
-        return self.body[column.data : column.data + column.data_length]
+    def data(self, column: Column) -> bytes:
+        """All items of a column, back to back."""
+        return bytes(self.body[column.data : column.data + column.data_length])
 
     def _strings(self, column: Column) -> list[bytes]:
-        data = self._data(column)
+        data = self.data(column)
         offsets = self._column_offsets(column)
         return [data[a:b] for a, b in zip(offsets, islice(offsets, 1, None), strict=False)]
 

@@ -40,8 +40,34 @@ def test_the_length_of_a_batch_is_what_its_header_says(given_records: Records) -
     assert len(data) % 8 == 0
 
 
-@given(records(), st.data())
-def test_every_flipped_byte_is_detected(given_records: Records, data: st.DataObject) -> None:
+@given(records(), st.binary(max_size=9), st.sampled_from((0, 16_384, 16_385, 70_000)))
+def test_a_batch_is_the_same_in_any_kind_of_buffer(
+    given_records: Records, before: bytes, length: int
+) -> None:
+    """Of a bytearray nothing is copied, and long bodies are checked piece by piece."""
+    if given_records.values and length:
+        given_records.values[0] = bytes(length)
+    data = before + given_records.to_bytes(7, 3, 1_000)
+    expected = Batch.decode(data, len(before))
+    for buffer in (bytearray(data), memoryview(data)):
+        batch = Batch.decode(buffer, len(before))
+        batch.check_columns()
+        assert batch.header == expected.header
+        assert bytes(batch.body) == expected.body
+        assert batch.values() == expected.values() == given_records.values
+        assert batch.keys() == expected.keys()
+        assert batch.subjects() == expected.subjects()
+        assert batch.header_blocks() == expected.header_blocks()
+        assert batch.timestamps() == expected.timestamps()
+        assert list(batch.offsets()) == list(expected.offsets())
+
+
+@given(records(), st.sampled_from((0, 16_384, 70_000)), st.data())
+def test_every_flipped_byte_is_detected(
+    given_records: Records, length: int, data: st.DataObject
+) -> None:
+    if given_records.values and length:
+        given_records.values[0] = bytes(length)
     good = given_records.to_bytes(7, 3, 1_000)
     position = data.draw(st.integers(0, len(good) - 1))
     flip = data.draw(st.integers(1, 255))
@@ -49,6 +75,8 @@ def test_every_flipped_byte_is_detected(given_records: Records, data: st.DataObj
     bad[position] ^= flip
     with pytest.raises(CorruptBatchError):
         Batch.decode(bad)
+    with pytest.raises(CorruptBatchError):
+        Batch.decode(bytes(bad))
 
 
 @given(records(max_size=5), st.data())

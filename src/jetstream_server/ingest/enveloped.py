@@ -46,7 +46,7 @@ class ArrivedBatch(NamedTuple):
         encoded, batch = open_batch(self.envelope.batch, self.subject)
         column = batch.layout.header_blocks
         if column is not None:
-            data = batch.body[column.data : column.data + column.data_length]
+            data = batch.data(column)
             _refuse_asking(data, "in a batch")
         return encoded, batch
 

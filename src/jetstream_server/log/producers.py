@@ -279,7 +279,7 @@ def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
     column = batch.layout.header_blocks
     if column is None:
         return []
-    data = batch.body[column.data : column.data + column.data_length]
+    data = batch.data(column)
     if _NAME not in data:
         return []
     ends = batch.ends(column)
