@@ -130,8 +130,10 @@ class CommitLog:
 
     @property
     def tombstones_gone_below(self) -> int:
-        """Compaction has removed tombstones from it, all below this offset. Raises StorageError."""
-        return self.compaction.state.tombstones_gone_below
+        """Compaction has removed tombstones from it, or had from the log it is a copy of: all below
+        this offset. Raises StorageError."""
+        state = self.compaction.state
+        return max(state.tombstones_gone_below, state.copied_under)
 
     @property
     def copied_under(self) -> int:

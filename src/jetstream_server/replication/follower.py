@@ -148,10 +148,12 @@ class FollowerState:
 
     def _missed_tombstones(self, standing: Standing) -> bool:
         """**safety** Whether this log may hold what tombstones deleted that the leader does not
-        have any more: it was away longer than their grace time, and would keep that for ever."""
+        have any more: it was away longer than their grace time, and would keep that for ever. Or
+        whether it may come to: a copy goes on only from a log that is compacted as far as the one
+        it was begun from, else it takes from one what another will not delete."""
         log = self._log
-        gone = standing.tombstones_gone_below
-        return log.log_start_offset < log.log_end_offset < gone and gone > log.copied_under
+        gone, under = standing.tombstones_gone_below, log.copied_under
+        return log.log_start_offset < log.log_end_offset < max(gone, under) and gone != under
 
     def _part_from(self, answer: Diverging) -> Step:
         """Cut back to where the two logs may agree; the next round tells whether they do."""

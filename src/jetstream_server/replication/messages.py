@@ -55,8 +55,8 @@ class FetchRequest:
 class Standing:
     """How the leader stood when it answered; part of every answer.
 
-    stream_epoch: of the metadata it acted on. tombstones_gone_below: compaction has removed some
-    from its log, all below this offset.
+    stream_epoch: of the metadata it acted on. tombstones_gone_below: its log may lack some that
+    compaction has removed, all below this offset.
     """
 
     high_watermark: int

@@ -1,0 +1,93 @@
+"""A log that is copied from others is as compacted as they are: no copy brings a deleted key back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jetstream_protocol.batch import encode
+from jetstream_protocol.types import LeaderEpoch, NodeId
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.replication.messages import Records
+from jetstream_server.replication.replica import Replica
+from tests.support.compacting import GRACE_US, compact, records, table
+from tests.support.log_disk import MemoryDisk
+from tests.unit.replication.cores import nodes, stream
+
+VALUE_AT, TOMBSTONE_AT = 5, 12
+
+
+class Node:
+    """A replica of a compacted stream, leading or following as it is told."""
+
+    def __init__(self, node_id: int) -> None:
+        self.disk = MemoryDisk()
+        self.log = CommitLog.open(self.disk, "/1", LogConfig(segment_bytes=300), clean=False)
+        self.node_id = NodeId(node_id)
+        metadata = replace(stream(()), leader=NodeId(-1), was_compacted=True)
+        self.replica = Replica(metadata, self.log, node_id=node_id, incarnation=10)
+
+    def fill(self) -> None:
+        """A value, its tombstone, and others around."""
+        for offset in range(20):
+            key = b"deleted" if offset in (VALUE_AT, TOMBSTONE_AT) else b"%d" % offset
+            value = None if offset == TOMBSTONE_AT else b"v"
+            self.log.append(encode([value], b"s", keys=[key]), leader_epoch=1, timestamp_us=0)
+        self.log.roll()
+        self.log.flush()
+
+    def compact(self) -> None:
+        """Until the tombstone is gone."""
+        for now_us in (1, 1 + GRACE_US):
+            compact(self.disk, self.log, now_us=now_us)
+        assert TOMBSTONE_AT not in [offset for offset, _, _ in records(self.log)]
+
+    def leads(self, epoch: int, *followers: Node) -> None:
+        """Alone in sync, so that what it holds is committed."""
+        metadata = replace(
+            stream((self.node_id,), minimum=1, leader_epoch=epoch, stream_epoch=epoch),
+            leader=self.node_id, leader_epoch=LeaderEpoch(epoch), was_compacted=True,
+        )  # fmt: skip
+        for node in (self, *followers):
+            node.replica.update(metadata, nodes(), 0)
+
+    def copy(self, leader: Node, *, until: int) -> None:
+        """Batch by batch, until this log stands there or beyond."""
+        for _ in range(100):
+            position = self.replica.position()
+            assert position is not None
+            answer = leader.replica.fetch(position, 0, bytes_max=1)
+            data = b""
+            if isinstance(answer, Records) and answer.slice is not None:
+                data = leader.log.pread(answer.slice)
+            self.replica.accept(answer, data, 0)
+            if self.log.log_end_offset >= until:
+                return
+        raise AssertionError(f"it stands at {self.log.log_end_offset}")
+
+
+def test_a_copy_begun_under_one_leader_is_not_continued_from_a_log_that_is_less_compacted() -> None:
+    """It would take from there what was deleted, and go on with the first, where nobody says so."""
+    compacted, other, copy = Node(0), Node(1), Node(2)
+    for node in (compacted, other):
+        node.fill()
+    compacted.compact()
+    compacted.leads(2, copy)
+    copy.copy(compacted, until=1)
+    other.leads(3, copy)
+    copy.copy(other, until=VALUE_AT + 1)
+    assert copy.log.log_end_offset <= TOMBSTONE_AT
+    compacted.leads(4, copy)
+    copy.copy(compacted, until=20)
+    assert table(records(copy.log)) == table(records(compacted.log))
+
+
+def test_a_leader_whose_log_is_a_copy_says_which_tombstones_it_never_had() -> None:
+    compacted, copy, behind = Node(0), Node(1), Node(2)
+    compacted.fill()
+    compacted.leads(2, copy, behind)
+    behind.copy(compacted, until=VALUE_AT + 1)
+    compacted.compact()
+    copy.copy(compacted, until=20)
+    copy.leads(3, behind)
+    behind.copy(copy, until=20)
+    assert table(records(behind.log)) == table(records(compacted.log))
