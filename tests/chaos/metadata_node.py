@@ -16,26 +16,16 @@ Lines on stdin: `propose N` keeps N creations under way (0: none), `registry`, `
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-import sys
-import time
-from typing import Any
-
-import structlog
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
-from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.metadata.status import MetadataStatus
+from tests.support.member_process import configured, orders, register, say
 
 PAUSE_SECONDS = 0.01
 """Between one proposer's commands: load enough to be caught in the middle, not a benchmark."""
-
-
-def say(event: str, **fields: Any) -> None:
-    print(json.dumps({"at": time.monotonic(), "event": event, **fields}), flush=True)
 
 
 class Node:
@@ -50,14 +40,10 @@ class Node:
         self.log.watch_leadership(self.leadership)
         await self.log.start()
         say("started")
-        register = asyncio.create_task(self.register())
-        reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-        )
-        while (line := await reader.readline()) and line != b"stop\n":
-            await self.obey(line.decode().split())
-        register.cancel()
+        registering = asyncio.create_task(self.register())
+        async for words in orders():
+            await self.obey(words)
+        registering.cancel()
         self.propose(0)
         await self.log.close()
 
@@ -71,12 +57,7 @@ class Node:
             "node_id": self.config.node_id,
             "addresses": {"grpc": port, "data": port, "raft": port, "http": port},
         }
-        while self.log.incarnation is None:
-            try:
-                await self.log.propose(command)
-            except (UnavailableError, UnknownOutcomeError):
-                await asyncio.sleep(0.05)
-        say("registered", incarnation=self.log.incarnation)
+        await register(self.log, command)
 
     async def obey(self, words: list[str]) -> None:
         if words[0] == "propose":
@@ -127,18 +108,7 @@ class Node:
 
 
 def main() -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    values = json.loads(sys.argv[1])
-    voters = {NodeId(int(node_id)): address for node_id, address in values["voters"].items()}
-    config = MemberConfig(
-        directory=values["directory"],
-        node_id=NodeId(values["node_id"]),
-        voters=voters,
-        listen=values["listen"],
-        secret=values["secret"].encode(),
-        compact_after_entries=values["compact_after_entries"],
-    )
-    asyncio.run(Node(config).run())
+    asyncio.run(Node(configured()).run())
 
 
 if __name__ == "__main__":

@@ -18,30 +18,21 @@ thread), `stop`.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-import sys
 import time
-from typing import Any
 
-import structlog
-
-from jetstream_protocol.errors import UnavailableError, UnknownOutcomeError
-from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.replication.controller import Controller
 from jetstream_server.replication.node_session import NodeSession
+from tests.support import member_process
+from tests.support.member_process import configured, orders, say
 
 from .metadata_group import create, register
 
 LOOK_SECONDS = 0.002
-
-
-def say(event: str, **fields: Any) -> None:
-    print(json.dumps({"at": time.monotonic(), "event": event, **fields}), flush=True)
 
 
 class Node:
@@ -59,13 +50,10 @@ class Node:
         self.session.on_lost = lambda: say("told", held=False)
         self.session.start()
         self.controller.start()
-        tasks = [asyncio.create_task(self.register()), asyncio.create_task(self.look())]
-        reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-        )
-        while (line := await reader.readline()) and line != b"stop\n":
-            await self.obey(line.decode().split())
+        registering = member_process.register(self.log, register(self.config.node_id))
+        tasks = [asyncio.create_task(registering), asyncio.create_task(self.look())]
+        async for words in orders():
+            await self.obey(words)
         for task in tasks:
             task.cancel()
         await self.controller.close()
@@ -79,14 +67,6 @@ class Node:
         if isinstance(change, NodeChanged) and change.after is not None:
             node = change.after
             say("node", node=node.node_id, incarnation=node.incarnation, fenced=node.fenced)
-
-    async def register(self) -> None:
-        while self.log.incarnation is None:
-            try:
-                await self.log.propose(register(self.config.node_id))
-            except (UnavailableError, UnknownOutcomeError):
-                await asyncio.sleep(0.05)
-        say("registered", incarnation=self.log.incarnation)
 
     async def look(self) -> None:
         held = False
@@ -108,17 +88,7 @@ class Node:
 
 
 def main() -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    values = json.loads(sys.argv[1])
-    voters = {NodeId(int(node_id)): address for node_id, address in values["voters"].items()}
-    config = MemberConfig(
-        directory=values["directory"],
-        node_id=NodeId(values["node_id"]),
-        voters=voters,
-        listen=values["listen"],
-        secret=values["secret"].encode(),
-    )
-    asyncio.run(Node(config).run())
+    asyncio.run(Node(configured()).run())
 
 
 if __name__ == "__main__":
