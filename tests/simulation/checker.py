@@ -117,6 +117,8 @@ class Checker:
         self._sequences: dict[int, tuple[int, int] | None] = {}
         """Of each producer's last batch that is committed, sequence and offset; None: a lossy
         election lost some."""
+        self._lossy_epoch = 0
+        """Of the last leader elected uncleanly: what older ones commit after that may be lost."""
         self._removed: set[tuple[int, int]] = set()
         """Publishes and offsets they had before they were stored anew."""
         self._session_ended_at: dict[int, int] = {}
@@ -237,8 +239,13 @@ class Checker:
             if high_watermark < self._high_watermarks.get(epoch, 0):
                 raise Violation(f"the high watermark of epoch {epoch} fell to {high_watermark}")
             self._high_watermarks[epoch] = high_watermark
+            if epoch < self._lossy_epoch:
+                # It has not heard of the election yet, nor may it tell publishers.
+                self._world.count("committed behind a lossy election")
+                return
             self._commit(process.node_id, high_watermark, replica.log.log_start_offset)
-        self._agree(process.node_id, high_watermark)
+        if replica.stream.leader_epoch >= self._lossy_epoch:
+            self._agree(process.node_id, high_watermark)
 
     def _commit(self, node_id: int, high_watermark: int, log_start: int) -> None:
         end = self.committed_end
@@ -342,6 +349,7 @@ class Checker:
 
     def _elected_uncleanly(self, after: StreamMetadata) -> None:
         """All that were trusted are gone; what is lost may be lost only if they all lost it."""
+        self._lossy_epoch = after.leader_epoch
         last = self.committed[-1] if self.committed else None
         chosen = self._shadows[after.leader]
         if last is None or chosen.holds(last) or chosen.suspect:
