@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from jetstream_protocol.batch import EncodedBatch, Flags, encode
+from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, Flags, decode_header, encode
 
 T = TypeVar("T")
 
@@ -52,6 +53,18 @@ class Records:
         if isinstance(self.subjects, bytes):
             return [self.subjects] * len(self.values)
         return self.subjects
+
+
+@st.composite
+def wild_bodies(draw: st.DrawFn, batch: bytes) -> bytes:
+    """The batch's body with some of its words replaced: offsets, lengths, data."""
+    header = decode_header(batch)
+    body = bytearray(batch[HEADER_BYTES : HEADER_BYTES + header.body_length])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(0, len(body) - 4)))
+        word = draw(st.integers(-20, 200) | st.integers(-(2**31), 2**31 - 1))
+        body[at : at + 4] = struct.pack("<i", word)
+    return bytes(body)
 
 
 @st.composite
