@@ -90,6 +90,10 @@ class LostCallError(UnavailableError):
     """The call was sent and no answer came: it may or may not have been carried out."""
 
 
+class UnreachedError(UnavailableError):
+    """The call was never sent: nobody is there."""
+
+
 def to_error(error: aio.AioRpcError, address: str) -> JetstreamError:
     """What a failed call means: the server's own error where it sent one."""
     trailers = error.trailing_metadata()
@@ -103,9 +107,9 @@ def to_error(error: aio.AioRpcError, address: str) -> JetstreamError:
     if status is grpc.StatusCode.UNAVAILABLE:
         said = details.lower()
         if any(words in said for words in _UNCONNECTED):
-            return UnavailableError(f"cannot reach {address}")
+            return UnreachedError(f"cannot reach {address}")
         if any(words in said for words in _UNRESOLVED):
-            return UnavailableError(f"cannot reach {address}: its name is not known")
+            return UnreachedError(f"cannot reach {address}: its name is not known")
         return LostCallError(f"lost the connection to {address}: {details}")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return LostCallError(f"{address} did not answer in time")
@@ -185,6 +189,7 @@ class ControlPlane:
         deadline = loop.time() + (self._config.timeout if timeout is None else timeout)
         address = address or self._servers[self._current]
         lost = False
+        unreached: dict[str, None] = {}
         attempt = 0
         while True:
             attempt += 1
@@ -196,9 +201,14 @@ class ControlPlane:
                 if lost and done_already is not None and isinstance(error, done_already):
                     return answer()
                 lost = lost or isinstance(error, LostCallError)
+                failure = error
+                if isinstance(error, UnreachedError):
+                    unreached[address] = None
+                    if len(unreached) > 1:
+                        failure = UnreachedError(f"cannot reach any of {', '.join(unreached)}")
                 step = next_step(error, attempt, random.random())
                 if step is None or loop.time() + step.wait >= deadline:
-                    raise outcome(error, what, changes, lost) from error
+                    raise outcome(failure, what, changes, lost) from error
                 address = step.address or self._rotate(address)
                 await asyncio.sleep(step.wait)
 

@@ -165,6 +165,12 @@ def test_other_positions_are_refused(text: str) -> None:
         parse_position(text)
 
 
+def test_all_servers_that_nobody_answers_at_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    servers = "127.0.0.1:1,127.0.0.1:2"
+    assert run(["stream", "list", "--server", servers, "--timeout", "1"]) == 4
+    assert capsys.readouterr().err == "error: cannot reach any of 127.0.0.1:1, 127.0.0.1:2\n"
+
+
 def test_nobody_at_the_address_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["stream", "list", "--server", "127.0.0.1:1", "--timeout", "0.2"]) == 4
     assert capsys.readouterr().err == "error: cannot reach 127.0.0.1:1\n"

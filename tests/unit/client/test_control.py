@@ -17,7 +17,7 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_client._control import LostCallError, next_step, outcome, to_error
+from jetstream_client._control import LostCallError, UnreachedError, next_step, outcome, to_error
 from jetstream_protocol.generated import common_pb2
 
 
@@ -40,12 +40,12 @@ def test_the_servers_own_error_wins() -> None:
 @pytest.mark.parametrize(
     ("status", "details", "cls"),
     [
-        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", UnavailableError),
-        (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", UnreachedError),
+        (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed", UnreachedError),
         (
             grpc.StatusCode.UNAVAILABLE,
             "errors resolving a:1: [field:hostname lookup error:Domain name not found]",
-            UnavailableError,
+            UnreachedError,
         ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", LostCallError),
         (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", LostCallError),
