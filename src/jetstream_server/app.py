@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -353,7 +354,7 @@ class Server:
             disk=self._disk,
             connections_max=connections_max(raise_limit()),
         )
-        await self._data_plane.start(*split_address(node.data.listen))
+        await _listen(self._data_plane.start(*split_address(node.data.listen)), node.data.listen)
         self._stack.push_async_callback(self._data_plane.close)
         hang_up_on = partial(hang_up, port=split_address(node.grpc.listen)[1])
         api = ApiServer(
@@ -385,10 +386,10 @@ class Server:
             ),
             Callers(hang_up_on),
         )
-        await api.start(node.grpc.listen)
+        await _listen(api.start(node.grpc.listen), node.grpc.listen)
         self._stack.push_async_callback(api.stop)
         http = HttpServer(self._not_ready, [NodeMetrics(self._replicas, self._numbers)])
-        await http.start(*split_address(node.http.listen))
+        await _listen(http.start(*split_address(node.http.listen)), node.http.listen)
         self._stack.push_async_callback(http.stop)
 
     async def stop(self) -> None:
@@ -438,6 +439,16 @@ class Server:
         while True:
             await asyncio.sleep(LEASE_CHECK_SECONDS)
             self._ingest.check_lease()
+
+
+async def _listen(starting: Awaitable[None], address: str) -> None:
+    """Raises StartError, one sentence for whichever port it is."""
+    try:
+        await starting
+    except OSError as error:
+        # Python adds the address in its own spelling; gRPC says nothing.
+        reason = (error.strerror or "perhaps it is in use").partition(" (")[0]
+        raise StartError(f"cannot listen on {address}: {reason}") from error
 
 
 def _clock_us() -> int:

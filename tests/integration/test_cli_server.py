@@ -93,6 +93,7 @@ def test_a_port_in_use_is_named(own_server: ServerProcess, port: int) -> None:
         code, error = refused_start(own_server)
     assert code == 1
     assert str(own_server.port_base + port) in error
+    assert "Errno" not in error
     own_server.start()  # And what had started by then has let go of everything.
 
 
