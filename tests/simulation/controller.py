@@ -25,8 +25,16 @@ class ControllerRole:
         self._granted_until_us = 0
         self.sessions: Sessions | None = None
 
+    def begin_term(self) -> None:
+        """This process leads the metadata group from now on. What it claimed in an earlier term it
+        has no part in any more, whatever it has heard of since (carriage.py)."""
+        if self.sessions is not None:
+            self.sessions = None
+            self._granted_until_us = self._process.world.now
+        self.claim()
+
     def claim(self) -> None:
-        """This process leads the metadata group now."""
+        """This process leads the metadata group, and says so."""
         process = self._process
         if process.cluster.metadata.leader is process and not self._claiming:
             self._claiming = True

@@ -493,7 +493,7 @@ class Process:
         self.leading.lease_renewed()
 
     def take_control(self) -> None:
-        self.controller.claim()
+        self.controller.begin_term()
 
     def renew_control(self, sure_at_us: int) -> None:
         self.controller.renew(sure_at_us)
