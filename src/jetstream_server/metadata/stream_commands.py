@@ -35,6 +35,7 @@ from jetstream_server.metadata.stream_access import (
 from jetstream_server.metadata.stream_settings import (
     checked,
     effective_settings,
+    in_words,
     wished_settings,
 )
 from jetstream_server.metadata.streams import (
@@ -149,11 +150,8 @@ def _check_same(existing: StreamMetadata, group: str, wished: dict[str, Any]) ->
 
 
 def _difference(name: str, value: Any, wished: Any) -> str:
-    """In the words of those who set it: durations are seconds to them."""
-    if name.endswith("_us"):
-        name, value, wished = name[:-3], f"{value / 1e6:.15g} s", f"{wished / 1e6:.15g} s"
-        return f"{name} is {value}, not {wished}"
-    return f"{name} is {value!r}, not {wished!r}"
+    said, found = in_words(name, value)
+    return f"{said} is {found}, not {in_words(name, wished)[1]}"
 
 
 def _check_acks(subject: str, config: StreamSettings, ack_subjects: tuple[str, ...]) -> None:

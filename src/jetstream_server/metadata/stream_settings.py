@@ -53,8 +53,17 @@ def wished_settings(fields: Fields) -> dict[str, Any]:
 
 def _within(name: str, value: int, least: int, most: int) -> int:
     if value and not least <= value <= most:
-        raise InvalidRequestError(f"{name} is {value}; it must be 0 or from {least} to {most}")
+        said, found = in_words(name, value)
+        first, last = in_words(name, least)[1], in_words(name, most)[1]
+        raise InvalidRequestError(f"{said} is {found}; it must be 0 or from {first} to {last}")
     return value
+
+
+def in_words(name: str, value: Any) -> tuple[str, str]:
+    """A setting as those know it who set it: durations are seconds to them."""
+    if name.endswith("_us"):
+        return name.removesuffix("_us"), f"{value / 1_000_000:.15g} s"
+    return name, repr(value)
 
 
 def effective_settings(wished: dict[str, Any], replicas: int) -> StreamSettings:

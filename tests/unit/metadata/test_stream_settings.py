@@ -45,20 +45,20 @@ def test_every_setting_is_kept_and_can_be_altered(setting: dict[str, Any]) -> No
         for name, value in setting.items():
             assert getattr(stream.config, name) == value
     other = {name: value is not True and value + SECOND for name, value in setting.items()}
-    with pytest.raises(StreamExistsError, match=next(iter(setting))):
+    with pytest.raises(StreamExistsError, match=next(iter(setting)).removesuffix("_us")):
         cluster.create(config=other)
 
 
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"max_age_us": 5}, "max_age_us is 5; it must be 0 or from 100000"),
-        ({"max_age_us": 1 << 62}, "max_age_us"),
+        ({"max_age_us": 5}, "max_age is 5e-06 s; it must be 0 or from 0.1 s to 3153600000 s"),
+        ({"max_age_us": 1 << 62}, "max_age"),
         ({"max_bytes": -1}, "max_bytes"),
         ({"max_messages": "many"}, "max_messages"),
         ({"compact": 1}, "compact"),
-        ({"segment_bytes": 100}, "segment_bytes is 100"),
-        ({"duplicate_window_us": 10}, "duplicate_window_us"),
+        ({"segment_bytes": 100}, "segment_bytes is 100; it must be 0 or from 65536"),
+        ({"duplicate_window_us": 10}, "duplicate_window"),
         ({"colour": "red"}, "unknown fields 'colour'"),
     ],
 )
