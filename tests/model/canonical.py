@@ -67,7 +67,7 @@ class Canonical:
         return found
 
     def _names_of(self, state: State) -> int:
-        history, _, (a, b, c), late, proposals, results, _, _, committed = state
+        history, _, (a, b, c), late, proposals, results, _, _, _, committed = state
         look, view = self._nodes.states.look, self._metadata.states.look
         messages: tuple[int, ...] = ()
         if late or proposals or results:
@@ -161,7 +161,7 @@ class Canonical:
 
     def under(self, state: State, naming: Naming) -> State:
         """The same state under those names."""
-        history, views, nodes, late, proposals, results, cut, left, committed = state
+        history, views, nodes, late, proposals, results, cut, left, has_lost, committed = state
         order, (a, b, c) = naming.nodes, naming.olds
         view, node = self._metadata.states.renamed, self._nodes.states.renamed
         message = self._nodes.messages.renamed
@@ -180,6 +180,7 @@ class Canonical:
             results,
             cut if cut < 0 else order[cut],
             left,
+            has_lost,
             naming.entries(committed) if committed else (),
         )
 

@@ -108,12 +108,12 @@ def _story(world: World, parents: dict[bytes, bytes], last: bytes) -> tuple[str,
                 state = after
                 lines.append(label)
                 break
-    last_label = ""
+    unseen = end = "one more step, which its node itself finds wrong"
     try:
         for label, after in world.steps(state):
-            last_label = f"after: {label}"
+            end = label
             world.check(after)
-            last_label = "one more step, which its node itself finds wrong"
+            end = unseen
     except Violation:
-        pass
-    return (*lines, last_label)
+        pass  # It is what was found.
+    return (*lines, end)

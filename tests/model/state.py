@@ -48,8 +48,24 @@ class State(NamedTuple):
     left: tuple[int, ...]
     """Of records, crashes, partitions, hand-overs, unknown outcomes, late messages, lags: how many
     more there may be."""
+    has_lost: bool
+    """A lossy election has lost something that was committed."""
     committed: tuple[Entry, ...]
 
 
 RECORDS, CRASHES, PARTITIONS, HAND_OVERS, UNKNOWN_OUTCOMES, LATE_MESSAGES, LAGS = range(7)
 """Places in `left`."""
+
+
+def spent(state: State, what: int) -> State:
+    """With one less of that to come."""
+    return state._replace(left=with_item(state.left, what, state.left[what] - 1))
+
+
+def with_node(state: State, node_id: int, node: int) -> State:
+    history, views, nodes, *rest = state
+    return State(history, views, with_item(nodes, node_id, node), *rest)
+
+
+def with_item(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])

@@ -15,6 +15,7 @@ from tests.simulation.mutants import installed
 STATES_MAX = 100_000
 CRASH = Bounds(records=1, partitions=0, lags=0, stale=1)
 CUT = Bounds(records=1, crashes=0, lags=0)
+LOSS = Bounds(records=1, partitions=0, min_insync_replicas=1)
 TWO_RECORDS = Bounds(crashes=0, partitions=0, hand_overs=1, lags=0, stale=1)
 BEHIND = Bounds(crashes=0, partitions=0, stale=1)
 HAND_OVER = Bounds(records=1, crashes=0, partitions=0, hand_overs=1, stale=1)
@@ -46,7 +47,9 @@ DEATHS_BY_DEFAULT = (
 
 
 @pytest.mark.parametrize(
-    "bounds", [CRASH, CUT, HAND_OVER, LATE_MESSAGE], ids=["crash", "cut", "swap", "late"]
+    "bounds",
+    [CRASH, CUT, LOSS, HAND_OVER, LATE_MESSAGE],
+    ids=["crash", "cut", "loss", "swap", "late"],
 )
 def test_no_state_of_a_small_case_violates_an_invariant(bounds: Bounds) -> None:
     found = explore(World(bounds), STATES_MAX)
@@ -72,7 +75,9 @@ def test_mutant_dies_in_the_default_case(name: str) -> None:
         assert explore(World(Bounds()), STATES_MAX).violation
 
 
-@pytest.mark.parametrize("bounds", [CRASH, CUT, TWO_RECORDS], ids=["crash", "cut", "two records"])
+@pytest.mark.parametrize(
+    "bounds", [CRASH, CUT, LOSS, TWO_RECORDS], ids=["crash", "cut", "loss", "two records"]
+)
 def test_what_is_reached_is_the_same_whether_names_matter_or_not(bounds: Bounds) -> None:
     world = World(bounds)
     states: set[State] = set()

@@ -33,6 +33,9 @@ from tests.model.state import (
     Bounds,
     State,
     Violation,
+    spent,
+    with_item,
+    with_node,
 )
 
 NOTHING = -1
@@ -70,6 +73,7 @@ class World:
                 bounds.records, bounds.crashes, bounds.partitions, bounds.hand_overs,
                 bounds.unknown_outcomes, bounds.late_messages, bounds.lags,
             ),
+            has_lost=False,
             committed=(),
         )  # fmt: skip
 
@@ -121,11 +125,11 @@ class World:
         if facts.led_epoch >= 0:
             if state.left[RECORDS]:
                 number = self.bounds.records - state.left[RECORDS]
-                published = _spent(state, RECORDS)
+                published = spent(state, RECORDS)
                 yield f"node {node_id} appends", self._do(published, node_id, "publish", number)
             yield f"node {node_id} waits", self._do(state, node_id, "wait")
             if state.left[LAGS]:
-                impatient = self._do(_spent(state, LAGS), node_id, "lose_patience")
+                impatient = self._do(spent(state, LAGS), node_id, "lose_patience")
                 yield f"node {node_id} loses patience", impatient
         if self.bounds.flush == "group" and facts.flushed_offset < len(facts.entries):
             yield f"node {node_id} flushes", self._do(state, node_id, "flush")
@@ -140,7 +144,7 @@ class World:
         trust = self.nodes.trust(node, known.session)
         for view in self.metadata.registered(state.history[-1], node_id, run, trust):
             begun = self._follow(state, view)
-            begun = begun._replace(views=_with(begun.views, node_id, len(begun.history) - 1))
+            begun = begun._replace(views=with_item(begun.views, node_id, len(begun.history) - 1))
             incarnation = self.metadata.nodes(view)[node_id].incarnation
             yield f"node {node_id} starts", self._do(begun, node_id, "start", incarnation, view)
 
@@ -148,7 +152,7 @@ class World:
         at = state.views[node_id]
         history, views, *rest = state
         # All at once is a snapshot: what lay between is never seen.
-        known = State(history, _with(views, node_id, at + count), *rest)
+        known = State(history, with_item(views, node_id, at + count), *rest)
         return self._do(known, node_id, "learn", history[at + count])
 
     def _do(self, state: State, node_id: int, name: str, *inputs: object) -> State:
@@ -156,7 +160,7 @@ class World:
         before = state.nodes[node_id]
         node, output = self.nodes.step(before, name, *inputs)
         if node != before:
-            state = self._check_role(_with_node(state, node_id, node), node_id, before)
+            state = self._check_role(with_node(state, node_id, node), node_id, before)
         if isinstance(output, Proposal):
             state = self._submit(state, output)
         return self._hear(state, node_id) if state.results else state
@@ -206,7 +210,7 @@ class World:
         before = state.nodes[leader]
         node, (answer, proposal) = self.nodes.step(before, "fetch", request)
         if node != before:
-            state = self._check_role(_with_node(state, leader, node), leader, before)
+            state = self._check_role(with_node(state, leader, node), leader, before)
         if proposal is not None:
             state = self._submit(state, proposal)
         return state, answer
@@ -214,7 +218,7 @@ class World:
     @staticmethod
     def _delay(state: State, name: str, node_id: int, message: int) -> State:
         late = tuple(sorted((*state.late, (name, node_id, message))))
-        return _spent(state, LATE_MESSAGES)._replace(late=late)
+        return spent(state, LATE_MESSAGES)._replace(late=late)
 
     def _late_deliveries(self, state: State, facts: list[Facts]) -> Iterator[Step]:
         """An answer to a late request is not waited for any more."""
@@ -254,7 +258,7 @@ class World:
                     view = self.metadata.handed_over(last, member)
                     yield (
                         f"handed over to {member}",
-                        self._follow(_spent(state, HAND_OVERS), view),
+                        self._follow(spent(state, HAND_OVERS), view),
                     )
         if stream.leader == NO_NODE and not stream.isr and not stream.elr:
             for view in self.metadata.elected_uncleanly(last, self._reports(state, facts)):
@@ -288,7 +292,7 @@ class World:
         """Its outcome is not known; it may be applied later all the same."""
         number, _ = waiting
         rest = {other for other in state.proposals if other != waiting}
-        state = _spent(state, UNKNOWN_OUTCOMES)._replace(
+        state = spent(state, UNKNOWN_OUTCOMES)._replace(
             proposals=tuple(sorted({*rest, (number, False)}))
         )
         return self._tell(state, number, Outcome.UNKNOWN)
@@ -322,7 +326,8 @@ class World:
         if was.isr or was.elr:
             raise Violation("a lossy election although somebody was eligible")
         kept = common_length(state.committed, self.nodes.facts(state.nodes[now.leader]).entries)
-        return state._replace(committed=state.committed[:kept])
+        has_lost = state.has_lost or kept < len(state.committed)
+        return state._replace(has_lost=has_lost, committed=state.committed[:kept])
 
     # Faults.
 
@@ -330,25 +335,29 @@ class World:
         for node_id, fact in enumerate(facts):
             if state.left[CRASHES] and fact.runs:
                 length = len(fact.entries)
-                spent = _spent(state, CRASHES)
-                yield f"node {node_id} dies", self._crash(spent, node_id, length, False)
+                dying = spent(state, CRASHES)
+                yield f"node {node_id} dies", self._crash(dying, node_id, length, False)
                 for kept in range(fact.flushed_offset, length + 1):
                     text = f"node {node_id} loses power, keeps {kept}"
-                    yield text, self._crash(spent, node_id, kept, True)
+                    yield text, self._crash(dying, node_id, kept, True)
             if state.left[PARTITIONS] and state.cut == NO_NODE:
-                yield f"node {node_id} is cut off", _spent(state, PARTITIONS)._replace(cut=node_id)
+                yield f"node {node_id} is cut off", spent(state, PARTITIONS)._replace(cut=node_id)
         if state.cut != NO_NODE:
             yield f"node {state.cut} is back", state._replace(cut=NO_NODE)
 
     def _crash(self, state: State, node_id: int, kept: int, power_lost: bool) -> State:
         node, _ = self.nodes.step(state.nodes[node_id], "crash", kept, power_lost)
         results = tuple(result for result in state.results if result[0] != node_id)
-        return state._replace(nodes=_with(state.nodes, node_id, node), results=results)
+        return state._replace(nodes=with_item(state.nodes, node_id, node), results=results)
 
     # What has to hold.
 
     def _check_role(self, state: State, node_id: int, was: int) -> State:
-        """A leader's high watermark never falls, and says what is committed."""
+        """A leader's high watermark never falls, and says what is committed.
+
+        A follower that was not asked takes for committed what a lossy election has lost, until its
+        new leader has it cut that off: from then on only what it newly takes for committed counts.
+        """
         before, facts = self.nodes.facts(was), self.nodes.facts(state.nodes[node_id])
         epoch, high_watermark = facts.led_epoch, facts.high_watermark
         if epoch >= 0:
@@ -358,6 +367,8 @@ class World:
                 state = state._replace(
                     committed=state.committed + facts.entries[len(state.committed) : high_watermark]
                 )
+        if state.has_lost and epoch < 0 and high_watermark <= before.high_watermark:
+            return state
         if facts.entries[:high_watermark] != state.committed[:high_watermark]:
             raise Violation(f"node {node_id} takes for committed what is not")
         return state
@@ -385,16 +396,3 @@ class World:
         views = tuple([v if facts(nodes[at]).runs else last for at, v in enumerate(views)])
         oldest = min(views)
         return State(history[oldest:], tuple([view - oldest for view in views]), nodes, *rest)
-
-
-def _spent(state: State, what: int) -> State:
-    return state._replace(left=_with(state.left, what, state.left[what] - 1))
-
-
-def _with_node(state: State, node_id: int, node: int) -> State:
-    history, views, nodes, *rest = state
-    return State(history, views, _with(nodes, node_id, node), *rest)
-
-
-def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return (*values[:at], value, *values[at + 1 :])
