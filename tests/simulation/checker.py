@@ -125,6 +125,8 @@ class Checker:
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
         self.lost = 0
+        self._lost_at_epoch = -1
+        """Of the last leadership that began with a loss: what earlier ones say is not true now."""
 
     # What is true.
 
@@ -185,7 +187,7 @@ class Checker:
         shadow = self._shadows[process.node_id]
         before = shadow.entries[-1] if shadow.entries else None
         decoded = Batch.decode(batch.to_bytes())
-        ids = tuple(int(value or b"") for value in decoded.values())
+        ids = self._numbers_of(decoded)
         producer = decoded.header.producer_id, decoded.header.producer_sequence
         key = entry.leader_epoch, entry.base_offset
         if key in self._origins:
@@ -193,6 +195,10 @@ class Checker:
         self._origins[key] = Origin(entry, before, ids, producer)
         self._appended_by.update(dict.fromkeys(ids, process))
         shadow.append(entry)
+
+    def _numbers_of(self, batch: Batch) -> tuple[int, ...]:
+        """Which publishes a batch holds."""
+        return tuple(int(value or b"") for value in batch.values())
 
     def follow(self, node_id: int, log: CommitLog) -> None:
         """Note what a follower dropped and appended since it was last looked at."""
@@ -232,10 +238,12 @@ class Checker:
 
     def high_watermark_rose(self, process: Process, replica: Replica) -> None:
         high_watermark = replica.high_watermark
+        epoch = replica.stream.leader_epoch
         if replica.leadership is None:
             self.follow(process.node_id, replica.log)
+            if epoch < self._lost_at_epoch:
+                return
         else:
-            epoch = replica.stream.leader_epoch
             if high_watermark < self._high_watermarks.get(epoch, 0):
                 raise Violation(f"the high watermark of epoch {epoch} fell to {high_watermark}")
             self._high_watermarks[epoch] = high_watermark
@@ -355,6 +363,7 @@ class Checker:
         if last is None or chosen.holds(last) or chosen.suspect:
             return  # One that has lost its log since has to register first: it never leads.
         self._world.count("lossy election with loss")
+        self._lost_at_epoch = after.leader_epoch
         for node_id in self._eligible:
             shadow = self._shadows[node_id]
             if not shadow.suspect and shadow.holds(last):
@@ -374,8 +383,9 @@ class Checker:
 
     # The end.
 
-    def check_contents(self, log: CommitLog) -> None:
+    def check_at_rest(self, node_id: int, replica: Replica) -> None:
         """Every acknowledged publish is where it was said to be, byte for byte."""
+        log = replica.log
         found: dict[int, int] = {}
         for batch in _batches_of(log):
             for offset, value in zip(batch.offsets(), batch.values(), strict=True):
@@ -383,7 +393,8 @@ class Checker:
         for number, offset in self.acked.items():
             if offset >= log.log_start_offset and found.get(number) != offset:
                 raise Violation(
-                    f"publish {number} was acknowledged at {offset}; it is at {found.get(number)}"
+                    f"publish {number} was acknowledged at {offset}; on node {node_id} it is at "
+                    f"{found.get(number)}"
                 )
 
 
@@ -401,10 +412,13 @@ def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
     return entries
 
 
-def _batches_of(log: CommitLog) -> list[Batch]:
+def _batches_of(
+    log: CommitLog, from_offset: int | None = None, end_offset: int | None = None
+) -> list[Batch]:
     batches = []
-    offset = log.log_start_offset
-    while (slice_ := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+    offset = log.log_start_offset if from_offset is None else from_offset
+    end_offset = log.log_end_offset if end_offset is None else end_offset
+    while (slice_ := log.read(offset, 1 << 20, end_offset)) is not None:
         data, position = log.pread(slice_), 0
         while position < len(data):
             batch = Batch.decode(data, position)

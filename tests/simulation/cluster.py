@@ -7,7 +7,7 @@ run(seed) ──> a profile is drawn ──> publishers and faults ──> every
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
@@ -16,6 +16,7 @@ from jetstream_server.replication.lease import SessionSettings
 from jetstream_server.replication.replica import Replica
 from tests.simulation.checker import Checker
 from tests.simulation.faults import Faults
+from tests.simulation.handing_over import simulated_time
 from tests.simulation.machine import Machine
 from tests.simulation.metadata import MetadataGroup, View
 from tests.simulation.network import Network
@@ -85,6 +86,9 @@ class Cluster:
         self.publishers = Publishers(self)
         self.repeating = Repeating(self)
         self.faults = Faults(self)
+        if self.faults.scenario.is_calm:
+            self.metadata.lazy_node = -1
+            self.profile = replace(profile, late_sends=0.0, slow_flushes=0.0)
         self.stream_id = self._create()
         world.note(f"{profile}")
 
@@ -117,6 +121,14 @@ class Cluster:
     def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
         """The keys of publishes; None: they have none."""
         return None
+
+    def scenario(self) -> type[Scenario]:
+        """What the seed is about."""
+        return scenario_of(self.world.seed)
+
+    def values(self, ids: list[int]) -> list[bytes]:
+        """What publishes say."""
+        return [b"%d" % number for number in ids]
 
     def header_blocks(self, ids: list[int]) -> list[bytes] | None:
         """What publishes say in their headers."""
@@ -169,6 +181,10 @@ class Cluster:
 
     def run(self) -> None:
         """Raises Violation."""
+        with simulated_time(self.world):
+            self._run()
+
+    def _run(self) -> None:
         world, profile = self.world, self.profile
         world.after_event = self._check
         for machine in self.machines:
@@ -214,6 +230,8 @@ class Cluster:
             difference = self._difference()
         else:
             raise Violation(f"at rest, {difference}")
+        if self.faults.scenario.is_calm and self.publishers.doubtful:
+            raise Violation(f"nothing went wrong, but nobody answers {[*self.publishers.doubtful]}")
         self._check_contents()
 
     def _unrest(self) -> str:
@@ -269,8 +287,8 @@ class Cluster:
         return ""
 
     def _check_contents(self) -> None:
-        for replica in self._logs().values():
-            self.checker.check_contents(replica.log)
+        for node_id, replica in self._logs().items():
+            self.checker.check_at_rest(node_id, replica)
 
 
 def _registration(node_id: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from tests.simulation.killing import SEEDS_MAX, kill_within_bounds, record
+from tests.simulation.killing import SEEDS_MAX, kill_within_bounds, record, recorded
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.runner import Failure, Totals, run_seed, run_seeds, story
 
@@ -21,26 +21,30 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so long")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--trace", type=int, help="run this seed and tell its story")
+    parser.add_argument("--compacted", action="store_true", help="with a compacted stream")
     parser.add_argument("what", nargs="?", choices=["mutants"], help="kill and record mutants")
+    parser.add_argument("names", nargs="*", help="only these mutants")
     arguments = parser.parse_args()
     if arguments.what == "mutants":
-        sys.exit(_kill_mutants(arguments.jobs))
+        sys.exit(_kill_mutants(arguments.names or list(MUTANTS), arguments.jobs))
     if arguments.trace is not None:
-        sys.exit(_trace(arguments.trace))
-    sys.exit(_run(arguments.start, arguments.seeds, arguments.minutes, arguments.jobs))
+        sys.exit(_trace(arguments.trace, arguments.compacted))
+    sys.exit(_run(arguments))
 
 
 def _kill(name: str) -> tuple[str, Failure | None]:
     return name, kill_within_bounds(name)
 
 
-def _kill_mutants(jobs: int) -> int:
-    """Kill every mutant and record the seeds; 1 when one survives."""
-    seeds, surviving = {}, []
+def _kill_mutants(names: list[str], jobs: int) -> int:
+    """Kill these mutants and record the seeds; 1 when one survives."""
+    seeds = {name: seed for name, seed in recorded().items() if name in MUTANTS}
+    surviving = []
     with ProcessPoolExecutor(jobs) as pool:
-        for name, failure in pool.map(_kill, MUTANTS):
+        for name, failure in pool.map(_kill, names):
             if failure is None:
                 surviving.append(name)
+                seeds.pop(name, None)
                 print(f"{name:45} SURVIVES {SEEDS_MAX} seeds", flush=True)
             else:
                 seeds[name] = failure.seed
@@ -52,27 +56,32 @@ def _kill_mutants(jobs: int) -> int:
     return 1 if surviving else 0
 
 
-def _trace(seed: int) -> int:
-    cluster, reason = run_seed(seed, tracing=True)
+def _trace(seed: int, compacted: bool) -> int:
+    cluster, reason = run_seed(seed, tracing=True, compacted=compacted)
     print("\n".join(cluster.world.trace or []))
     print(f"\nseed {seed}: {reason or 'nothing was violated'}")
     return 1 if reason else 0
 
 
-def _chunk(first: int, count: int, deadline: float) -> tuple[Totals, Failure | None]:
+def _chunk(
+    first: int, count: int, deadline: float, compacted: bool
+) -> tuple[Totals, Failure | None]:
     totals = Totals()
-    failure = run_seeds(range(first, first + count), totals, deadline)
+    failure = run_seeds(range(first, first + count), totals, deadline, compacted=compacted)
     return totals, failure
 
 
-def _run(start: int, seeds: int, minutes: float, jobs: int) -> int:
+def _run(arguments: argparse.Namespace) -> int:
+    start, seeds, minutes = arguments.start, arguments.seeds, arguments.minutes
     deadline = time.monotonic() + minutes * 60 if minutes else float("inf")
     totals, failures = Totals(), []
     firsts = range(start, start + seeds, CHUNK)
     shown = time.monotonic()
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         running = {
-            pool.submit(_chunk, first, min(CHUNK, start + seeds - first), deadline)
+            pool.submit(
+                _chunk, first, min(CHUNK, start + seeds - first), deadline, arguments.compacted
+            )
             for first in firsts
         }
         for future in as_completed(running):

@@ -13,7 +13,7 @@ from jetstream_protocol.types import NO_NODE
 from jetstream_server.replication.isr import IsrChange
 from jetstream_server.replication.replica import Replica
 from tests.simulation.metadata import GIVE_UP_US
-from tests.simulation.scenarios import Scenario, scenario_of
+from tests.simulation.scenarios import Scenario
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -37,9 +37,10 @@ class Faults:
         self._pause_us = 0
         self.joiner_appetite = 0.0
         self.joiner_powerless = 0.5
+        self.member_appetite = 0.3
         self.election_appetite = 0.0
         self._late_change: IsrChange | None = None
-        self.scenario: Scenario = scenario_of(cluster.world.seed)(cluster)
+        self.scenario: Scenario = cluster.scenario()(cluster)
 
     def begin(self) -> None:
         """Draw the seed's appetite, and start."""
@@ -84,6 +85,11 @@ class Faults:
         self._pause_us = world.random.choice((150_000, 400_000, 1_000_000))
         if self.scenario.is_about_something:
             self._leave_room()
+        if self.scenario.is_calm:
+            network.drop = network.double = network.slow = 0.0
+            self._cluster.metadata.loss = 0.0
+            self._cluster.metadata.delay_us = 1_000
+            self.joiner_appetite = self.election_appetite = 0.0
         self.scenario.prepare()
         self._strike()
 
@@ -101,7 +107,8 @@ class Faults:
             return
         world = self._world
         if world.now >= self.scenario.quiet_until:
-            if self.scenario.is_about_something and world.chance(SCENARIO_SHARE):
+            share = 1.0 if self.scenario.is_calm else SCENARIO_SHARE
+            if self.scenario.is_about_something and world.chance(share):
                 self.scenario.strike()
             else:
                 world.random.choices(self._kinds, self._weights)[0]()
@@ -314,10 +321,10 @@ class Faults:
             self._lose_joiner(machine, change)
             return
         members = [m for m in replica.stream.isr if m != change.leader]
-        if members and self._world.chance(0.3):
+        if members and self._world.chance(self.member_appetite):
             machine = self._cluster.machines[members[0]]
         if machine.process is not None:
-            self._be_away(machine, change)
+            self._be_away(machine, change, joining[0])
 
     def _lose_joiner(self, machine: Machine, change: IsrChange) -> None:
         world, cluster = self._world, self._cluster
@@ -331,13 +338,16 @@ class Faults:
         )
         self.scenario.keep_quiet(applied_us + 100_000)
 
-    def _be_away(self, machine: Machine, change: IsrChange) -> None:
+    def _be_away(self, machine: Machine, change: IsrChange, joiner: int) -> None:
         world, cluster = self._world, self._cluster
         self._note(machine, "away while one joins")
         away_us = world.between(1_900_000, 2_600_000)
         # It is given up late, and proposed again when that node has been fenced.
         given_up_us = world.between(GIVE_UP_US, away_us - 400_000)
         applied_us = away_us + world.between(300_000, 1_500_000)
+        if machine.node_id != joiner:
+            # Or it is waited for, and not proposed again: then nothing but its epoch makes it void.
+            given_up_us = applied_us + 100_000
         cluster.metadata.delay_next(applied_us, given_up_us)
         process = machine.process
         assert process is not None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.simulation.mutants import MUTANTS, SCENARIOS_OF, installed
+from tests.simulation.mutants import COMPACTED, MUTANTS, SCENARIOS_OF, installed
 from tests.simulation.runner import Failure, Totals, run_seeds
 from tests.simulation.scenarios import STRIDE, Scenario, seeds_about
 
@@ -39,9 +39,10 @@ def kill(name: str, seeds: Iterable[int]) -> Failure | None:
     assert name in MUTANTS
     left = iter(seeds)
     with installed(name):
-        failure = run_seeds(left, Totals())
+        compacted = name in COMPACTED
+        failure = run_seeds(left, Totals(), compacted=compacted)
         while failure is not None and not failure.is_violation:
-            failure = run_seeds(left, Totals())
+            failure = run_seeds(left, Totals(), compacted=compacted)
     return failure
 
 

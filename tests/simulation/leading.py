@@ -23,6 +23,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.stand_by import StandBy
 from jetstream_server.ingest.stream import Bounds, StreamIngest
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.messages import Answer, FetchRequest, Records
@@ -65,6 +66,17 @@ class Leading:
             Bounds(pending_acks_max=1_000, uncommitted_bytes_max=1 << 20),
             self._say,
         )
+        stand_by = process.handing_over.take_stand_by()
+        if stand_by is not None and self.speaks():
+            self._adopt(self._ingest, stand_by)
+
+    def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> None:
+        """As ingest.py does: what came since the old leader listened no more is stored first."""
+        self._process.cluster.checker.acts(self._process)
+        is_stored = stand_by.store(ingest, _replica(self._process).log.log_end_offset)
+        self._world.count("kept for the leader" if is_stored else "kept in vain")
+        if self._process.alive:
+            self._process.request_flush()
 
     def end(self) -> None:
         """Not the leader any more: whatever is pending is dropped in silence."""
@@ -72,19 +84,20 @@ class Leading:
             self._ingest.drop()
             self._ingest = None
         self._parked.clear()
+        self._process.handing_over.is_quiet = False
 
     def fell_below_minimum(self) -> None:
         ingest = self._ingest
         if ingest is not None and ingest.pending_count:
             self._world.count("indeterminate nack")
-            if self._speaks():
+            if self.speaks():
                 ingest.fail(NotEnoughReplicasAfterAppendError("the ISR fell below its minimum"))
 
     def failed(self, error: StorageError) -> None:
         """The disk refused: what is not committed yet may never be, here."""
         ingest, self._ingest = self._ingest, None
         if ingest is not None:
-            if self._speaks():
+            if self.speaks():
                 ingest.fail(UnknownOutcomeError(f"stored, perhaps not durably: {error.message}"))
             ingest.drop()
 
@@ -97,28 +110,42 @@ class Leading:
     @property
     def is_subscribed(self) -> bool:
         """Whether NATS delivers to this process now."""
+        handing_over = self._process.handing_over
+        if self._ingest is None:
+            return handing_over.stands_by and not self._process.stopping
         return (
-            self._ingest is not None
+            not handing_over.is_quiet
             and self._process.machine.hears_nats
             and not self._process.stopping
-            and self._speaks()
+            and self.speaks()
         )
+
+    @property
+    def pending_count(self) -> int:
+        """Batches whose acknowledgements wait for the commit."""
+        return 0 if self._ingest is None else self._ingest.pending_count
 
     def on_publish(self, ids: list[int], asking: list[bool]) -> None:
         """Messages that nobody repeats, as they were read from the socket."""
         replies = [
             b"_INBOX.%d" % number if asks else b"" for number, asks in zip(ids, asking, strict=True)
         ]
-        values = [b"%d" % number for number in ids]
-        blocks = self._process.cluster.header_blocks(ids)
+        cluster = self._process.cluster
+        values, blocks = cluster.values(ids), cluster.header_blocks(ids)
         self.on_delivery(Delivery(1, [b"orders"] * len(ids), replies, values, blocks))
 
     def on_delivery(self, delivery: Delivery) -> None:
         process, ingest = self._process, self._ingest
-        if ingest is None or process.stopping:
+        if process.stopping:
             return
-        if not self._speaks():
+        if not self.speaks():
             self._world.count("lease lapsed on delivery")
+            process.handing_over.silence()
+            return
+        if ingest is None:
+            stand_by = process.handing_over.stand_by_of
+            if stand_by is not None:
+                stand_by.deliver(delivery)
             return
         process.cluster.checker.acts(process)
         ingest.deliver(delivery)
@@ -150,17 +177,18 @@ class Leading:
 
     def committed(self) -> None:
         if self._ingest is not None:
-            if self._speaks():
+            if self.speaks():
                 self._ingest.committed()
             else:
                 self._world.count("lease lapsed on commit")
         self._wake()
 
     def lease_renewed(self) -> None:
-        if self._ingest is not None and self._speaks():
+        if self._ingest is not None and self.speaks():
             self._ingest.committed()
 
-    def _speaks(self) -> bool:
+    def speaks(self) -> bool:
+        """Whether the session lease holds."""
         return self._process.lease.holds(self._world.now)
 
     def _say(self, protocol: bytes) -> bool:
@@ -249,6 +277,11 @@ class Leading:
         if slice_ is not None:
             disk = process.machine.disk
             if not disk.exists(slice_.path):
+                return
+            if slice_.is_gone:
+                # It was compacted since it was chosen: everything is answered anew.
+                if process.replica is not None and process.replica.leadership is not None:
+                    self._answer_parked(follower, answer.asked, -1)
                 return
             data = disk.pread(slice_.path, slice_.position, slice_.length)
             if self._world.chance(0.01):

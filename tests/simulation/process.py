@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.checkpoint import read_state, write_state
@@ -24,6 +24,7 @@ from jetstream_server.replication.trust import RunRecord, judge
 from jetstream_server.replication.unclean import ReplicaReport
 from tests.simulation.controller import ControllerRole
 from tests.simulation.fetcher import Fetcher
+from tests.simulation.handing_over import HandingOver
 from tests.simulation.leading import Leading
 from tests.simulation.machine import SESSION_PATH, Machine
 from tests.simulation.metadata import OnResult, View
@@ -63,6 +64,7 @@ class Process:
         self.log: CommitLog | None = None
         self.replica: Replica | None = None
         self.leading = Leading(self)
+        self.handing_over = HandingOver(self)
         self.fetcher = Fetcher(self)
         self.controller = ControllerRole(self)
         self._heartbeat_at_us = 0
@@ -423,12 +425,21 @@ class Process:
         if replica is None or replica.leadership is None:
             return
         others = [member for member in replica.stream.isr if member != self.node_id]
-        if others:
-            self.world.count("leadership handed over")
-            target = others[self.world.between(0, len(others) - 1)]
-            self.propose(
-                {"op": "transfer_leader", "stream_id": replica.stream.id, "leader": target}
-            )
+        if not others:
+            return
+        target = others[self.world.between(0, len(others) - 1)]
+        if self.cluster.faults.scenario.plans_hand_overs:
+            self.world.count("hand-over")
+            self.handing_over.give(target, self._handed_over)
+            return
+        self.world.count("leadership handed over")
+        self.propose({"op": "transfer_leader", "stream_id": replica.stream.id, "leader": target})
+
+    def _handed_over(self, _: object, error: JetstreamError | None) -> None:
+        if error is None:
+            self.world.count("hand-over done")
+        elif self.world.trace is not None:
+            self.note(f"does not hand over: {error.message}")
 
     # The disk.
 
@@ -484,6 +495,13 @@ class Process:
 
     def on_answer(self, *arguments: Any) -> None:
         self.fetcher.on_answer(*arguments)
+
+    def on_hand_over(self, *arguments: Any) -> None:
+        if self.incarnation >= 0:
+            self.handing_over.on_hand_over(*arguments)
+
+    def on_handed_over(self, *arguments: Any) -> None:
+        self.handing_over.on_handed_over(*arguments)
 
     def on_heartbeat(self, *arguments: Any) -> None:
         self.controller.on_heartbeat(*arguments)

@@ -29,6 +29,8 @@ class Publishers:
         self._next = 0
         self.acked = 0
         self.nacked = 0
+        self.doubtful: dict[int, None] = {}
+        """Publishes that somebody heard and nobody has answered for certain."""
         self.running = True
         self.pause_us = 60_000
 
@@ -51,6 +53,7 @@ class Publishers:
             if process is not None and process.leading.is_subscribed:
                 delay = world.between(50, 2_000)
                 world.later(delay, process, process.leading.on_publish, ids, asked)
+                self.doubtful.update((n, None) for n, asks in zip(ids, asked, strict=True) if asks)
 
     def take_numbers(self, count: int) -> tuple[int, ...]:
         """Numbers that no other publish has."""
@@ -68,7 +71,9 @@ class Publishers:
             code = answer["error"]["err_code"]
             self._cluster.world.count(f"nack {code}")
             if code not in INDETERMINATE:
+                self.doubtful.pop(number, None)
                 self._cluster.checker.refused(process, number)
             return
         self.acked += 1
+        self.doubtful.pop(number, None)
         self._cluster.checker.acknowledged(number, answer["seq"] - 1)

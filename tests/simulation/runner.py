@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.simulation.cluster import Cluster
+from tests.simulation.compacting import CompactedCluster
 from tests.simulation.world import Violation
 
 
@@ -51,6 +52,8 @@ class Failure:
 
     seed: int
     reason: str
+    compacted: bool = False
+    """Whether the stream was a compacted one."""
 
     @property
     def is_violation(self) -> bool:
@@ -58,9 +61,9 @@ class Failure:
         return not self.reason.startswith("Traceback")
 
 
-def run_seed(seed: int, *, tracing: bool = False) -> tuple[Cluster, str]:
+def run_seed(seed: int, *, tracing: bool = False, compacted: bool = False) -> tuple[Cluster, str]:
     """The cluster afterwards, and what was violated ("" when nothing was)."""
-    cluster = Cluster(seed, tracing=tracing)
+    cluster = (CompactedCluster if compacted else Cluster)(seed, tracing=tracing)
     try:
         cluster.run()
     except Violation as violation:
@@ -71,7 +74,11 @@ def run_seed(seed: int, *, tracing: bool = False) -> tuple[Cluster, str]:
 
 
 def run_seeds(
-    seeds: Iterable[int], totals: Totals, deadline: float = float("inf")
+    seeds: Iterable[int],
+    totals: Totals,
+    deadline: float = float("inf"),
+    *,
+    compacted: bool = False,
 ) -> Failure | None:
     """Run them until one fails or the time (time.monotonic) is over."""
     started = time.monotonic()
@@ -81,10 +88,10 @@ def run_seeds(
         for seed in seeds:
             if time.monotonic() >= deadline:
                 break
-            cluster, reason = run_seed(seed)
+            cluster, reason = run_seed(seed, compacted=compacted)
             totals.add(cluster)
             if reason:
-                failure = Failure(seed, reason)
+                failure = Failure(seed, reason, compacted)
                 break
             if seed % 20 == 0:
                 gc.collect()
@@ -96,7 +103,8 @@ def run_seeds(
 
 def story(failure: Failure) -> str:
     """The failing seed again, with its trace: it replays exactly."""
-    cluster, reason = run_seed(failure.seed, tracing=True)
+    cluster, reason = run_seed(failure.seed, tracing=True, compacted=failure.compacted)
+    option = " --compacted" if failure.compacted else ""
     lines = cluster.world.trace or []
     return "\n".join(
         [
@@ -104,7 +112,7 @@ def story(failure: Failure) -> str:
             "",
             f"seed {failure.seed} at commit {commit()}: {failure.reason}",
             *([] if reason == failure.reason else [f"NOT REPRODUCED: now {reason!r}"]),
-            f"again: python -m tests.simulation --trace {failure.seed}",
+            f"again: python -m tests.simulation --trace {failure.seed}{option}",
         ]
     )
 

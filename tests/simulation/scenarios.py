@@ -29,6 +29,11 @@ class Scenario:
         self.world = cluster.world
         self.quiet_until = 0
 
+    plans_hand_overs = False
+    """Whether leaders hand over by plan; otherwise the metadata is just changed."""
+    is_calm = False
+    """Nothing goes wrong, and nobody may be left in doubt."""
+
     @property
     def is_about_something(self) -> bool:
         return type(self) is not Scenario
@@ -204,6 +209,7 @@ class LateJoiners(Scenario):
     def prepare(self) -> None:
         self.cluster.faults.joiner_appetite = 0.8
         self.cluster.faults.joiner_powerless = 0.4
+        self.cluster.faults.member_appetite = 0.6
 
     def strike(self) -> None:
         chosen = self.leader_and_followers(1)
@@ -443,6 +449,55 @@ class LostControl(Scenario):
             self.cluster.network.unmute(leader, machine.node_id, "on_heartbeat")
 
 
+class PlannedHandOvers(Scenario):
+    """Leaderships move by plan, all the time; at times the target, its answers or the transfer are
+    late or lost, so that the old leader goes on while the target still stands by. In every third of
+    its seeds nothing else happens at all."""
+
+    plans_hand_overs = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.is_calm = self.world.seed // STRIDE % 3 == 0
+
+    def strike(self) -> None:
+        stream = self.led_stream()
+        if stream is None:
+            return
+        world, cluster = self.world, self.cluster
+        process = cluster.machines[stream.leader].process
+        assert process is not None
+        world.later(0, process, process.hand_over)
+        if self.is_calm:
+            return
+        chance = world.random.random()
+        delay = world.between(1_000, 60_000)
+        if chance < 0.15:
+            cluster.metadata.slow["transfer_leader"] = world.between(0, 900_000)
+        elif chance < 0.3:
+            cluster.metadata.slow.pop("transfer_leader", None)
+            world.later(delay, None, self._mute, "on_fetch")
+        elif chance < 0.4:
+            world.later(delay, None, self._mute, "on_answer")
+        elif chance < 0.5:
+            machine = cluster.machines[stream.leader]
+            world.later(delay, None, cluster.faults.fell, machine, world.chance(0.3))
+        elif chance < 0.6:
+            cluster.metadata.delay_next(world.between(200_000, 2_000_000))
+        else:
+            self.keep_quiet(300_000)
+
+    def _mute(self, method: str) -> None:
+        """The leader and one that follows it do not hear each other for a while."""
+        chosen = self.leader_and_followers(1)
+        if chosen is None or self.cluster.faults.healing:
+            return
+        source, target = chosen if method == "on_answer" else chosen[::-1]
+        self.cluster.network.mute(source, target, method)
+        delay = self.world.between(50_000, 2_500_000)
+        self.world.later(delay, None, self.cluster.network.unmute, source, target, method)
+
+
 SCENARIOS: tuple[type[Scenario], ...] = (
     Swaps,
     Overwritten,
@@ -454,6 +509,7 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     Collapses,
     FailingDisks,
     LostControl,
+    PlannedHandOvers,
 )
 
 

@@ -7,20 +7,30 @@ run; the product knows nothing of it. `docs/replication.md` names each rule's mu
 from __future__ import annotations
 
 from tests.simulation.mutants import (
+    compacting,
     eligibility,
     fetching,
+    handing_over,
     in_sync,
     repeating,
     speaking,
     trusting,
 )
-from tests.simulation.mutants.installing import MUTANTS, SCENARIOS_OF, installed
+from tests.simulation.mutants.installing import (
+    COMPACTED,
+    MUTANTS,
+    SCENARIOS_OF,
+    installed,
+)
 
 __all__ = [
+    "COMPACTED",
     "MUTANTS",
     "SCENARIOS_OF",
+    "compacting",
     "eligibility",
     "fetching",
+    "handing_over",
     "in_sync",
     "installed",
     "repeating",

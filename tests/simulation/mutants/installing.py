@@ -14,6 +14,8 @@ Install = Callable[["Patches"], None]
 MUTANTS: dict[str, Install] = {}
 SCENARIOS_OF: dict[str, type[Scenario]] = {}
 """What the seeds are about that kill a mutant most readily."""
+COMPACTED: dict[str, None] = {}
+"""Mutants whose seeds are run with a compacted stream."""
 
 
 class Patches:
@@ -28,11 +30,15 @@ class Patches:
         self._stack.enter_context(patch.object(owner, name, value, create=True))
 
 
-def mutant(scenario: type[Scenario] = Scenario) -> Callable[[Install], Install]:
+def mutant(
+    scenario: type[Scenario] = Scenario, *, compacted: bool = False
+) -> Callable[[Install], Install]:
     """Register a mutant; its docstring says what the cluster does wrong."""
 
     def register(install: Install) -> Install:
         MUTANTS[install.__name__] = install
+        if compacted:
+            COMPACTED[install.__name__] = None
         SCENARIOS_OF[install.__name__] = scenario
         return install
 

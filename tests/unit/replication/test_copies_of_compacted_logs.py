@@ -1,4 +1,4 @@
-"""A log that is copied from others is as compacted as they are: no copy brings a deleted key back."""
+"""A log copied from compacted ones brings no deleted key back."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""Compaction: what may go, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.compaction_pass import Task
+from jetstream_server.log.compaction_state import CompactionState
+from jetstream_server.log.log_compaction import LogCompaction
+from jetstream_server.replication.follower import FollowerState
+from jetstream_server.replication.replica import Replica
+from tests.simulation.compacting import CompactedCluster
+from tests.simulation.mutants.installing import Patches, mutant
+
+
+@mutant(compacted=True)
+def compacts_beyond_the_high_watermark(patches: Patches) -> None:
+    """What supersedes a record is not committed itself, and is truncated later."""
+
+    def flushed_only(_: CompactedCluster, replica: Replica) -> int:
+        return replica.log.flushed_offset
+
+    patches.set(CompactedCluster, "bound_of", flushed_only)
+
+
+@mutant(compacted=True)
+def removes_tombstones_without_grace(patches: Patches) -> None:
+    """A tombstone goes with the first pass after the one that removed what it deletes."""
+
+    def at_once(self: CompactionState, now_us: int, grace_us: int) -> int:
+        return self.cleaned_to
+
+    patches.set(CompactionState, "tombstones_below", at_once)
+
+
+@mutant(compacted=True)
+def counts_the_grace_time_from_the_last_pass(patches: Patches) -> None:
+    """The grace time of all that a pass has seen counts from the first pass there ever was."""
+
+    def since_the_first(self: CompactionState, now_us: int, grace_us: int) -> int:
+        over = self.passes and self.passes[0][0] + grace_us <= now_us
+        return max(end for _, end in self.passes) if over else 0
+
+    patches.set(CompactionState, "tombstones_below", since_the_first)
+
+
+@mutant(compacted=True)
+def takes_all_for_mapped(patches: Patches) -> None:
+    """A pass whose map of keys was full takes the whole log for clean: tombstones go later while
+    older records of their keys stay."""
+    finish = LogCompaction.finish
+
+    def as_if_mapped(self: LogCompaction, task: Task, state: CompactionState) -> None:
+        end = task.sources[-1].next_offset
+        passes = (*state.passes[:-1], (state.passes[-1][0], end))
+        finish(self, task, replace(state, cleaned_to=end, passes=passes))
+
+    patches.set(LogCompaction, "finish", as_if_mapped)
+
+
+@mutant(compacted=True)
+def takes_what_was_cut_for_clean(patches: Patches) -> None:
+    """What is appended after a truncation counts as compacted, as what was there before did."""
+    patches.set(CompactionState, "cut_to", lambda self, end_offset: self)
+
+
+@mutant(compacted=True)
+def keeps_what_tombstones_deleted(patches: Patches) -> None:
+    """A follower that was away longer than the grace time goes on where it stood."""
+    patches.set(FollowerState, "_missed_tombstones", lambda self, standing: False)
+
+
+@mutant(compacted=True)
+def hides_which_tombstones_a_copy_lacks(patches: Patches) -> None:
+    """A leader whose log is a copy says nothing of the tombstones that it never had."""
+    own = property(lambda self: self.compaction.state.tombstones_gone_below)
+    patches.set(CommitLog, "tombstones_gone_below", own)

@@ -1,0 +1,66 @@
+"""Planned hand-overs. The last two cost no record: they leave publishers in doubt where nothing is
+wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_server.ingest.stand_by import StandBy
+from jetstream_server.ingest.stream import StreamIngest
+from jetstream_server.replication.hand_over import HandOvers
+from tests.simulation.handing_over import HandingOver
+from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.scenarios import PlannedHandOvers
+
+
+@mutant(PlannedHandOvers)
+def stores_what_it_kept_whatever_its_log(patches: Patches) -> None:
+    """What was kept is stored although the old leader went on, and may have stored it too."""
+    store = StandBy.store
+
+    def always(self: StandBy, ingest: StreamIngest, log_end_offset: int) -> bool:
+        return store(self, ingest, 0)
+
+    patches.set(StandBy, "store", always)
+
+
+@mutant(PlannedHandOvers)
+def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
+    """The target keeps what comes from when it was asked whether it can."""
+    answer, stand_by = HandingOver._answer, HandingOver._stand_by
+
+    async def at_once(self: HandingOver, what: str, *arguments: Any) -> Any:
+        result = await answer(self, what, *arguments)
+        if what == "prepare" and self.stand_by_of is None:
+            self.stand_by_of, self.has_subscribed = StandBy(0), True
+        return result
+
+    async def with_what_came(self: HandingOver, end_offset: int, silent_us: int) -> int:
+        early = self.stand_by_of
+        gap_us = await stand_by(self, end_offset, silent_us)
+        if early is not None and self.stand_by_of is not None:
+            self.stand_by_of._kept = [*(early._kept or ()), *(self.stand_by_of._kept or ())]
+        return gap_us
+
+    patches.set(HandingOver, "_answer", at_once)
+    patches.set(HandingOver, "_stand_by", with_what_came)
+
+
+@mutant(PlannedHandOvers)
+def gives_the_leadership_before_the_tail(patches: Patches) -> None:
+    """The leadership moves before the target has the tail and its publishers their answers."""
+
+    async def at_once(self: HandOvers, *arguments: Any) -> None:
+        return None
+
+    patches.set(HandOvers, "_replicate_tail", at_once)
+
+
+@mutant(PlannedHandOvers)
+def hands_over_without_draining(patches: Patches) -> None:
+    """What NATS had delivered by then is not waited for."""
+
+    async def at_once(self: HandingOver, stream_id: int) -> None:
+        self.is_quiet = True
+
+    patches.set(HandingOver, "quiet", at_once)
