@@ -16,6 +16,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from jetstream_server.accepting import accept_each
+from jetstream_server.background import run_in_background
+
 Readiness = Callable[[], list[str]]
 """The reasons why this node should not be sent work; empty: it is ready."""
 
@@ -41,6 +44,7 @@ class HttpServer:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._connections: dict[asyncio.Transport, None] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> None:
         """Raises OSError when the address cannot be listened on."""
@@ -60,24 +64,27 @@ class HttpServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+        self._accepting = run_in_background(accept_each(self._listener, self._take, logger), "HTTP")
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+    def _take(self, sock: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(sock))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
         assert self._runner is not None
         assert self._runner.server is not None
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-                transport, _ = await loop.connect_accepted_socket(self._runner.server, sock)
-            except OSError as error:
-                # Out of descriptors, or a client that left at once: neither ends the listener.
-                logger.warning("accept_failed", error=str(error))
-                await asyncio.sleep(0.1)
-                continue
-            self._connections[transport] = None
-            if len(self._connections) > CONNECTIONS_MAX:
-                self._make_room()
+        try:
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                self._runner.server, sock
+            )
+        except OSError as error:
+            logger.warning("accept_failed", error=str(error))
+            sock.close()
+            return
+        self._connections[transport] = None
+        if len(self._connections) > CONNECTIONS_MAX:
+            self._make_room()
 
     def _make_room(self) -> None:
         """Forget connections that have ended; if that is not enough, end the oldest."""
@@ -90,8 +97,10 @@ class HttpServer:
 
     async def stop(self) -> None:
         if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+            tasks = (self._accepting, *self._connecting)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:

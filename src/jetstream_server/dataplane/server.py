@@ -11,6 +11,7 @@ import structlog
 from jetstream_protocol.errors import UnauthenticatedError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.accepting import accept_each
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.background import run_in_background
 from jetstream_server.complaints import Complaints
@@ -69,29 +70,22 @@ class DataPlaneServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
-        self._accepting = run_in_background(self._accept(self._listener), "data plane")
+        self._accepting = run_in_background(
+            accept_each(self._listener, self._take, logger), "data plane"
+        )
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-            except OSError as error:
-                # Out of descriptors, or a client that left at once: neither ends the listener.
-                logger.warning("accept_failed", error=str(error))
-                await asyncio.sleep(0.1)
-                continue
-            if len(self._connections) >= self._connections_max:
-                if self._complaints.is_due("too_many_connections"):
-                    logger.warning("too_many_connections", connections_max=self._connections_max)
-                sock.close()
-                continue
-            connection = Connection(
-                sock, self._hello, self._fetch, self._replicate, self._complaints, self._disk
-            )
-            task = loop.create_task(connection.run())
-            self._connections.add(task)
-            task.add_done_callback(self._disconnected)
+    def _take(self, sock: socket.socket) -> None:
+        if len(self._connections) >= self._connections_max:
+            if self._complaints.is_due("too_many_connections"):
+                logger.warning("too_many_connections", connections_max=self._connections_max)
+            sock.close()
+            return
+        connection = Connection(
+            sock, self._hello, self._fetch, self._replicate, self._complaints, self._disk
+        )
+        task = asyncio.get_running_loop().create_task(connection.run())
+        self._connections.add(task)
+        task.add_done_callback(self._disconnected)
 
     def _disconnected(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)

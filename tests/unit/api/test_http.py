@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import time
 import zlib
 
-from jetstream_server.api.http import HttpServer
+from jetstream_server.api.http import CONNECTIONS_MAX, HttpServer
 from tests.support.loops import on_loop
 from tests.support.server import free_port_base
 
@@ -36,4 +38,28 @@ async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
         assert time.process_time() - begun < 0.1, "seconds of processor"
     finally:
         writer.transport.abort()
+        await server.stop()
+
+
+@on_loop
+async def test_who_asks_behind_many_that_connect_is_answered_within_a_few_turns_of_the_loop() -> (
+    None
+):
+    """A turn may take long, on a node that is busy."""
+    port = free_port_base(1)
+    server = HttpServer(list, [])
+    await server.start("127.0.0.1", port)
+    idlers = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS_MAX - 1)]
+    asker = socket.create_connection(("127.0.0.1", port))
+    try:
+        asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        turns = 0
+        while turns < 1_000 and not select.select([asker], [], [], 0)[0]:
+            turns += 1
+            await asyncio.sleep(0)
+        assert asker.recv(12) == b"HTTP/1.1 200"
+        assert turns < CONNECTIONS_MAX / 4
+    finally:
+        for sock in (*idlers, asker):
+            sock.close()
         await server.stop()

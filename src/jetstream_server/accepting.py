@@ -1,0 +1,40 @@
+"""Connections as they arrive at a listening socket: all that wait, in one turn of the loop.
+
+Taken one a turn, the last of a backlog would wait for a minute where turns are long, and whoever
+asks behind clients that connect by the hundred would never be heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import structlog
+
+AT_ONCE = 256
+PAUSE_SECONDS = 0.1
+"""After an error: out of descriptors, for example."""
+
+
+async def accept_each(
+    listener: socket.socket,
+    take: Callable[[socket.socket], None],
+    logger: structlog.stdlib.BoundLogger,
+) -> None:
+    """Hand each new connection, not blocking, to `take`. Runs until it is cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            sock, _ = await loop.sock_accept(listener)
+            take(sock)
+            for _ in range(AT_ONCE):
+                sock, _ = listener.accept()
+                sock.setblocking(False)
+                take(sock)
+        except BlockingIOError:
+            continue  # No more of them for now.
+        except OSError as error:
+            # Out of descriptors, or a client that left at once: neither ends the listener.
+            logger.warning("accept_failed", error=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
