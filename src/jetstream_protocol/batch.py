@@ -37,7 +37,6 @@ appended or a stranger's buffers are handed to Arrow (a wild offset crashes the 
 from __future__ import annotations
 
 import ctypes
-import io
 import operator
 import struct
 import sys
@@ -48,9 +47,8 @@ from itertools import accumulate, islice, repeat
 from typing import NamedTuple
 
 import google_crc32c
-import lz4.frame
-import zstandard
 
+from jetstream_protocol import body_compression
 from jetstream_protocol.errors import CorruptBatchError
 
 # Columns are written and viewed in the machine's own order.
@@ -79,8 +77,8 @@ crc32c = google_crc32c.value
 class Flags(IntFlag):
     """Which columns a body has, and how it is compressed (the two lowest bits are one number)."""
 
-    ZSTD = 1
-    LZ4 = 2
+    ZSTD = body_compression.ZSTD
+    LZ4 = body_compression.LZ4
     VALUE_VALIDITY = 4
     KEYS = 8
     KEY_VALIDITY = 16
@@ -289,7 +287,7 @@ def encode(
     uncompressed_length = len(data)
     if compression:
         flags |= compression
-        data = _compress(data, compression)
+        data = body_compression.compress(data, compression)
     body_length = len(data)
     body_crc = crc32c(data)
     length = _padded(HEADER_BYTES + body_length)
@@ -314,30 +312,6 @@ def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:
         subjects = subjects[0]
     body.add(_U32.pack(len(subjects)) + subjects)
     return 0
-
-
-def _compress(data: bytes, compression: int) -> bytes:
-    if compression == Flags.ZSTD:
-        return zstandard.ZstdCompressor(level=1).compress(data)
-    if compression == Flags.LZ4:
-        return bytes(lz4.frame.compress(data))
-    raise ValueError(f"unknown compression {compression}")
-
-
-def _decompress(data: bytes | memoryview, compression: int, length: int) -> bytes:
-    """Exactly `length` bytes, never more in memory: a bomb is cut off, then refused."""
-    try:
-        if compression == Flags.ZSTD:
-            # decompress() would believe the size the frame claims; a reader stops where told.
-            reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data))
-            plain = reader.read(length + 1)
-        else:
-            plain = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=length + 1)
-    except (zstandard.ZstdError, RuntimeError, EOFError) as error:
-        raise CorruptBatchError(f"batch body does not decompress: {error}") from error
-    if len(plain) != length:
-        raise CorruptBatchError("batch body decompresses to another length than its header says")
-    return bytes(plain)
 
 
 class Column(NamedTuple):
@@ -469,7 +443,7 @@ class Batch:
         """
         compression = header.flags & COMPRESSION_MASK
         if compression:
-            body = _decompress(body, compression, header.uncompressed_length)
+            body = body_compression.decompress(body, compression, header.uncompressed_length)
         return cls(header, body, _read_layout(body, header.record_count, header.flags))
 
     def __len__(self) -> int:
