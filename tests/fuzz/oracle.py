@@ -51,10 +51,14 @@ class Violation(Exception):
 
 
 def metric(server: ServerProcess, name: str) -> int:
-    with urllib.request.urlopen(f"{server.http}/metrics", timeout=READ_SECONDS_MAX) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith(f"{name} "):
-                return int(float(line.split()[1]))
+    try:
+        with urllib.request.urlopen(f"{server.http}/metrics", timeout=READ_SECONDS_MAX) as answer:
+            text = answer.read().decode()
+    except TimeoutError as error:
+        raise Violation(f"/metrics did not answer within {READ_SECONDS_MAX} s") from error
+    for line in text.splitlines():
+        if line.startswith(f"{name} "):
+            return int(float(line.split()[1]))
     raise Violation(f"there is no metric {name}")
 
 
