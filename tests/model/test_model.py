@@ -15,6 +15,7 @@ from tests.simulation.mutants import installed
 STATES_MAX = 100_000
 CRASH = Bounds(records=1, partitions=0, lags=0, stale=1)
 CUT = Bounds(records=1, crashes=0, lags=0)
+CUT_AND_CRASH = Bounds(records=1, lags=0)
 LOSS = Bounds(records=1, partitions=0, min_insync_replicas=1)
 TWO_RECORDS = Bounds(crashes=0, partitions=0, hand_overs=1, lags=0, stale=1)
 BEHIND = Bounds(crashes=0, partitions=0, stale=1)
@@ -38,6 +39,7 @@ DEATHS = {
     "compares_offsets_only": TWO_RECORDS,
     "serves_older_leaderships": LATE_MESSAGE,
     "resumes_leaderships": CRASH,
+    "trusts_logs_after_a_power_failure": CUT_AND_CRASH,
 }
 DEATHS_BY_DEFAULT = (
     "commits_alone", "commits_below_the_minimum", "compares_offsets_only", "resumes_leaderships",
@@ -89,8 +91,9 @@ def test_what_is_reached_is_the_same_whether_names_matter_or_not(bounds: Bounds)
     assert {world.renamed(state) for state in unreduced} == states
 
 
-def test_under_other_names_the_same_can_happen() -> None:
-    world = World(EVERYTHING)
+@pytest.mark.parametrize("bounds", [EVERYTHING, LATE_MESSAGE], ids=["everything", "late"])
+def test_under_other_names_the_same_can_happen(bounds: Bounds) -> None:
+    world = World(bounds)
     states: list[State] = []
     explore(world, 6_000, visit=states.append)
     orders = cycle(permutations(IDENTITY))
