@@ -112,6 +112,8 @@ class Checker:
         self._offsets: dict[int, int] = {}
         """Where each publish is committed."""
         self._appended_by: dict[int, Process] = {}
+        self._denied: dict[int, None] = {}
+        """By processes whose successor, if they had asked any to stand by, was called off."""
         self._eligible: dict[int, None] = {}
         """Who could hold everything committed, by the rules: kept apart from the registry's ELR."""
         self._sequences: dict[int, tuple[int, int] | None] = {}
@@ -338,8 +340,15 @@ class Checker:
 
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
+        if process.handing_over.is_alone:
+            self._denied[number] = None
         if self._appended_by.get(number) is process:
             raise Violation(f"node {process.node_id} denies having appended publish {number}")
+
+    def stored_by_stand_by(self, process: Process, number: int) -> None:
+        """A process has begun to lead, and has stored what it had kept until then."""
+        if number in self._denied and self._appended_by.get(number) is process:
+            raise Violation(f"publish {number} was denied, and node {process.node_id} stores it")
 
     # Elections that may lose something.
 

@@ -16,7 +16,7 @@ from jetstream_server.replication.lease import SessionSettings
 from jetstream_server.replication.replica import Replica
 from tests.simulation.checker import Checker
 from tests.simulation.faults import Faults
-from tests.simulation.handing_over import simulated_time
+from tests.simulation.handing_over import end, simulated_time
 from tests.simulation.machine import Machine
 from tests.simulation.metadata import MetadataGroup, View
 from tests.simulation.network import Network
@@ -78,6 +78,9 @@ class Cluster:
         self.lag_max_us = LAG_MAX_US
         self.log_config = LogConfig(segment_bytes=profile.segment_bytes, index_interval_bytes=256)
         self.members: dict[int, Any] = {}
+        self.under_way: dict[Any, None] = {}
+        """What processes do step by step, also those that have died."""
+        self.has_ended = False
         self.checker = Checker(world, profile.nodes)
         self.network = Network(world, self._deliver)
         self.metadata = MetadataGroup(world, self.members, self.network.connects, self._applied)
@@ -182,7 +185,11 @@ class Cluster:
     def run(self) -> None:
         """Raises Violation."""
         with simulated_time(self.world):
-            self._run()
+            try:
+                self._run()
+            finally:
+                self.has_ended = True
+                end(self.under_way)
 
     def _run(self) -> None:
         world, profile = self.world, self.profile

@@ -294,6 +294,12 @@ class Faults:
             machine = self._machine()
             self._world.later(self._world.between(1_000, 900_000), None, self.fell, machine, True)
 
+    def alter_anything(self) -> None:
+        """A setting that means nothing here; but the stream epoch moves on."""
+        stream = self._cluster.metadata.now.stream
+        if stream is not None and not self.healing:
+            self.alter({"max_bytes": 1_000_000_000 + self._world.now}, stream.stream_epoch)
+
     def alter(self, config: dict[str, object], stream_epoch: int) -> None:
         self._world.count("stream altered")
         self._cluster.metadata.apply(

@@ -67,17 +67,28 @@ class Event:
 def begin(process: Process, coroutine: Coroutine[Event, None, Any], ended: Any) -> None:
     """Run it as the process's, then `ended(result, error)`; it is left where it is if that dies."""
 
+    under_way = process.cluster.under_way
+    under_way[coroutine] = None
+
     def step() -> None:
         try:
             event = coroutine.send(None)
         except StopIteration as stop:
+            del under_way[coroutine]
             ended(stop.value, None)
         except JetstreamError as error:
+            del under_way[coroutine]
             ended(None, error)
         else:
             event.then = lambda: process.world.later(0, process, step)
 
     step()
+
+
+def end(under_way: dict[Coroutine[Event, None, Any], None]) -> None:
+    """The cluster has run: what is still under way ends here, and nobody hears of it."""
+    for coroutine in list(under_way):
+        coroutine.close()
 
 
 @contextmanager
@@ -94,7 +105,7 @@ def simulated_time(world: World) -> Iterator[None]:
         patch.object(hand_over, "time", clock),
         patch.object(hand_over, "asyncio", SimpleNamespace(sleep=sleep)),
         patch.object(hand_over, "POLL_SECONDS", POLL_SECONDS),
-        patch.object(hand_over, "logger", SimpleNamespace(info=_silent)),
+        patch.object(hand_over, "logger", SimpleNamespace(info=_silent, warning=_silent)),
     ):
         yield
 
@@ -113,6 +124,10 @@ class HandingOver:
         self.stand_by_of: StandBy | None = None
         self.has_subscribed = False
         """NATS has heard that this node stands by."""
+        self.is_alone = True
+        """Nobody that this node has asked to stand by may be doing so."""
+        self._heard: dict[int, int] = {}
+        """By node: the last question of it, for a connection keeps their order."""
 
     def give(self, target: int, ended: Any) -> None:
         """Hand the leadership to that node; `ended(result, error)` tells."""
@@ -156,7 +171,10 @@ class HandingOver:
         if isinstance(arguments[0], StreamMetadata):
             return await self._stand_by(arguments[1], arguments[2])
         target, _, end_offset, silent_us = arguments
-        return int(await self._ask(target, "stand_by", end_offset, silent_us))
+        self.is_alone = False
+        gap_us = int(await self._ask(target, "stand_by", end_offset, silent_us))
+        self.is_alone = end_offset == hand_over.NEVER
+        return gap_us
 
     async def _stand_by(self, end_offset: int, silent_us: int) -> int:
         """As ingest.py does, whose connection this stands for."""
@@ -193,6 +211,8 @@ class HandingOver:
         await self._ask(node_id, "prepare")
 
     async def _ask(self, node_id: NodeId, what: str, *arguments: Any) -> Any:
+        if self._process.cluster.has_ended:
+            raise UnavailableError("the cluster has run")
         event = Event()
         self._next += 1
         number, self._asked[self._next] = self._next, event
@@ -207,6 +227,9 @@ class HandingOver:
     def on_hand_over(self, source: int, number: int, what: str, arguments: tuple[Any, ...]) -> None:
         """The old leader asks."""
         process = self._process
+        if number <= self._heard.get(source, 0):
+            return
+        self._heard[source] = number
 
         def ended(result: Any, error: JetstreamError | None) -> None:
             reason = None if error is None else error.message

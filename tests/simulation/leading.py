@@ -72,8 +72,12 @@ class Leading:
 
     def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> None:
         """As ingest.py does: what came since the old leader listened no more is stored first."""
-        self._process.cluster.checker.acts(self._process)
+        checker = self._process.cluster.checker
+        checker.acts(self._process)
+        replies = [reply for kept in stand_by._kept or () for reply in kept.replies if reply]
         is_stored = stand_by.store(ingest, _replica(self._process).log.log_end_offset)
+        for reply in replies:
+            checker.stored_by_stand_by(self._process, int(reply.rpartition(b".")[2]))
         self._world.count("kept for the leader" if is_stored else "kept in vain")
         if self._process.alive:
             self._process.request_flush()

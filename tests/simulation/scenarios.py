@@ -484,8 +484,27 @@ class PlannedHandOvers(Scenario):
             world.later(delay, None, cluster.faults.fell, machine, world.chance(0.3))
         elif chance < 0.6:
             cluster.metadata.delay_next(world.between(200_000, 2_000_000))
+        elif chance < 0.7:
+            self._refuse(stream)
         else:
             self.keep_quiet(300_000)
+
+    def _refuse(self, stream: StreamMetadata) -> None:
+        """The stream changes before the transfer is applied, which makes that void; the old leader
+        goes on with a full disk, and then another leads all the same."""
+        world, cluster = self.world, self.cluster
+        others = [member for member in stream.isr if member != stream.leader]
+        if not others:
+            return
+        world.count("refused while another may stand by")
+        cluster.metadata.slow["transfer_leader"] = 100_000
+        disk = cluster.machines[stream.leader].disk
+        disk.room = 0
+        again_us = world.between(300_000, 900_000)
+        world.later(100_000, None, cluster.faults.alter_anything)
+        world.later(again_us, None, self.transfer, others[world.between(0, len(others) - 1)])
+        world.later(again_us + 100_000, None, setattr, disk, "room", None)
+        self.keep_quiet(again_us + 300_000)
 
     def _mute(self, method: str) -> None:
         """The leader and one that follows it do not hear each other for a while."""

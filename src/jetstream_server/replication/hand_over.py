@@ -15,6 +15,8 @@ counts it and shows it.
 
 Every wait is bounded, and until the transfer is proposed nothing has changed for the metadata: what
 fails before leaves the old leader listening again, what dies or hangs is replaced as any leader is.
+**safety** Before it listens again it calls the target off: that would else store, should it come to
+lead within the next seconds, what the old leader has meanwhile refused.
 **safety** is the plain transfer's: the target is in the ISR, and the new epoch ends the old. That
 no message is stored by both is stand_by.py's.
 """
@@ -27,7 +29,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from jetstream_protocol.errors import NotLeaderError, UnavailableError
+from jetstream_protocol.errors import JetstreamError, NotLeaderError, UnavailableError
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.leader import LeaderState
@@ -41,6 +43,8 @@ NEAR_SECONDS = 0.1
 TAIL_SECONDS = 1.0
 PROPOSE_SECONDS = 2.0
 POLL_SECONDS = 0.001
+NEVER = -1
+"""As the log end to stand by behind: no leadership begins so early, so what is kept is dropped."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -122,17 +126,21 @@ class HandOvers:
         await self._come_near(replica, leadership, target)
         trip_seconds = await self._prepare(target, stream_id)
         silent_since = time.monotonic()
+        is_asked = False
         try:
             _check_leads(replica, leadership)
             await self._publishers.quiet(stream_id)
             # The question has to arrive, too: nobody listens meanwhile.
             silent_us = round((time.monotonic() - silent_since + trip_seconds) * 1e6)
             end_offset = replica.log.log_end_offset
+            is_asked = True
             gap_us = await self._successors.stand_by(target, stream_id, end_offset, silent_us)
             await self._replicate_tail(replica, leadership, target)
             unacknowledged = self._publishers.pending(stream_id)
             await self._transfer(replica, leadership, target)
         finally:
+            if is_asked and replica.leadership is leadership:
+                await self._call_off(target, stream_id)
             if replica.leadership is leadership:
                 self._publishers.resume(stream_id)
         logger.info(
@@ -143,6 +151,13 @@ class HandOvers:
             seconds=round(time.monotonic() - silent_since, 4),
             unacknowledged=unacknowledged,
         )
+
+    async def _call_off(self, target: NodeId, stream_id: StreamId) -> None:
+        """One that does not answer is most likely dead; else it forgets by itself, in seconds."""
+        try:
+            await self._successors.stand_by(target, stream_id, NEVER, 0)
+        except JetstreamError as error:
+            logger.warning("successor_not_called_off", target=target, reason=error.message)
 
     async def _prepare(self, target: NodeId, stream_id: StreamId) -> float:
         """Ask whether it can. Returns how long a question and its answer take: the quicker of two,

@@ -3,8 +3,9 @@ wrong."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.ingest.stand_by import StandBy
 from jetstream_server.ingest.stream import StreamIngest
 from jetstream_server.replication.hand_over import HandOvers
@@ -44,6 +45,16 @@ def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
 
     patches.set(HandingOver, "_answer", at_once)
     patches.set(HandingOver, "_stand_by", with_what_came)
+
+
+@mutant(PlannedHandOvers)
+def calls_nobody_off(patches: Patches) -> None:
+    """A hand-over is given up, and the target goes on keeping what the old leader refuses."""
+
+    async def not_at_all(self: HandOvers, target: NodeId, stream_id: StreamId) -> None:
+        cast(HandingOver, self._publishers).is_alone = True
+
+    patches.set(HandOvers, "_call_off", not_at_all)
 
 
 @mutant(PlannedHandOvers)

@@ -95,7 +95,7 @@ class Bench:
         if isinstance(arguments[0], StreamMetadata):
             self._do(f"listen behind {arguments[1]}")
             return int(arguments[2]) + 1
-        self._do("stand by")
+        self._do("call off" if arguments[2] == hand_over.NEVER else "stand by")
         return int(arguments[3])
 
     # Metadata
@@ -188,7 +188,7 @@ async def test_a_target_that_does_not_get_the_tail_does_not_lead() -> None:
     bench.quiet = quiet  # type: ignore[method-assign]
     with pytest.raises(UnavailableError, match="did not fetch the end"):
         await bench.hand_overs.give(STREAM, TARGET)
-    assert bench.did == ["prepare", "prepare", "stand by", "resume"]
+    assert bench.did == ["prepare", "prepare", "stand by", "call off", "resume"]
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,21 @@ async def test_whatever_fails_the_old_leader_listens_again(
     with pytest.raises(type(error)):
         await bench.hand_overs.give(STREAM, TARGET)
     assert (bench.did[-1] == "resume") is resumes
+    is_asked = step in ("stand by", "transfer")
+    assert (bench.did[-2:] == ["call off", "resume"]) is is_asked, "before it may refuse anything"
     bench.fails.clear()
     await bench.hand_overs.give(STREAM, TARGET)  # It may be tried again.
     assert bench.did[-1] == "transfer"
+
+
+@on_loop
+async def test_a_target_that_cannot_be_called_off_does_not_keep_the_old_leader_silent() -> None:
+    bench = Bench()
+    bench.fetched(10)
+    bench.fails["stand by"] = bench.fails["call off"] = UnavailableError("the node died")
+    with pytest.raises(UnavailableError):
+        await bench.hand_overs.give(STREAM, TARGET)
+    assert bench.did[-1] == "resume"
 
 
 @on_loop
