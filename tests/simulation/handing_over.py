@@ -105,7 +105,7 @@ def simulated_time(world: World) -> Iterator[None]:
         patch.object(hand_over, "time", clock),
         patch.object(hand_over, "asyncio", SimpleNamespace(sleep=sleep)),
         patch.object(hand_over, "POLL_SECONDS", POLL_SECONDS),
-        patch.object(hand_over, "logger", SimpleNamespace(info=_silent, warning=_silent)),
+        patch.object(hand_over, "logger", SimpleNamespace(info=_silent)),
     ):
         yield
 

@@ -157,7 +157,7 @@ class HandOvers:
         try:
             await self._successors.stand_by(target, stream_id, NEVER, 0)
         except JetstreamError as error:
-            logger.warning("successor_not_called_off", target=target, reason=error.message)
+            logger.info("successor_not_called_off", target=target, reason=error.message)
 
     async def _prepare(self, target: NodeId, stream_id: StreamId) -> float:
         """Ask whether it can. Returns how long a question and its answer take: the quicker of two,
