@@ -139,10 +139,12 @@ class HandOvers:
             unacknowledged = self._publishers.pending(stream_id)
             await self._transfer(replica, leadership, target)
         finally:
-            if is_asked and replica.leadership is leadership:
-                await self._call_off(target, stream_id)
-            if replica.leadership is leadership:
-                self._publishers.resume(stream_id)
+            try:
+                if is_asked and replica.leadership is leadership:
+                    await self._call_off(target, stream_id)
+            finally:  # Also when who asked for it gives up right then.
+                if replica.leadership is leadership:
+                    self._publishers.resume(stream_id)
         logger.info(
             "leadership_handed_over",
             stream=replica.stream.full_name,

@@ -229,6 +229,28 @@ async def test_a_target_that_cannot_be_called_off_does_not_keep_the_old_leader_s
 
 
 @on_loop
+async def test_who_is_given_up_while_it_calls_the_target_off_listens_again_all_the_same() -> None:
+    bench = Bench()
+    bench.fetched(10)
+    bench.fails["transfer"] = PreconditionFailedError("the ISR changed")
+    stand_by, begun = bench.stand_by, asyncio.Event()
+
+    async def hangs_once_asked(*arguments: Any) -> int:
+        if arguments[2] == hand_over.NEVER:
+            begun.set()
+            await asyncio.sleep(60)
+        return await stand_by(*arguments)
+
+    bench.stand_by = hangs_once_asked  # type: ignore[method-assign]
+    giving = asyncio.ensure_future(bench.hand_overs.give(STREAM, TARGET))
+    await begun.wait()
+    giving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await giving
+    assert bench.did[-1] == "resume"
+
+
+@on_loop
 async def test_who_is_deposed_in_the_middle_neither_transfers_nor_listens_again() -> None:
     bench = Bench()
     bench.fetched(10)
