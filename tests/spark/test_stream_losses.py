@@ -10,7 +10,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from jetstream_client import Client
-from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 from tests.spark.support import (
     Collector,
     Log,
@@ -68,9 +67,7 @@ def test_records_that_retention_removes_before_they_are_read_are_missed(
     until(lambda: client.offset_at(log.name, "earliest") > 10, "retention")
     first = client.offset_at(log.name, "earliest")
     said = refusal(spark, log, tmp_path)
-    # Before 4.2 the task finds out.
-    only_to = f"begins at offset {first}, and the query has read only up to 10"
-    assert (only_to if HAS_ADMISSION_CONTROL else "records from offset 10 on") in said
+    assert f"begins at offset {first}, and the query has read only up to 10" in said
     assert ADVICE in said
     run_available(log.read_stream(spark, failOnDataLoss="false"), tmp_path, sink)
     assert sink.offsets == [*range(10), *range(first, 310)]
@@ -83,12 +80,13 @@ def test_a_batch_of_a_compacted_stream_that_is_run_again_may_be_smaller_and_spar
     for _ in range(12):
         publish(log.grpc, "compacted.x", [bytes(700)] * 50, key="one and the same")
     sink = Collector()
-    run_available(log.read_stream(spark, startingOffsets="earliest"), tmp_path, sink)
+    frame = log.read_stream(spark, startingOffsets="earliest")
+    run_available(frame, tmp_path, sink)
     assert sink.offsets == list(range(600))
     forget_commits(tmp_path)
     client.alter_stream(log.name, compact=True)
     until(lambda: client.describe_stream(log.name).compaction.cleaned_to > 300, "compaction")  # type: ignore[union-attr]
-    run_available(log.read_stream(spark), tmp_path, sink)
+    run_available(frame, tmp_path, sink)
     ((number, before, again),) = sink.replaced
     assert number == 0
     assert before == list(range(600))
