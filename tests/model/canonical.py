@@ -161,7 +161,7 @@ class Canonical:
 
     def under(self, state: State, naming: Naming) -> State:
         """The same state under those names."""
-        history, views, nodes, late, proposals, results, cut, left, has_lost, committed = state
+        history, views, nodes, late, proposals, results, cut, left, was_lossy, committed = state
         order, (a, b, c) = naming.nodes, naming.olds
         view, node = self._metadata.states.renamed, self._nodes.states.renamed
         message = self._nodes.messages.renamed
@@ -180,7 +180,7 @@ class Canonical:
             results,
             cut if cut < 0 else order[cut],
             left,
-            has_lost,
+            was_lossy,
             naming.entries(committed) if committed else (),
         )
 

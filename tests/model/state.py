@@ -48,8 +48,8 @@ class State(NamedTuple):
     left: tuple[int, ...]
     """Of records, crashes, partitions, hand-overs, unknown outcomes, late messages, lags: how many
     more there may be."""
-    has_lost: bool
-    """A lossy election has lost something that was committed."""
+    was_lossy: bool
+    """There was an election that may have lost something that was committed."""
     committed: tuple[Entry, ...]
 
 

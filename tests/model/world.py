@@ -73,7 +73,7 @@ class World:
                 bounds.records, bounds.crashes, bounds.partitions, bounds.hand_overs,
                 bounds.unknown_outcomes, bounds.late_messages, bounds.lags,
             ),
-            has_lost=False,
+            was_lossy=False,
             committed=(),
         )  # fmt: skip
 
@@ -326,8 +326,7 @@ class World:
         if was.isr or was.elr:
             raise Violation("a lossy election although somebody was eligible")
         kept = common_length(state.committed, self.nodes.facts(state.nodes[now.leader]).entries)
-        has_lost = state.has_lost or kept < len(state.committed)
-        return state._replace(has_lost=has_lost, committed=state.committed[:kept])
+        return state._replace(was_lossy=True, committed=state.committed[:kept])
 
     # Faults.
 
@@ -355,20 +354,24 @@ class World:
     def _check_role(self, state: State, node_id: int, was: int) -> State:
         """A leader's high watermark never falls, and says what is committed.
 
-        A follower that was not asked takes for committed what a lossy election has lost, until its
-        new leader has it cut that off: from then on only what it newly takes for committed counts.
+        What a lossy election has lost others still take for committed: who follows or leads an
+        older epoch and has not heard (that leader's session has ended: it tells nobody), and a
+        follower until its new leader has it cut that off. They are not looked at.
         """
         before, facts = self.nodes.facts(was), self.nodes.facts(state.nodes[node_id])
         epoch, high_watermark = facts.led_epoch, facts.high_watermark
-        if epoch >= 0:
-            if before.led_epoch == epoch and high_watermark < before.high_watermark:
-                raise Violation(f"the high watermark of epoch {epoch} fell")
-            if high_watermark > len(state.committed):
-                state = state._replace(
-                    committed=state.committed + facts.entries[len(state.committed) : high_watermark]
-                )
-        if state.has_lost and epoch < 0 and high_watermark <= before.high_watermark:
-            return state
+        if before.led_epoch == epoch >= 0 and high_watermark < before.high_watermark:
+            raise Violation(f"the high watermark of epoch {epoch} fell")
+        if state.was_lossy:
+            view = state.history[state.views[node_id]]
+            known, last = self.metadata.stream(view), self.metadata.stream(state.history[-1])
+            has_risen = high_watermark > before.high_watermark
+            if known.leader_epoch < last.leader_epoch or (epoch < 0 and not has_risen):
+                return state
+        if epoch >= 0 and high_watermark > len(state.committed):
+            state = state._replace(
+                committed=state.committed + facts.entries[len(state.committed) : high_watermark]
+            )
         if facts.entries[:high_watermark] != state.committed[:high_watermark]:
             raise Violation(f"node {node_id} takes for committed what is not")
         return state
