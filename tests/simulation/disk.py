@@ -288,7 +288,7 @@ class SimulatedDisk:
         self.fsyncs += 1
         if self.fsync_fails:
             self.fsync_fails = False
-            self.fuse = None  # The process lives long enough to remember that it failed.
+            self.fuse = self.room = None  # The process lives on and has room to note it.
             file.fail_sync()
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         file.sync()
