@@ -124,8 +124,10 @@ class HandingOver:
         self.stand_by_of: StandBy | None = None
         self.has_subscribed = False
         """NATS has heard that this node stands by."""
-        self.is_alone = True
-        """Nobody that this node has asked to stand by may be doing so."""
+        self.asked_to_stand_by: dict[int, None] = {}
+        """Who may be doing so: it was asked, and was not called off."""
+        self.asked_by = -1
+        """Who asked this node to stand by."""
         self._heard: dict[int, int] = {}
         """By node: the last question of it, for a connection keeps their order."""
 
@@ -171,9 +173,10 @@ class HandingOver:
         if isinstance(arguments[0], StreamMetadata):
             return await self._stand_by(arguments[1], arguments[2])
         target, _, end_offset, silent_us = arguments
-        self.is_alone = False
+        self.asked_to_stand_by[target] = None
         gap_us = int(await self._ask(target, "stand_by", end_offset, silent_us))
-        self.is_alone = end_offset == hand_over.NEVER
+        if end_offset == hand_over.NEVER:
+            self.asked_to_stand_by.pop(target, None)
         return gap_us
 
     async def _stand_by(self, end_offset: int, silent_us: int) -> int:
@@ -230,6 +233,8 @@ class HandingOver:
         if number <= self._heard.get(source, 0):
             return
         self._heard[source] = number
+        if what == "stand_by":
+            self.asked_by = source
 
         def ended(result: Any, error: JetstreamError | None) -> None:
             reason = None if error is None else error.message

@@ -438,7 +438,7 @@ class Process:
     def _handed_over(self, _: object, error: JetstreamError | None) -> None:
         if error is None:
             self.world.count("hand-over done")
-            self.handing_over.is_alone = True
+            self.handing_over.asked_to_stand_by.clear()
         elif self.world.trace is not None:
             self.note(f"does not hand over: {error.message}")
 

@@ -52,7 +52,7 @@ def calls_nobody_off(patches: Patches) -> None:
     """A hand-over is given up, and the target goes on keeping what the old leader refuses."""
 
     async def not_at_all(self: HandOvers, target: NodeId, stream_id: StreamId) -> None:
-        cast(HandingOver, self._publishers).is_alone = True
+        cast(HandingOver, self._publishers).asked_to_stand_by.clear()
 
     patches.set(HandOvers, "_call_off", not_at_all)
 
