@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.types import NodeId
@@ -20,6 +21,8 @@ class ControllerRole:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._reports: dict[NodeId, ReplicaReport] = {}
+        self._term = 0
+        """How often it has been elected to lead the group."""
         self._claiming = False
         self._electing = False
         self._granted_until_us = 0
@@ -28,6 +31,8 @@ class ControllerRole:
     def begin_term(self) -> None:
         """This process leads the metadata group from now on. What it claimed in an earlier term it
         has no part in any more, whatever it has heard of since (carriage.py)."""
+        self._term += 1
+        self._claiming = False
         if self.sessions is not None:
             self.sessions = None
             self._granted_until_us = self._process.world.now
@@ -39,10 +44,14 @@ class ControllerRole:
         if process.cluster.metadata.leader is process and not self._claiming:
             self._claiming = True
             process.cluster.metadata.propose(
-                process, {"op": "claim_controller", "node_id": process.node_id}, self._claimed
+                process,
+                {"op": "claim_controller", "node_id": process.node_id},
+                partial(self._claimed, self._term),
             )
 
-    def _claimed(self, code: str, result: dict[str, Any]) -> None:
+    def _claimed(self, term: int, code: str, result: dict[str, Any]) -> None:
+        if term != self._term:
+            return  # Elected again since, it has claimed again.
         self._claiming = False
         if code:
             self.claim()
