@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jetstream_protocol.errors import JetstreamError, StorageError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StorageError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
@@ -20,7 +20,12 @@ from jetstream_server.replication.frame_socket import FrameSocket
 from jetstream_server.replication.messages import Answer, FetchRequest, Records, Standing
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
-from jetstream_server.replication.wire import answer_to_proto, error_to_proto, position_from_proto
+from jetstream_server.replication.wire import (
+    POSITIONS_MAX,
+    answer_to_proto,
+    error_to_proto,
+    position_from_proto,
+)
 
 NOTICE_US = 1000
 """How long a risen high watermark waits for records to take it along. Under load they do: that
@@ -115,6 +120,8 @@ class ReplicaSession:
             self._say_soon()
 
     def _take(self, positions: pb.Positions, _: object) -> None:
+        if max(len(positions.positions), len(positions.dropped)) > POSITIONS_MAX:
+            raise InvalidRequestError(f"more than {POSITIONS_MAX} positions in a frame")
         now_us = self._now_us()
         self._taking = True
         for stream_id in positions.dropped:

@@ -35,14 +35,16 @@ from jetstream_server.replication import credential
 from jetstream_server.replication.follower import SILENCE_MAX_US, Append, Ignore
 from jetstream_server.replication.frame_socket import FrameSocket
 from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.wire import answer_from_proto, position_to_proto
+from jetstream_server.replication.wire import (
+    POSITIONS_MAX,
+    answer_from_proto,
+    position_to_proto,
+)
 
 CONNECT_SECONDS = 1.0
 RETRY_SECONDS = 0.1
 """After a refusal or a lost connection: metadata arrives, a process starts, in about that time."""
 FULL_RETRY_SECONDS = 1.0
-POSITIONS_MAX = 500
-"""In one frame: it must fit in frames.REQUEST_BYTES_MAX."""
 
 logger = structlog.get_logger("jetstream.replication")
 

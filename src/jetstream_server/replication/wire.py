@@ -15,6 +15,9 @@ from jetstream_server.replication.messages import (
     Standing,
 )
 
+POSITIONS_MAX = 500
+"""In one frame: it must fit in frames.REQUEST_BYTES_MAX, and not hold the leader up for long."""
+
 
 def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
     return pb.Positions.Position(

@@ -8,15 +8,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from jetstream_protocol import frames
 from jetstream_protocol.batch import iterate
-from jetstream_protocol.errors import StorageError
+from jetstream_protocol.errors import InvalidRequestError, StorageError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.dataplane.replica_session import REFUSED_MAX, ReplicaSession
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication.frame_socket import FrameSocket
 from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.wire import POSITIONS_MAX
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
 from tests.unit.metadata.cluster import Cluster
@@ -36,6 +39,8 @@ class Follower:
         self.told: list[tuple[int, list[bytes | None]]] = []
         self.errors: list[str] = []
         self.connection = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+        self.session: asyncio.Future[None] | None = None
+        """The leader's end of it, as it runs."""
 
     async def ask(self, offset: int, *, flushed: int = 0) -> None:
         stream = self.replica.stream
@@ -107,6 +112,7 @@ async def followed(tmp_path: Path, *, listening: bool = True) -> AsyncIterator[F
     )  # fmt: skip
     follower = Follower(node, replica, sock, connection)
     tasks = [asyncio.ensure_future(session.run())]
+    follower.session = tasks[0]
     if listening:
         tasks.append(asyncio.ensure_future(follower.listen()))
     try:
@@ -193,3 +199,21 @@ async def test_a_follower_that_only_talks_is_read_no_further(tmp_path: Path) -> 
         await talking
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
+
+
+@on_loop
+async def test_a_frame_of_more_positions_than_followers_send_ends_the_session(
+    tmp_path: Path,
+) -> None:
+    """Each is work for the leader, whose other clients wait meanwhile."""
+    async with followed(tmp_path, listening=False) as follower:
+        position = pb.Positions.Position(stream_id=900)
+        most = pb.Positions(positions=[position] * POSITIONS_MAX)
+        await follower.connection.send(Kind.POSITIONS, 0, most)
+        _, records = await follower.connection.read_frame(Kind.RECORDS, pb.Records)
+        assert len(records.parts) > 0
+        most.positions.append(position)
+        await follower.connection.send(Kind.POSITIONS, 0, most)
+        assert follower.session is not None
+        with pytest.raises(InvalidRequestError, match="more than 500 positions"):
+            await follower.session
