@@ -341,16 +341,13 @@ class Checker:
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
         if not process.handing_over.asked_to_stand_by:
-            self._denied[number] = process.node_id
+            self._denied[number] = None
         if self._appended_by.get(number) is process:
             raise Violation(f"node {process.node_id} denies having appended publish {number}")
 
     def stored_by_stand_by(self, process: Process, number: int) -> None:
         """A process has begun to lead, and has stored what it had kept until then."""
-        if (
-            self._denied.get(number) == process.handing_over.asked_by
-            and self._appended_by.get(number) is process
-        ):
+        if number in self._denied and self._appended_by.get(number) is process:
             raise Violation(f"publish {number} was denied, and node {process.node_id} stores it")
 
     # Elections that may lose something.

@@ -126,8 +126,6 @@ class HandingOver:
         """NATS has heard that this node stands by."""
         self.asked_to_stand_by: dict[int, None] = {}
         """Who may be doing so: it was asked, and was not called off."""
-        self.asked_by = -1
-        """Who asked this node to stand by."""
         self._heard: dict[int, int] = {}
         """By node: the last question of it, for a connection keeps their order."""
 
@@ -171,18 +169,18 @@ class HandingOver:
     async def stand_by(self, *arguments: Any) -> int:
         """Asked of another node, or here by one."""
         if isinstance(arguments[0], StreamMetadata):
-            return await self._stand_by(arguments[1], arguments[2])
-        target, _, end_offset, silent_us = arguments
+            return await self._stand_by(*arguments[1:])
+        target, _, leader_epoch, end_offset, silent_us = arguments
         self.asked_to_stand_by[target] = None
-        gap_us = int(await self._ask(target, "stand_by", end_offset, silent_us))
+        gap_us = int(await self._ask(target, "stand_by", leader_epoch, end_offset, silent_us))
         if end_offset == hand_over.NEVER:
             self.asked_to_stand_by.pop(target, None)
         return gap_us
 
-    async def _stand_by(self, end_offset: int, silent_us: int) -> int:
+    async def _stand_by(self, leader_epoch: int, end_offset: int, silent_us: int) -> int:
         """As ingest.py does, whose connection this stands for."""
         asked_at_us = self._world.now
-        self.stand_by_of = stand_by = StandBy(end_offset)
+        self.stand_by_of = stand_by = StandBy(leader_epoch, end_offset)
         self.has_subscribed = False
         self._world.later(round(STAND_BY_SECONDS * 1e6), self._process, self._end, stand_by)
         await self._pause(self._world.between(50, 1_000))
@@ -233,8 +231,6 @@ class HandingOver:
         if number <= self._heard.get(source, 0):
             return
         self._heard[source] = number
-        if what == "stand_by":
-            self.asked_by = source
 
         def ended(result: Any, error: JetstreamError | None) -> None:
             reason = None if error is None else error.message

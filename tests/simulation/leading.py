@@ -75,7 +75,8 @@ class Leading:
         checker = self._process.cluster.checker
         checker.acts(self._process)
         replies = [reply for kept in stand_by._kept or () for reply in kept.replies if reply]
-        is_stored = stand_by.store(ingest, _replica(self._process).log.log_end_offset)
+        replica = _replica(self._process)
+        is_stored = stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset)
         for reply in replies:
             checker.stored_by_stand_by(self._process, int(reply.rpartition(b".")[2]))
         self._world.count("kept for the leader" if is_stored else "kept in vain")

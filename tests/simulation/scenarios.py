@@ -484,27 +484,69 @@ class PlannedHandOvers(Scenario):
             world.later(delay, None, cluster.faults.fell, machine, world.chance(0.3))
         elif chance < 0.6:
             cluster.metadata.delay_next(world.between(200_000, 2_000_000))
-        elif chance < 0.7:
+        elif chance < 0.72:
             self._refuse(stream)
+        elif chance < 0.8:
+            self._go_on(stream)
+        elif chance < 0.87:
+            self._overtake(stream, delay)
         else:
             self.keep_quiet(300_000)
 
     def _refuse(self, stream: StreamMetadata) -> None:
         """The stream changes before the transfer is applied, which makes that void; the old leader
         goes on with a full disk, and then another leads all the same."""
+        world = self.world
+        again_us = world.between(300_000, 900_000)
+        if self._make_void(stream, again_us):
+            world.count("refused while another may stand by")
+            self._fill(int(stream.leader), again_us + 100_000)
+
+    def _go_on(self, stream: StreamMetadata) -> None:
+        """The transfer is void, and the target does not hear that it is called off."""
+        world, network = self.world, self.cluster.network
+        again_us = world.between(1_300_000, 2_500_000)
+        if not self._make_void(stream, again_us):
+            return
+        world.count("not called off")
+        for member in stream.replicas:
+            link = int(stream.leader), int(member), "on_hand_over"
+            world.later(90_000, None, network.mute, *link)
+            world.later(again_us, None, network.unmute, *link)
+
+    def _make_void(self, stream: StreamMetadata, again_us: int) -> bool:
+        """The transfer; then another leads all the same. False: there is no other."""
         world, cluster = self.world, self.cluster
         others = [member for member in stream.isr if member != stream.leader]
         if not others:
-            return
-        world.count("refused while another may stand by")
+            return False
         cluster.metadata.slow["transfer_leader"] = 100_000
-        disk = cluster.machines[stream.leader].disk
-        disk.room = 0
-        again_us = world.between(300_000, 900_000)
         world.later(100_000, None, cluster.faults.alter_anything)
         world.later(again_us, None, self.transfer, others[world.between(0, len(others) - 1)])
-        world.later(again_us + 100_000, None, setattr, disk, "room", None)
         self.keep_quiet(again_us + 300_000)
+        return True
+
+    def _overtake(self, stream: StreamMetadata, delay: int) -> None:
+        """In the middle of it a third node comes to lead, with a full disk, and then another."""
+        world = self.world
+        others = [member for member in stream.isr if member != stream.leader]
+        if len(others) < 2:
+            return
+        world.count("hand-over overtaken")
+        if world.chance(0.5):
+            others.reverse()
+        again_us = delay + world.between(50_000, 900_000)
+        self.cluster.metadata.slow["transfer_leader"] = 100_000
+        world.later(delay, None, self.transfer, others[0])
+        world.later(again_us, None, self.transfer, others[1])
+        self._fill(int(others[0]), again_us + 100_000)
+        self.keep_quiet(again_us + 300_000)
+
+    def _fill(self, node_id: int, lasting_us: int) -> None:
+        """The node's disk is full for a while."""
+        disk = self.cluster.machines[node_id].disk
+        disk.room = 0
+        self.world.later(lasting_us, None, setattr, disk, "room", None)
 
     def _mute(self, method: str) -> None:
         """The leader and one that follows it do not hear each other for a while."""

@@ -95,7 +95,9 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         if not request.HasField("silent_us"):
             self._hand_overs.prepare(stream.id)
             return pb.TakeOverResponse()
-        gap_us = await self._hand_overs.stand_by(stream.id, request.end_offset, request.silent_us)
+        gap_us = await self._hand_overs.stand_by(
+            stream.id, request.leader_epoch, request.end_offset, request.silent_us
+        )
         return pb.TakeOverResponse(gap_us=gap_us)
 
     async def DrainNode(

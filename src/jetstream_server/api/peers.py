@@ -59,11 +59,19 @@ class Peers:
         )
 
     async def stand_by(
-        self, node_id: NodeId, stream_id: StreamId, end_offset: int, silent_us: int
+        self,
+        node_id: NodeId,
+        stream_id: StreamId,
+        leader_epoch: int,
+        end_offset: int,
+        silent_us: int,
     ) -> int:
         """See HandOvers.stand_by, of that node."""
         request = pb.TakeOverRequest(
-            stream=common_pb2.StreamRef(id=stream_id), silent_us=silent_us, end_offset=end_offset
+            stream=common_pb2.StreamRef(id=stream_id),
+            silent_us=silent_us,
+            end_offset=end_offset,
+            leader_epoch=leader_epoch,
         )
         return (await self._take_over(node_id, request)).gap_us
 

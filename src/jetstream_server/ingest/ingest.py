@@ -89,7 +89,7 @@ class Ingest:
         replica = ingest.replica
         ingest.sid = stand_by.sid
         self._by_sid[ingest.sid] = ingest
-        if not stand_by.store(ingest, replica.log.log_end_offset):
+        if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
             replica.counters.suspected_gaps += 1
         counters = replica.counters
         counters.hand_overs += 1
@@ -189,16 +189,19 @@ class Ingest:
             self._unsubscribe(ingest)  # If `quiet` was not even begun.
             self._subscribe(ingest)
 
-    async def stand_by(self, stream: StreamMetadata, end_offset: int, silent_us: int) -> int:
+    async def stand_by(
+        self, stream: StreamMetadata, leader_epoch: int, end_offset: int, silent_us: int
+    ) -> int:
         """Listen to a stream that this node is about to lead, for STAND_BY_SECONDS at most.
 
-        silent_us: for how long nobody has listened. Returns that in all, once NATS has confirmed.
-        Raises UnavailableError when it does not.
+        leader_epoch, end_offset: of the leader until now. silent_us: for how long nobody has
+        listened. Returns that in all, once NATS has confirmed. Raises UnavailableError when it does
+        not.
         """
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._end_stand_by(stream.id)
-        stand_by = self._standing_by[stream.id] = StandBy(end_offset)
+        stand_by = self._standing_by[stream.id] = StandBy(leader_epoch, end_offset)
         stand_by.sid = self._connection.subscribe(
             stream.subject, stream.group, stand_by.deliver, stand_by.refused
         )

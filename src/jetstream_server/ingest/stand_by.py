@@ -3,10 +3,11 @@
 The old leader has stopped listening and has stored everything up to `end_offset` before this
 begins, so what is kept here comes behind that.
 
-**safety** It is stored only by a leadership that begins at `end_offset` or before. A log that is
-longer then shows that the old leader went on after all: it may have stored these very messages,
-and acknowledged them. Should it have stored some that are not in the log, they were never
-committed. Nothing is acknowledged before it is stored.
+**safety** It is stored only by the very next leadership, and if that begins at `end_offset` or
+before. Had another one been between, it may have refused or stored these very messages. A log that
+is longer shows that the old leader went on after all, and may have stored them, and acknowledged
+them; should it have stored some that are not in the log, they were never committed. Nothing is
+acknowledged before it is stored.
 
 Bounded in bytes here, in time by its owner; beyond, what was kept is given up: publishers that ask
 for an ack hear nothing, the others' messages are part of the gap.
@@ -25,10 +26,20 @@ BYTES_MAX = 32 * 1024 * 1024
 class StandBy:
     """Of one stream. gap_us: for how long nobody listened before. refusal: of the subscription."""
 
-    __slots__ = ("_bytes", "_ingest", "_kept", "end_offset", "gap_us", "refusal", "sid")
+    __slots__ = (
+        "_bytes",
+        "_ingest",
+        "_kept",
+        "end_offset",
+        "gap_us",
+        "leader_epoch",
+        "refusal",
+        "sid",
+    )
 
-    def __init__(self, end_offset: int) -> None:
+    def __init__(self, leader_epoch: int, end_offset: int) -> None:
         self.sid = 0
+        self.leader_epoch = leader_epoch
         self.end_offset = end_offset
         self.gap_us = 0
         self.refusal: PermissionDeniedError | None = None
@@ -52,11 +63,12 @@ class StandBy:
         else:
             self._ingest.refusal = error
 
-    def store(self, ingest: StreamIngest, log_end_offset: int) -> bool:
+    def store(self, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
         """The leadership has begun: what was kept is stored, and what comes from now on. False:
         what was kept is not, see the module."""
         self._ingest, kept, self._kept = ingest, self._kept, None
-        if kept is None or log_end_offset > self.end_offset:
+        is_next = leader_epoch == self.leader_epoch + 1
+        if kept is None or not is_next or log_end_offset > self.end_offset:
             return False
         for delivery in kept:
             ingest.deliver(delivery)

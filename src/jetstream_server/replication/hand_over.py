@@ -66,8 +66,11 @@ class Publishers(Protocol):
     def pending(self, stream_id: int) -> int:
         """Batches whose acknowledgements wait for the commit."""
 
-    async def stand_by(self, stream: StreamMetadata, end_offset: int, silent_us: int) -> int:
-        """Listen to a stream that is about to be led here; returns the gap in µs."""
+    async def stand_by(
+        self, stream: StreamMetadata, leader_epoch: int, end_offset: int, silent_us: int
+    ) -> int:
+        """Listen to a stream that is about to be led here, after `leader_epoch`; returns the gap
+        in µs."""
 
 
 class Successors(Protocol):
@@ -76,7 +79,12 @@ class Successors(Protocol):
     async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None: ...
 
     async def stand_by(
-        self, node_id: NodeId, stream_id: StreamId, end_offset: int, silent_us: int
+        self,
+        node_id: NodeId,
+        stream_id: StreamId,
+        leader_epoch: int,
+        end_offset: int,
+        silent_us: int,
     ) -> int: ...
 
 
@@ -122,7 +130,7 @@ class HandOvers:
             self._giving.discard(stream_id)
 
     async def _give(self, replica: Replica, leadership: LeaderState, target: NodeId) -> None:
-        stream_id = replica.stream.id
+        stream_id, leader_epoch = replica.stream.id, replica.stream.leader_epoch
         await self._come_near(replica, leadership, target)
         trip_seconds = await self._prepare(target, stream_id)
         silent_since = time.monotonic()
@@ -134,14 +142,16 @@ class HandOvers:
             silent_us = round((time.monotonic() - silent_since + trip_seconds) * 1e6)
             end_offset = replica.log.log_end_offset
             is_asked = True
-            gap_us = await self._successors.stand_by(target, stream_id, end_offset, silent_us)
+            gap_us = await self._successors.stand_by(
+                target, stream_id, leader_epoch, end_offset, silent_us
+            )
             await self._replicate_tail(replica, leadership, target)
             unacknowledged = self._publishers.pending(stream_id)
             await self._transfer(replica, leadership, target)
         finally:
             try:
                 if is_asked and replica.leadership is leadership:
-                    await self._call_off(target, stream_id)
+                    await self._call_off(target, stream_id, leader_epoch)
             finally:  # Also when who asked for it gives up right then.
                 if replica.leadership is leadership:
                     self._publishers.resume(stream_id)
@@ -154,10 +164,10 @@ class HandOvers:
             unacknowledged=unacknowledged,
         )
 
-    async def _call_off(self, target: NodeId, stream_id: StreamId) -> None:
+    async def _call_off(self, target: NodeId, stream_id: StreamId, leader_epoch: int) -> None:
         """One that does not answer is most likely dead; else it forgets by itself, in seconds."""
         try:
-            await self._successors.stand_by(target, stream_id, NEVER, 0)
+            await self._successors.stand_by(target, stream_id, leader_epoch, NEVER, 0)
         except JetstreamError as error:
             logger.info("successor_not_called_off", target=target, reason=error.message)
 
@@ -230,13 +240,15 @@ class HandOvers:
         if not self._publishers.listens:
             raise UnavailableError("this node is not connected to NATS, or has no session")
 
-    async def stand_by(self, stream_id: StreamId, end_offset: int, silent_us: int) -> int:
-        """Listen to the stream from now on, and store it once it is led here. Returns for how many
-        µs nobody has listened. Raises UnavailableError."""
+    async def stand_by(
+        self, stream_id: StreamId, leader_epoch: int, end_offset: int, silent_us: int
+    ) -> int:
+        """Listen to the stream from now on, and store it if the next leadership is this node's.
+        Returns for how many µs nobody has listened. Raises UnavailableError."""
         self.prepare(stream_id)
         stream = self._replicas.get(stream_id)
         assert stream is not None, "it was there in `prepare`"
-        return await self._publishers.stand_by(stream.stream, end_offset, silent_us)
+        return await self._publishers.stand_by(stream.stream, leader_epoch, end_offset, silent_us)
 
 
 def _check_leads(replica: Replica, leadership: LeaderState) -> None:

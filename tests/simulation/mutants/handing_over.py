@@ -19,8 +19,19 @@ def stores_what_it_kept_whatever_its_log(patches: Patches) -> None:
     """What was kept is stored although the old leader went on, and may have stored it too."""
     store = StandBy.store
 
-    def always(self: StandBy, ingest: StreamIngest, log_end_offset: int) -> bool:
-        return store(self, ingest, 0)
+    def always(self: StandBy, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
+        return store(self, ingest, leader_epoch, 0)
+
+    patches.set(StandBy, "store", always)
+
+
+@mutant(PlannedHandOvers)
+def stores_what_it_kept_whoever_led_meanwhile(patches: Patches) -> None:
+    """What was kept is stored by a later leadership too, after another leader refused it."""
+    store = StandBy.store
+
+    def always(self: StandBy, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
+        return store(self, ingest, self.leader_epoch + 1, log_end_offset)
 
     patches.set(StandBy, "store", always)
 
@@ -33,12 +44,12 @@ def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
     async def at_once(self: HandingOver, what: str, *arguments: Any) -> Any:
         result = await answer(self, what, *arguments)
         if what == "prepare" and self.stand_by_of is None:
-            self.stand_by_of, self.has_subscribed = StandBy(0), True
+            self.stand_by_of, self.has_subscribed = StandBy(0, 0), True
         return result
 
-    async def with_what_came(self: HandingOver, end_offset: int, silent_us: int) -> int:
+    async def with_what_came(self: HandingOver, *arguments: int) -> int:
         early = self.stand_by_of
-        gap_us = await stand_by(self, end_offset, silent_us)
+        gap_us = await stand_by(self, *arguments)
         if early is not None and self.stand_by_of is not None:
             self.stand_by_of._kept = [*(early._kept or ()), *(self.stand_by_of._kept or ())]
         return gap_us
@@ -51,7 +62,9 @@ def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
 def calls_nobody_off(patches: Patches) -> None:
     """A hand-over is given up, and the target goes on keeping what the old leader refuses."""
 
-    async def not_at_all(self: HandOvers, target: NodeId, stream_id: StreamId) -> None:
+    async def not_at_all(
+        self: HandOvers, target: NodeId, stream_id: StreamId, leader_epoch: int
+    ) -> None:
         cast(HandingOver, self._publishers).asked_to_stand_by.clear()
 
     patches.set(HandOvers, "_call_off", not_at_all)

@@ -135,6 +135,11 @@ async def test_a_stream_led_elsewhere_cannot_be_quieted(tmp_path: Path) -> None:
         await Bench(tmp_path).ingest.quiet(77)
 
 
+def before(replica: Replica) -> int:
+    """The epoch of the leader before this one."""
+    return replica.stream.leader_epoch - 1
+
+
 def led_next(bench: Bench) -> Replica:
     """Another stream, which this node is about to lead."""
     replicas = bench.node.replicas
@@ -148,7 +153,7 @@ def led_next(bench: Bench) -> Replica:
 async def test_what_comes_before_the_leadership_is_kept_and_stored_by_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
-    gap_us = await bench.ingest.stand_by(replica.stream, 0, 5_000)
+    gap_us = await bench.ingest.stand_by(replica.stream, before(replica), 0, 5_000)
     assert gap_us >= 5_000
     bench.nats.deliver(b"early")
     bench.ingest.leading(replica)
@@ -165,7 +170,7 @@ async def test_a_leadership_that_begins_further_on_drops_what_was_kept(tmp_path:
     bench = Bench(tmp_path)
     replica = led_next(bench)
     bench.node.append(replica, b"the old leader's")
-    await bench.ingest.stand_by(replica.stream, 0, 0)
+    await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
     bench.nats.deliver(b"perhaps the same")
     bench.ingest.leading(replica)
     bench.nats.deliver(b"new")
@@ -179,7 +184,7 @@ async def test_nobody_stands_by_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(ingests, "STAND_BY_SECONDS", 0.02)
     bench = Bench(tmp_path)
     replica = led_next(bench)
-    await bench.ingest.stand_by(replica.stream, 0, 0)
+    await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
     assert len(bench.nats.listening) == 2
     await asyncio.sleep(0.05)
     assert len(bench.nats.listening) == 1
@@ -191,7 +196,7 @@ async def test_nobody_stands_by_for_ever(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_who_loses_its_session_stands_by_no_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
-    await bench.ingest.stand_by(replica.stream, 0, 0)
+    await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
     bench.speaks = False
     bench.ingest.check_lease()
     assert bench.nats.listening == {}
@@ -207,7 +212,7 @@ async def test_a_node_that_nats_does_not_let_listen_does_not_take_over(tmp_path:
 
     bench.nats.during_flush.append(refuse)
     with pytest.raises(UnavailableError, match="not allowed"):
-        await bench.ingest.stand_by(replica.stream, 0, 0)
+        await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
     assert len(bench.nats.listening) == 1
 
 

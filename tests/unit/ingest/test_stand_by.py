@@ -26,15 +26,17 @@ def delivery(*values: bytes) -> Delivery:
     return Delivery(1, [b"s"] * len(values), [b""] * len(values), list(values))
 
 
-def stored(kept: StandBy, log_end_offset: int) -> tuple[bool, list[bytes]]:
+def stored(
+    kept: StandBy, log_end_offset: int, *, leader_epoch: int = 5
+) -> tuple[bool, list[bytes]]:
     ingest = Ingest()
-    done = kept.store(cast(StreamIngest, ingest), log_end_offset)
+    done = kept.store(cast(StreamIngest, ingest), leader_epoch, log_end_offset)
     kept.deliver(delivery(b"later"))
     return done, ingest.values
 
 
 def keeping(*values: bytes) -> StandBy:
-    kept = StandBy(100)
+    kept = StandBy(4, 100)
     for value in values:
         kept.deliver(delivery(value))
     return kept
@@ -50,6 +52,11 @@ def test_a_log_that_lost_its_uncommitted_end_takes_it_too() -> None:
 
 def test_if_the_old_leader_went_on_nothing_is_stored_twice() -> None:
     assert stored(keeping(b"a"), 101) == (False, [b"later"])
+
+
+@pytest.mark.parametrize("leader_epoch", [4, 6])
+def test_if_another_led_meanwhile_nothing_is_stored_that_it_refused(leader_epoch: int) -> None:
+    assert stored(keeping(b"a"), 100, leader_epoch=leader_epoch) == (False, [b"later"])
 
 
 def test_it_does_not_keep_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

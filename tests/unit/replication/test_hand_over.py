@@ -93,10 +93,11 @@ class Bench:
 
     async def stand_by(self, *arguments: Any) -> int:
         if isinstance(arguments[0], StreamMetadata):
-            self._do(f"listen behind {arguments[1]}")
-            return int(arguments[2]) + 1
-        self._do("call off" if arguments[2] == hand_over.NEVER else "stand by")
-        return int(arguments[3])
+            self._do(f"listen behind {arguments[2]} of epoch {arguments[1]}")
+            return int(arguments[3]) + 1
+        assert arguments[2] == stream().leader_epoch
+        self._do("call off" if arguments[3] == hand_over.NEVER else "stand by")
+        return int(arguments[4])
 
     # Metadata
 
@@ -236,7 +237,7 @@ async def test_who_is_given_up_while_it_calls_the_target_off_listens_again_all_t
     stand_by, begun = bench.stand_by, asyncio.Event()
 
     async def hangs_once_asked(*arguments: Any) -> int:
-        if arguments[2] == hand_over.NEVER:
+        if arguments[3] == hand_over.NEVER:
             begun.set()
             await asyncio.sleep(60)
         return await stand_by(*arguments)
@@ -286,10 +287,10 @@ async def test_only_a_follower_that_could_listen_takes_over() -> None:
     bench.hand_overs.prepare(STREAM)
     bench.connected = False
     with pytest.raises(UnavailableError, match="not connected"):
-        await bench.hand_overs.stand_by(STREAM, 10, 5)
+        await bench.hand_overs.stand_by(STREAM, 4, 10, 5)
     bench.connected = True
-    assert await bench.hand_overs.stand_by(STREAM, 10, 5) == 6
-    assert bench.did == ["listen behind 10"]
+    assert await bench.hand_overs.stand_by(STREAM, 4, 10, 5) == 6
+    assert bench.did == ["listen behind 10 of epoch 4"]
     bench.log.offline_reason = "a disk failed"  # type: ignore[attr-defined]
     with pytest.raises(UnavailableError, match="offline"):
         bench.hand_overs.prepare(STREAM)
