@@ -346,7 +346,13 @@ class Checker:
             raise Violation(f"node {process.node_id} denies having appended publish {number}")
 
     def stored_by_stand_by(self, process: Process, number: int) -> None:
-        """A process has begun to lead, and has stored what it had kept until then."""
+        """A process has begun to lead, and has stored what it had kept until then. One that leads
+        no more, and has not heard so, may: others have refused it, and it commits nothing."""
+        stream, replica = process.cluster.metadata.now.stream, process.replica
+        assert stream is not None
+        assert replica is not None
+        if replica.stream.leader_epoch < stream.leader_epoch:
+            return
         if number in self._denied and self._appended_by.get(number) is process:
             raise Violation(f"publish {number} was denied, and node {process.node_id} stores it")
 
