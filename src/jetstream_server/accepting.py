@@ -21,14 +21,14 @@ async def accept_each(
     listener: socket.socket,
     take: Callable[[socket.socket], None],
     logger: structlog.stdlib.BoundLogger,
+    at_once: int = AT_ONCE,
 ) -> None:
-    """Hand each new connection, not blocking, to `take`. Runs until it is cancelled."""
-    loop = asyncio.get_running_loop()
+    """Hand each new connection, not blocking, to `take`, at most `at_once` of them in a turn of the
+    loop. Runs until it is cancelled."""
     while True:
+        await _until_readable(listener)
         try:
-            sock, _ = await loop.sock_accept(listener)
-            take(sock)
-            for _ in range(AT_ONCE):
+            for _ in range(at_once):
                 sock, _ = listener.accept()
                 sock.setblocking(False)
                 take(sock)
@@ -38,3 +38,14 @@ async def accept_each(
             # Out of descriptors, or a client that left at once: neither ends the listener.
             logger.warning("accept_failed", error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _until_readable(sock: socket.socket) -> None:
+    """The loop's own `sock_accept` loses the connection that it has taken when it is cancelled."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)

@@ -103,7 +103,7 @@ class Campaign:
                 self._say(oracle, ends)
                 _empty_victims(oracle.server)
         stop.set()
-        self.failure = self.failure or oracle.violation
+        self.failure = "\n".join(filter(None, (oracle.violation, self.failure)))
         for worker in workers:
             worker.join(30)
 

@@ -22,10 +22,12 @@ from jetstream_server.background import run_in_background
 Readiness = Callable[[], list[str]]
 """The reasons why this node should not be sent work; empty: it is ready."""
 
-CONNECTIONS_MAX = 128
+CONNECTIONS_MAX = 512
+AT_ONCE = CONNECTIONS_MAX // 8
+"""Taken in one turn of the loop: whoever asks at once is answered before it has to make room."""
 LINE_BYTES_MAX = 8190
 """Of a request line, and of a header; aiohttp's own default, said here because it is a limit."""
-_BACKLOG = 128
+BACKLOG = 128
 _BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -62,9 +64,11 @@ class HttpServer:
         )
         await self._runner.setup()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self._listener.setblocking(False)
-        self._accepting = run_in_background(accept_each(self._listener, self._take, logger), "HTTP")
+        self._accepting = run_in_background(
+            accept_each(self._listener, self._take, logger, AT_ONCE), "HTTP"
+        )
 
     def _take(self, sock: socket.socket) -> None:
         task = asyncio.get_running_loop().create_task(self._connect(sock))
@@ -97,10 +101,9 @@ class HttpServer:
 
     async def stop(self) -> None:
         if self._accepting is not None:
-            tasks = (self._accepting, *self._connecting)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            await asyncio.gather(*self._connecting)  # It takes two turns; then they can be closed.
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:

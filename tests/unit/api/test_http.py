@@ -8,7 +8,7 @@ import socket
 import time
 import zlib
 
-from jetstream_server.api.http import CONNECTIONS_MAX, HttpServer
+from jetstream_server.api.http import BACKLOG, CONNECTIONS_MAX, HttpServer
 from tests.support.loops import on_loop
 from tests.support.server import free_port_base
 
@@ -49,7 +49,7 @@ async def test_who_asks_behind_many_that_connect_is_answered_within_a_few_turns_
     port = free_port_base(1)
     server = HttpServer(list, [])
     await server.start("127.0.0.1", port)
-    idlers = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS_MAX - 1)]
+    idlers = [socket.create_connection(("127.0.0.1", port)) for _ in range(BACKLOG - 1)]
     asker = socket.create_connection(("127.0.0.1", port))
     try:
         asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -58,7 +58,27 @@ async def test_who_asks_behind_many_that_connect_is_answered_within_a_few_turns_
             turns += 1
             await asyncio.sleep(0)
         assert asker.recv(12) == b"HTTP/1.1 200"
-        assert turns < CONNECTIONS_MAX / 4
+        assert turns < BACKLOG / 4
+    finally:
+        for sock in (*idlers, asker):
+            sock.close()
+        await server.stop()
+
+
+@on_loop
+async def test_who_asks_in_front_of_many_that_connect_is_answered_before_it_makes_room() -> None:
+    port = free_port_base(1)
+    server = HttpServer(list, [])
+    await server.start("127.0.0.1", port)
+    asker = socket.create_connection(("127.0.0.1", port))
+    asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    idlers: list[socket.socket] = []
+    try:
+        while len(idlers) < 2 * CONNECTIONS_MAX and not select.select([asker], [], [], 0)[0]:
+            idlers += [socket.create_connection(("127.0.0.1", port)) for _ in range(BACKLOG // 3)]
+            await asyncio.sleep(0)
+        assert asker.recv(12) == b"HTTP/1.1 200"
+        assert len(idlers) < CONNECTIONS_MAX, "in the meantime"
     finally:
         for sock in (*idlers, asker):
             sock.close()
