@@ -26,6 +26,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId
 from jetstream_server.api.callers import Callers
 from jetstream_server.api.cluster import ClusterService
+from jetstream_server.api.grpc_loop import GrpcLoop
 from jetstream_server.api.hang_up import hang_up
 from jetstream_server.api.http import HttpServer
 from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
@@ -244,7 +245,10 @@ class Server:
         retention.start()
         compaction.start()
         self._stack.push_async_callback(isr_driver.close)
-        self._peers = Peers(self._metadata.registry)
+        self._grpc_loop = GrpcLoop()
+        self._grpc_loop.start()
+        self._stack.push_async_callback(self._grpc_loop.stop)
+        self._peers = Peers(self._metadata.registry, self._grpc_loop)
         self._stack.push_async_callback(self._peers.close)
         self._hand_overs = HandOvers(self._metadata, self._replicas, self._ingest, self._peers)
         self._transfers = Transfers(self._hand_overs, self._peers, node.id)
@@ -385,6 +389,7 @@ class Server:
                 transfers=self._transfers,
             ),
             Callers(hang_up_on),
+            self._grpc_loop,
         )
         await _listen(api.start(node.grpc.listen), node.grpc.listen)
         self._stack.push_async_callback(api.stop)

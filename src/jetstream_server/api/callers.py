@@ -27,7 +27,7 @@ HALF_SENT_MAX = 32
 HALF_SENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 _CONNECTIONS_PER_LOOK = 200
-"""About 50 ms of the event loop; with more connections the next ones have their turn."""
+"""About 50 ms of the loop; with more connections the next ones have their turn."""
 
 logger = structlog.get_logger("jetstream.api")
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import structlog
-from grpc import aio
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.api.convert import node_to_proto, stream_to_proto
+from jetstream_server.api.grpc_loop import Call
 from jetstream_server.api.peers import was_forwarded
 from jetstream_server.api.transfers import Transfers
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
@@ -49,7 +48,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         self._nats_urls = nats_urls
 
     async def DescribeCluster(
-        self, request: pb.DescribeClusterRequest, context: aio.ServicerContext[Any, Any]
+        self, request: pb.DescribeClusterRequest, call: Call
     ) -> pb.DescribeClusterResponse:
         self._authorize(ANONYMOUS, Operation.CLUSTER_DESCRIBE, "")
         registry = self._metadata.registry
@@ -63,12 +62,12 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         )
 
     async def TransferLeader(
-        self, request: pb.TransferLeaderRequest, context: aio.ServicerContext[Any, Any]
+        self, request: pb.TransferLeaderRequest, call: Call
     ) -> pb.TransferLeaderResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.ALTER, stream.full_name)
         target = NodeId(request.node_id)
-        if was_forwarded(context):
+        if was_forwarded(call):
             await self._transfers.gracefully(stream, target, forward=False)
         else:
             await self._transfer(stream, target)
@@ -87,9 +86,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             {"op": "transfer_leader", "stream_id": stream.id, "leader": target}
         )
 
-    async def TakeOver(
-        self, request: pb.TakeOverRequest, context: aio.ServicerContext[Any, Any]
-    ) -> pb.TakeOverResponse:
+    async def TakeOver(self, request: pb.TakeOverRequest, call: Call) -> pb.TakeOverResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.CLUSTER_ALTER, "")
         if not request.HasField("silent_us"):
@@ -100,9 +97,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         )
         return pb.TakeOverResponse(gap_us=gap_us)
 
-    async def DrainNode(
-        self, request: pb.DrainNodeRequest, context: aio.ServicerContext[Any, Any]
-    ) -> pb.DrainNodeResponse:
+    async def DrainNode(self, request: pb.DrainNodeRequest, call: Call) -> pb.DrainNodeResponse:
         self._authorize(ANONYMOUS, Operation.CLUSTER_ALTER, "")
         await self._metadata.propose(
             {"op": "drain_node", "node_id": request.node_id, "draining": request.draining}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import grpc
 from grpc import aio
@@ -12,7 +13,10 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.api.errors import ERROR_KEY
+from jetstream_server.api.grpc_loop import Call, GrpcLoop
 from jetstream_server.metadata.registry import Registry
+
+Answer = TypeVar("Answer")
 
 FORWARDED = "jetstream-forwarded"
 """Metadata key of a request that came from a node: it is not forwarded again."""
@@ -24,33 +28,33 @@ TAKE_OVER_SECONDS = 2.0
 class Peers:
     """One channel per node address, opened when first needed."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, grpc_loop: GrpcLoop) -> None:
         self._registry = registry
+        self._loop = grpc_loop
         self._channels: dict[str, aio.Channel] = {}
 
     async def create_stream(
         self, node_id: NodeId, request: pb.CreateStreamRequest
     ) -> pb.CreateStreamResponse:
         """Ask the stream's leader to see its subscription confirmed. Raises its JetstreamError."""
-        stub = api_pb2_grpc.StreamsStub(self._channel(node_id))
-        try:
-            response: pb.CreateStreamResponse = await stub.CreateStream(
+        return await self._call(
+            node_id,
+            lambda channel: api_pb2_grpc.StreamsStub(channel).CreateStream(
                 request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),)
-            )
-        except aio.AioRpcError as error:
-            raise _error_of(error, node_id) from error
-        return response
+            ),
+        )
 
     async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
         """Ask a stream's leader to hand over. Raises its JetstreamError."""
         request = pb.TransferLeaderRequest(
             stream=common_pb2.StreamRef(id=stream_id), node_id=target
         )
-        stub = api_pb2_grpc.ClusterStub(self._channel(leader))
-        try:
-            await stub.TransferLeader(request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),))
-        except aio.AioRpcError as error:
-            raise _error_of(error, leader) from error
+        await self._call(
+            leader,
+            lambda channel: api_pb2_grpc.ClusterStub(channel).TransferLeader(
+                request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),)
+            ),
+        )
 
     async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
         """Raise UnavailableError unless that node could lead the stream at once."""
@@ -76,30 +80,46 @@ class Peers:
         return (await self._take_over(node_id, request)).gap_us
 
     async def _take_over(self, node_id: NodeId, request: pb.TakeOverRequest) -> pb.TakeOverResponse:
-        stub = api_pb2_grpc.ClusterStub(self._channel(node_id))
-        try:
-            response: pb.TakeOverResponse = await stub.TakeOver(request, timeout=TAKE_OVER_SECONDS)
-        except aio.AioRpcError as error:
-            raise _error_of(error, node_id) from error
-        return response
+        return await self._call(
+            node_id,
+            lambda channel: api_pb2_grpc.ClusterStub(channel).TakeOver(
+                request, timeout=TAKE_OVER_SECONDS
+            ),
+        )
 
-    def _channel(self, node_id: NodeId) -> aio.Channel:
+    async def _call(
+        self, node_id: NodeId, call: Callable[[aio.Channel], Awaitable[Answer]]
+    ) -> Answer:
+        """Raises the JetstreamError that the node answers with."""
         node = self._registry.nodes.get(node_id)
         if node is None:
             raise UnavailableError(f"node {node_id} is not registered; try again")
         address = node.addresses.grpc
+
+        async def on_grpc_loop() -> Answer:
+            return await call(self._channel(address))
+
+        try:
+            return await self._loop.run(on_grpc_loop())
+        except aio.AioRpcError as error:
+            raise _error_of(error, node_id) from error
+
+    def _channel(self, address: str) -> aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = aio.insecure_channel(address)
         return channel
 
     async def close(self) -> None:
+        await self._loop.run(self._close())
+
+    async def _close(self) -> None:
         for channel in self._channels.values():
             await channel.close()
 
 
-def was_forwarded(context: aio.ServicerContext[Any, Any]) -> bool:
-    return any(key == FORWARDED for key, _ in context.invocation_metadata() or ())
+def was_forwarded(call: Call) -> bool:
+    return any(key == FORWARDED for key, _ in call.metadata)
 
 
 def _error_of(error: aio.AioRpcError, node_id: NodeId) -> JetstreamError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
-
-from grpc import aio
 
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_server.api.answers import answer, next_offset
+from jetstream_server.api.grpc_loop import Call
 from jetstream_server.api.outstanding import ANSWER_BYTES_MAX, Outstanding
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.refusals import bounded
@@ -19,7 +19,6 @@ from jetstream_server.replication.fetch import WAIT_MS_LIMIT, Fetches, FetchPosi
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
-_Context = aio.ServicerContext[Any, Any]
 QUERIES_MAX = 100_000
 _QUERIES_PER_TURN = 100
 """About 2 ms of the event loop; then others have their turn."""
@@ -46,7 +45,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         self._authorize(ANONYMOUS, Operation.READ, replica.stream.full_name)
         return replica
 
-    async def Fetch(self, request: pb.FetchRequest, context: _Context) -> pb.FetchResponse:
+    async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
         replica = self._readable(request.stream)
         position = FetchPosition.checked(
             offset=request.offset,
@@ -57,14 +56,14 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         )
         found = await self._fetches.fetch(replica, position)
         if found is not None:
-            held = await self._outstanding.reserve(context.peer(), found.length)
-            context.add_done_callback(lambda _: self._outstanding.release(held))  # type: ignore[arg-type]
+            held = await self._outstanding.reserve(call.peer, found.length)
+            call.when_ended(partial(self._outstanding.release, held))
         response = await answer(replica, found, position.offset, decode=request.decode)
         response.out_of_sync = self._fetches.is_out_of_sync(replica)
         return response
 
     async def Consume(
-        self, request: pb.ConsumeRequest, context: _Context
+        self, request: pb.ConsumeRequest, call: Call
     ) -> AsyncIterator[pb.FetchResponse]:
         replica = self._readable(request.stream)
         offset = request.offset
@@ -80,7 +79,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             found = await self._fetches.fetch(replica, position)
             if found is None:
                 continue
-            held = await self._outstanding.reserve(context.peer(), found.length, None)
+            held = await self._outstanding.reserve(call.peer, found.length, None)
             try:
                 response = await answer(replica, found, offset, decode=request.decode)
                 response.out_of_sync = self._fetches.is_out_of_sync(replica)
@@ -91,7 +90,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             last_epoch = None  # Checked once: what this server sends next follows from it.
 
     async def ListOffsets(
-        self, request: pb.ListOffsetsRequest, context: _Context
+        self, request: pb.ListOffsetsRequest, call: Call
     ) -> pb.ListOffsetsResponse:
         if len(request.queries) > QUERIES_MAX:
             raise InvalidRequestError(f"at most {QUERIES_MAX} queries in one call")

@@ -3,6 +3,8 @@
 gRPC's server ends for good when one request drives it into an exception of its own: from version
 1.84 on, one whose path is not UTF-8 does. Here it is replaced by a new one then; calls under way
 are lost, and clients make them again.
+
+All of it lives on gRPC's loop, and its methods' work on the node's (grpc_loop.py).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from jetstream_protocol.generated import api_pb2, api_pb2_grpc
 from jetstream_server.api.callers import CALLS_MAX, Callers
 from jetstream_server.api.cluster import ClusterService
 from jetstream_server.api.errors import LIMITS, ErrorInterceptor
+from jetstream_server.api.grpc_loop import GrpcLoop
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.streams import StreamsService
 from jetstream_server.background import run_in_background
@@ -61,8 +64,10 @@ class ApiServer:
         reads: ReadsService,
         cluster: ClusterService,
         callers: Callers,
+        grpc_loop: GrpcLoop,
     ) -> None:
         self._services = (streams, reads, cluster)
+        self._loop = grpc_loop
         self._health = health.aio.HealthServicer()
         self._callers = callers
         self._guard = ErrorInterceptor(callers)
@@ -72,6 +77,9 @@ class ApiServer:
 
     async def start(self, address: str) -> None:
         """Raises OSError when the address cannot be listened on."""
+        await self._loop.run(self._start(address))
+
+    async def _start(self, address: str) -> None:
         self._server = await self._listen(address)
         for name in ("", *_service_names()):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -82,7 +90,7 @@ class ApiServer:
         server = aio.server(
             options=_OPTIONS, interceptors=[self._guard], maximum_concurrent_rpcs=CALLS_MAX
         )
-        streams, reads, cluster = self._services
+        streams, reads, cluster = map(self._loop.relayed, self._services)
         api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
         api_pb2_grpc.add_ReadsServicer_to_server(reads, server)
         api_pb2_grpc.add_ClusterServicer_to_server(cluster, server)
@@ -118,6 +126,9 @@ class ApiServer:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self) -> None:
+        await self._loop.run(self._stop())
+
+    async def _stop(self) -> None:
         if self._supervisor is None or self._watching is None or self._server is None:
             return
         for task in (self._supervisor, self._watching):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from grpc import aio
-
 from jetstream_protocol import subjects
 from jetstream_protocol.errors import NotLeaderError, StorageFullError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.api.convert import config_from_proto, stream_to_proto
+from jetstream_server.api.grpc_loop import Call
 from jetstream_server.api.peers import Peers, was_forwarded
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
 from jetstream_server.metadata.alteration import StreamAlteration
@@ -22,7 +21,6 @@ from jetstream_server.replication.compaction import status_of
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
-_Context = aio.ServicerContext[Any, Any]
 CreateStream = Callable[[str, str, dict[str, Any]], Awaitable[tuple[StreamMetadata, bool]]]
 """(name, subject, config) -> (stream, created): created in the metadata."""
 Confirm = Callable[[int], Awaitable[None]]
@@ -53,7 +51,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._node_id = node_id
 
     async def CreateStream(
-        self, request: pb.CreateStreamRequest, context: _Context
+        self, request: pb.CreateStreamRequest, call: Call
     ) -> pb.CreateStreamResponse:
         self._authorize(ANONYMOUS, Operation.CREATE, f"{request.name}@{request.subject}")
         subjects.check_name(request.name)
@@ -70,14 +68,14 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
         if stream.leader == self._node_id:
             await self._confirm(stream.id)
-        elif was_forwarded(context):
+        elif was_forwarded(call):
             raise NotLeaderError(f"node {stream.leader} leads stream {stream.name!r}; try again")
         else:
             await self._peers.create_stream(stream.leader, request)
         return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
 
     async def DescribeStream(
-        self, request: pb.DescribeStreamRequest, context: _Context
+        self, request: pb.DescribeStreamRequest, call: Call
     ) -> pb.DescribeStreamResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.DESCRIBE, stream.full_name)
@@ -114,7 +112,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return pb.DescribeStreamResponse(description=description)
 
     async def ListStreams(
-        self, request: pb.ListStreamsRequest, context: _Context
+        self, request: pb.ListStreamsRequest, call: Call
     ) -> pb.ListStreamsResponse:
         self._authorize(ANONYMOUS, Operation.DESCRIBE, "*")
         registry = self._metadata.registry
@@ -128,7 +126,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         )
 
     async def DeleteStream(
-        self, request: pb.DeleteStreamRequest, context: _Context
+        self, request: pb.DeleteStreamRequest, call: Call
     ) -> pb.DeleteStreamResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.DELETE, stream.full_name)
@@ -136,7 +134,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         return pb.DeleteStreamResponse()
 
     async def AlterStream(
-        self, request: pb.AlterStreamRequest, context: _Context
+        self, request: pb.AlterStreamRequest, call: Call
     ) -> pb.AlterStreamResponse:
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.ALTER, stream.full_name)
