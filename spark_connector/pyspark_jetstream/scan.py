@@ -74,7 +74,7 @@ class Scan:
         with explained(",".join(self.config.servers)):
             for part in parts:
                 for messages in self._messages(part):
-                    for batch in messages.to_batches(ROWS, columns):
+                    for batch in messages.iter_batches(ROWS, columns):
                         yield self._finished(batch)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ A column that differs from row to row (values, keys, headers, subjects) wraps th
 batch, one chunk a batch; a column that does not (stream, offsets, constant subjects, timestamps)
 is computed for the whole table at once, as a handful of calls into Arrow.
 
-`to_batches` cuts that table into record batches of one contiguous chunk a column, evenly, because
+`iter_batches` cuts that table into record batches of one contiguous chunk a column, evenly, because
 engines that take record batches work a batch at a time: many small ones are slow.
 
 The bytes came over a network: their CRCs prove that they are what somebody built, not that the
@@ -15,7 +15,7 @@ buffer is validated in full (in C) before it is sliced or handed out.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -78,16 +78,20 @@ def to_table(messages: Messages, columns: Iterable[str] | None = None) -> pa.Tab
     return pa.table(arrays, schema=schema)
 
 
-def to_batches(
+def iter_batches(
     messages: Messages, rows: int, columns: Iterable[str] | None = None
-) -> list[pa.RecordBatch]:
-    """The records as batches of at most `rows`, of about the same length each."""
+) -> Iterator[pa.RecordBatch]:
+    """The records as batches of at most `rows`, of about the same length each.
+
+    One is joined only when it is asked for: whoever drops it before has the next in its memory.
+    """
     if not len(messages):
-        return []
+        return
     pieces = -(-len(messages) // rows)
     length = -(-len(messages) // pieces)
-    found: list[pa.RecordBatch] = to_table(messages, columns).combine_chunks().to_batches(length)
-    return found
+    table = to_table(messages, columns)
+    for start in range(0, len(messages), length):
+        yield from table.slice(start, length).combine_chunks().to_batches()
 
 
 def _wrapped(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any) -> Any:
@@ -96,7 +100,7 @@ def _wrapped(chunk: Chunk, buffers: Sequence[tuple[int, int] | None], kind: Any)
     slices = [None if part is None else body.slice(*part) for part in buffers]
     whole = pa.Array.from_buffers(kind, len(chunk.batch), slices)
     whole.validate(full=True)
-    return whole.slice(chunk.start, len(chunk))
+    return whole if len(chunk) == len(whole) else whole.slice(chunk.start, len(chunk))
 
 
 def _strings(chunk: Chunk, column: Column | None, kind: Any) -> Any:
@@ -110,7 +114,10 @@ def _strings(chunk: Chunk, column: Column | None, kind: Any) -> Any:
 
 def _binary(chunks: Sequence[Chunk], column_of: Callable[[Layout], Column | None]) -> Any:
     kind = pa.binary()
-    arrays = [_strings(chunk, column_of(chunk.batch.layout), kind) for chunk in chunks]
+    columns = [column_of(chunk.batch.layout) for chunk in chunks]
+    if not any(columns):
+        return pa.nulls(sum(map(len, chunks)), kind)
+    arrays = [_strings(chunk, column, kind) for chunk, column in zip(chunks, columns, strict=True)]
     return pa.chunked_array(arrays, kind)
 
 

@@ -8,6 +8,7 @@ that n bytes have arrived there.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,11 @@ from jetstream_protocol.frames import (
 )
 
 SCRATCH_BYTES = 64 * 1024
+
+# A bytearray that has not been set to zero: it is received into from end to end.
+_unset = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
+)
 
 
 class Frame(NamedTuple):
@@ -90,7 +96,7 @@ class FrameReader:
         length = self._prefix.tail_length
         if self._end - self._begin >= length:
             return self._finished(self._take(length))
-        self._tail = bytearray(length)
+        self._tail = _unset(None, length)
         self._tail_filled = self._end - self._begin
         self._tail[: self._tail_filled] = self._take(self._tail_filled)
         return None

@@ -221,9 +221,15 @@ class Messages(Sequence[Message]):
         self, rows: int = ROWS, columns: Iterable[str] | None = None
     ) -> list[pyarrow.RecordBatch]:
         """The same as record batches of at most `rows`, each column one contiguous chunk."""
-        from jetstream_client._arrow import to_batches
+        return list(self.iter_batches(rows, columns))
 
-        return to_batches(self, check_rows(rows), columns)
+    def iter_batches(
+        self, rows: int = ROWS, columns: Iterable[str] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The same, each made when it is asked for: cheaper where they are not kept."""
+        from jetstream_client._arrow import iter_batches
+
+        return iter_batches(self, check_rows(rows), columns)
 
     def __repr__(self) -> str:
         return f"<Messages of {self.stream!r}: {len(self)}, next_offset={self.next_offset}>"

@@ -66,7 +66,7 @@ class AsyncScan:
         consumer = await self.open()
         try:
             async for messages in consumer.batches():
-                for batch in messages.to_batches(self.rows, self.schema.names):
+                for batch in messages.iter_batches(self.rows, self.schema.names):
                     yield batch
         finally:
             await consumer.aclose()
@@ -99,7 +99,7 @@ class Scan:
         consumer = self._thread.run(self._scan.open())
         try:
             while (messages := self._thread.run(consumer.next_messages())) is not None:
-                yield from messages.to_batches(self._scan.rows, self.schema.names)
+                yield from messages.iter_batches(self._scan.rows, self.schema.names)
         finally:
             # A garbage collector may run this in any thread, also where waiting is impossible.
             self._thread.post(consumer.aclose())

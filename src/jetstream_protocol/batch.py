@@ -42,7 +42,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from enum import IntFlag
+from enum import IntEnum
 from itertools import accumulate, islice, repeat
 from typing import NamedTuple
 
@@ -74,8 +74,11 @@ NO_PRODUCER = -1
 crc32c = google_crc32c.value
 
 
-class Flags(IntFlag):
-    """Which columns a body has, and how it is compressed (the two lowest bits are one number)."""
+class Flags(IntEnum):
+    """Which columns a body has, and how it is compressed (the two lowest bits are one number).
+
+    No `IntFlag`, whose operators take a microsecond each: a reader of small batches would feel it.
+    """
 
     ZSTD = body_compression.ZSTD
     LZ4 = body_compression.LZ4
@@ -385,7 +388,7 @@ def _read_layout(body: bytes | memoryview, count: int, flags: int) -> Layout:
 
 # google_crc32c takes bytes and other buffers that cannot move: a bytearray and its views are none,
 # this is. Of one size, because each size makes a type.
-_Piece = ctypes.c_char * (16 * 1024)
+_Piece = ctypes.c_char * (32 * 1024)
 _TAKES_PIECES = google_crc32c.implementation == "c"
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import struct
-from enum import IntFlag
+from enum import IntEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -48,7 +48,7 @@ _BATCH: Final = 2
 _INBOX: Final = re.compile(rb"[^\x00-\x20\x7f*>.]+(?:\.[^\x00-\x20\x7f*>.]+)*")
 
 
-class Flags(IntFlag):
+class Flags(IntEnum):
     """What the fields alone do not say."""
 
     KEY = 1

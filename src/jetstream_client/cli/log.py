@@ -131,7 +131,7 @@ def _cells(found: DumpedBatch | Finding) -> tuple[object, ...]:
 
 def _batch_row(dumped: DumpedBatch) -> dict[str, Any]:
     header = dumped.batch.header
-    compression = Flags(header.flags & COMPRESSION_MASK)
+    compression = header.flags & COMPRESSION_MASK
     return {
         "file": dumped.file,
         "position": dumped.position,
@@ -141,7 +141,7 @@ def _batch_row(dumped: DumpedBatch) -> dict[str, Any]:
         "append_timestamp": timestamp_text(to_datetime(header.append_timestamp)),
         "records": header.record_count,
         "bytes": header.length,
-        "compression": (compression.name or "").lower() if compression else "none",
+        "compression": Flags(compression).name.lower() if compression else "none",
     }
 
 
