@@ -29,7 +29,7 @@ from jetstream_protocol.batch import (
     crc32c,
     decode_header,
 )
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
@@ -127,6 +127,8 @@ class Checker:
         """By node: the metadata revision of its last registration or fencing."""
         self.acked: dict[int, int] = {}
         self.lost = 0
+        self._chosen = NO_NODE
+        """By the last lossy election, whose outcome is not settled yet."""
         self._lost_at_epoch = -1
         """Of the last leadership that began with a loss: what earlier ones say is not true now."""
 
@@ -347,7 +349,7 @@ class Checker:
 
     def stored_by_stand_by(self, process: Process, number: int) -> None:
         """A process has begun to lead, and has stored what it had kept until then. One that leads
-        no more, and has not heard so, may: others have refused it, and it commits nothing."""
+        no more, and has not heard so, may, as any leader just deposed: see guarantees.md."""
         stream, replica = process.cluster.metadata.now.stream, process.replica
         assert stream is not None
         assert replica is not None
@@ -363,6 +365,8 @@ class Checker:
         then stays eligible; a new minimum begins anew."""
         if after.lossy_elections != before.lossy_elections:
             self._elected_uncleanly(after)
+        elif after.leader != NO_NODE and after.leader == self._chosen:
+            self._settle(after)
         minimum = after.config.min_insync_replicas
         altered = minimum != before.config.min_insync_replicas
         if len(after.isr) >= minimum or (altered and after.isr):
@@ -373,10 +377,19 @@ class Checker:
     def _elected_uncleanly(self, after: StreamMetadata) -> None:
         """All that were trusted are gone; what is lost may be lost only if they all lost it."""
         self._lossy_epoch = after.leader_epoch
-        last = self.committed[-1] if self.committed else None
+        self._chosen = after.leader
+        self._settle(after)
+
+    def _settle(self, after: StreamMetadata) -> None:
+        """What the chosen one lacks is lost. One that may have lost something since it said what it
+        has must register before it leads: if it is believed then, it leads again, and it counts."""
         chosen = self._shadows[after.leader]
-        if last is None or chosen.holds(last) or chosen.suspect:
-            return  # One that has lost its log since has to register first: it never leads.
+        if chosen.suspect:
+            return
+        self._chosen = NO_NODE
+        last = self.committed[-1] if self.committed else None
+        if last is None or chosen.holds(last):
+            return
         self._world.count("lossy election with loss")
         self._lost_at_epoch = after.leader_epoch
         for node_id in self._eligible:

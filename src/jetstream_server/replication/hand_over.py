@@ -246,9 +246,12 @@ class HandOvers:
         """Listen to the stream from now on, and store it if the next leadership is this node's.
         Returns for how many µs nobody has listened. Raises UnavailableError."""
         self.prepare(stream_id)
-        stream = self._replicas.get(stream_id)
-        assert stream is not None, "it was there in `prepare`"
-        return await self._publishers.stand_by(stream.stream, leader_epoch, end_offset, silent_us)
+        replica = self._replicas.get(stream_id)
+        assert replica is not None, "it was there in `prepare`"
+        stream = replica.stream
+        if leader_epoch < stream.leader_epoch:
+            raise UnavailableError(f"epoch {leader_epoch} of {stream.full_name} is over")
+        return await self._publishers.stand_by(stream, leader_epoch, end_offset, silent_us)
 
 
 def _check_leads(replica: Replica, leadership: LeaderState) -> None:

@@ -289,6 +289,8 @@ async def test_only_a_follower_that_could_listen_takes_over() -> None:
     with pytest.raises(UnavailableError, match="not connected"):
         await bench.hand_overs.stand_by(STREAM, 4, 10, 5)
     bench.connected = True
+    with pytest.raises(UnavailableError, match="is over"):
+        await bench.hand_overs.stand_by(STREAM, stream().leader_epoch - 1, 10, 5)
     assert await bench.hand_overs.stand_by(STREAM, 4, 10, 5) == 6
     assert bench.did == ["listen behind 10 of epoch 4"]
     bench.log.offline_reason = "a disk failed"  # type: ignore[attr-defined]
