@@ -391,8 +391,8 @@ class Server:
             Callers(hang_up_on),
             self._grpc_loop,
         )
-        await _listen(api.start(node.grpc.listen), node.grpc.listen)
         self._stack.push_async_callback(api.stop)
+        await _listen(api.start(node.grpc.listen), node.grpc.listen)
         http = HttpServer(self._not_ready, [NodeMetrics(self._replicas, self._numbers)])
         await _listen(http.start(*split_address(node.http.listen)), node.http.listen)
         self._stack.push_async_callback(http.stop)

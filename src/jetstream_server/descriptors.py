@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import resource
 
+from jetstream_server.api.http import AT_ONCE as HTTP_AT_ONCE
+from jetstream_server.api.http import CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX
 from jetstream_server.dataplane.server import CONNECTIONS_MAX
 from jetstream_server.log.disk import DESCRIPTORS_MAX
 
-RESERVED = DESCRIPTORS_MAX + 256
-"""The log's files; gRPC, HTTP, NATS, the other nodes, and what Python itself holds."""
+RESERVED = DESCRIPTORS_MAX + HTTP_CONNECTIONS_MAX + HTTP_AT_ONCE + 128
+"""The log's files; HTTP; gRPC, NATS, the other nodes, and what Python itself holds."""
 _PER_CONNECTION = 2  # Its socket, and the segment it is being sent.
 
 

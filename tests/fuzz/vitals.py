@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-_GRPC_TRACEBACK = re.compile(
-    r"^Traceback[^\n]*\n(?: [^\n]*\n)+grpc\._cython\.cygrpc\.ExecuteBatchError[^\n]*\n",
-    re.MULTILINE,
-)
-"""gRPC prints this past every log when a caller of no method at all has left before the answer."""
-
-_UNFINISHED = re.compile(rb"^Traceback[^\n]*\n(?: [^\n]*\n)*\Z", re.MULTILINE)
+_CALLER_LEFT = "grpc._cython.cygrpc.ExecuteBatchError"
+"""gRPC prints its traceback past every log, line by line beside what others write, when a caller of
+no method at all has left before the answer."""
 
 EXPECTED_ERRORS = frozenset[str]()
 """Log events of level error that an attack from outside may cause: none."""
@@ -61,6 +56,7 @@ class LogWatch:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = path.stat().st_size if path.exists() else 0
+        self._traceback: list[str] = []  # the one that is being written
         self.events: Counter[str] = Counter()
 
     def problems(self) -> list[str]:
@@ -70,11 +66,18 @@ class LogWatch:
         with self._path.open("rb") as file:
             file.seek(self._position)
             data = file.read()
-        whole, newline, _ = data.rpartition(b"\n")
-        whole = _UNFINISHED.sub(b"", whole + newline)
+        whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
-        text = _GRPC_TRACEBACK.sub("", whole.decode("utf-8", "backslashreplace"))
-        return [problem for line in text.splitlines() if (problem := self._problem(line))]
+        lines = whole.decode("utf-8", "backslashreplace").splitlines()
+        return [problem for line in lines if (problem := self._problem(line))]
+
+    def _past_the_log(self, line: str) -> str:
+        """Of a traceback nothing is said before its last line, which is the error itself."""
+        if line.startswith("Traceback") or (self._traceback and line[:1] in (" ", "")):
+            self._traceback.append(line)
+            return ""
+        written, self._traceback = [*self._traceback, line], []
+        return "" if line.startswith(_CALLER_LEFT) else "\n".join(written)
 
     def _problem(self, line: str) -> str:
         try:
@@ -82,7 +85,7 @@ class LogWatch:
         except ValueError:
             entry = None
         if not isinstance(entry, dict):
-            return line  # The log is JSON: somebody writes past it, or died.
+            return self._past_the_log(line)  # The log is JSON: somebody died, for example.
         self.events[str(entry.get("event"))[:60]] += 1
         is_error = entry.get("level") in ("error", "critical")
         if "exception" in entry or (is_error and entry.get("event") not in EXPECTED_ERRORS):

@@ -276,12 +276,12 @@ def test_an_http_header_may_be_8_kib_long_and_no_longer(server: ServerProcess) -
 
 def test_silent_http_connections_make_room_for_those_that_ask(server: ServerProcess) -> None:
     with ExitStack() as stack:
-        silent = [stack.enter_context(connection(server, 3)) for _ in range(800)]
+        silent = [stack.enter_context(connection(server, 3)) for _ in range(400)]
         for _ in range(3):
             with urllib.request.urlopen(f"{server.http}/healthz", timeout=5) as answer:
                 assert answer.read() == b"ok\n"
         sockets = vitals(server.pid).sockets
-        assert sockets < 600, f"{sockets} sockets are open"
+        assert sockets < 300, f"{sockets} sockets are open"
         silent[0].settimeout(5)
         assert silent[0].recv(1) == b"", "the oldest is the one to go"
 

@@ -5,6 +5,7 @@ Whoever reads much reads from the data plane, where an answer costs no memory (o
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from itertools import islice
@@ -22,9 +23,12 @@ DECODED_RECORDS_MAX = 10_000
 
 
 async def answer(
-    replica: Replica, found: LogSlice | None, offset: int, *, decode: bool
+    replica: Replica,
+    found: LogSlice | None,
+    offset: int,
+    decoding: asyncio.Lock | None = None,
 ) -> pb.FetchResponse:
-    """What a fetch of `offset` found.
+    """What a fetch of `offset` found: decoded, or batches. decoding: of all that decode here.
 
     Raises StorageError, CorruptBatchError, StreamNotFoundError when it was deleted meanwhile,
     UnavailableError when its records were.
@@ -46,10 +50,12 @@ async def answer(
                         "the records were removed or compacted while they were read; try again"
                     ) from error
             raise
-        if decode:
-            response.messages.extend(_messages(data, offset, found.path))
-        else:
+        if decoding is None:
             response.batches = data
+        else:
+            async with decoding:  # However many ask, one in a turn.
+                response.messages.extend(_messages(data, offset, found.path))
+                await asyncio.sleep(0)
     response.next_offset = offset if found is None else next_offset(response, found)
     return response
 

@@ -22,7 +22,7 @@ from jetstream_server.background import run_in_background
 Readiness = Callable[[], list[str]]
 """The reasons why this node should not be sent work; empty: it is ready."""
 
-CONNECTIONS_MAX = 512
+CONNECTIONS_MAX = 192
 AT_ONCE = CONNECTIONS_MAX // 8
 """Taken in one turn of the loop: whoever asks at once is answered before it has to make room."""
 LINE_BYTES_MAX = 8190

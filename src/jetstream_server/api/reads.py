@@ -39,6 +39,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         self._authorize = authorize
         self._outstanding = outstanding
         self._listing = asyncio.Lock()
+        self._decoding = asyncio.Lock()
 
     def _readable(self, stream: Any) -> Replica:
         replica = self._replicas.resolve(stream)
@@ -58,7 +59,8 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         if found is not None:
             held = await self._outstanding.reserve(call.peer, found.length)
             call.when_ended(partial(self._outstanding.release, held))
-        response = await answer(replica, found, position.offset, decode=request.decode)
+        decoding = self._decoding if request.decode else None
+        response = await answer(replica, found, position.offset, decoding)
         response.out_of_sync = self._fetches.is_out_of_sync(replica)
         return response
 
@@ -68,6 +70,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         replica = self._readable(request.stream)
         offset = request.offset
         last_epoch = request.last_epoch if request.HasField("last_epoch") else None
+        decoding = self._decoding if request.decode else None
         while True:
             position = FetchPosition.checked(
                 offset=offset,
@@ -81,7 +84,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
                 continue
             held = await self._outstanding.reserve(call.peer, found.length, None)
             try:
-                response = await answer(replica, found, offset, decode=request.decode)
+                response = await answer(replica, found, offset, decoding)
                 response.out_of_sync = self._fetches.is_out_of_sync(replica)
                 yield response  # Resumed once the transport has taken it.
             finally:

@@ -80,13 +80,13 @@ class ApiServer:
         await self._loop.run(self._start(address))
 
     async def _start(self, address: str) -> None:
-        self._server = await self._listen(address)
+        await self._listen(address)
         for name in ("", *_service_names()):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._watching = run_in_background(self._callers.watch(), "gRPC callers")
         self._supervisor = run_in_background(self._supervise(address), "gRPC supervisor")
 
-    async def _listen(self, address: str) -> aio.Server:
+    async def _listen(self, address: str) -> None:
         server = aio.server(
             options=_OPTIONS, interceptors=[self._guard], maximum_concurrent_rpcs=CALLS_MAX
         )
@@ -102,8 +102,8 @@ class ApiServer:
             server.add_insecure_port(address)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}") from error
+        self._server = server
         await server.start()
-        return server
 
     async def _supervise(self, address: str) -> None:
         """Replace a server that ended by itself."""
@@ -115,12 +115,13 @@ class ApiServer:
                 continue
             logger.warning("grpc_server_replaced")
             await self._server.stop(None)
-            self._server = await self._listen_again(address)
+            await self._listen_again(address)
 
-    async def _listen_again(self, address: str) -> aio.Server:
+    async def _listen_again(self, address: str) -> None:
         while True:
             try:
-                return await self._listen(address)
+                await self._listen(address)
+                return
             except OSError as error:
                 logger.warning("grpc_server_not_replaced", reason=str(error))
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -129,11 +130,12 @@ class ApiServer:
         await self._loop.run(self._stop())
 
     async def _stop(self) -> None:
-        if self._supervisor is None or self._watching is None or self._server is None:
-            return
-        for task in (self._supervisor, self._watching):
+        tasks = [task for task in (self._supervisor, self._watching) if task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(self._supervisor, self._watching, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is None:
+            return
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 # It waits for every watcher to take the news; one that reads nothing never does.

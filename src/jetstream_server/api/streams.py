@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._confirm = confirm
         self._peers = peers
         self._node_id = node_id
+        self._listing = asyncio.Lock()
 
     async def CreateStream(
         self, request: pb.CreateStreamRequest, call: Call
@@ -121,9 +123,12 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             streams = registry.feeding(request.feeding_subject)
         else:
             streams = sorted(registry.streams.values(), key=lambda s: (s.name, s.subject))
-        return pb.ListStreamsResponse(
-            streams=map(stream_to_proto, streams), revision=registry.revision
-        )
+        async with self._listing:  # However many ask, one in a turn: 5 µs a stream.
+            answer = pb.ListStreamsResponse(
+                streams=map(stream_to_proto, streams), revision=registry.revision
+            )
+            await asyncio.sleep(0)
+        return answer
 
     async def DeleteStream(
         self, request: pb.DeleteStreamRequest, call: Call

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from grpc import aio
 
+from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_server.api import grpc_loop as grpc_loop_module
 from jetstream_server.api.grpc_loop import Call, GrpcLoop
 from tests.support.loops import eventually, on_loop
 
@@ -70,6 +74,11 @@ async def served(service: Reads) -> AsyncIterator[tuple[GrpcLoop, str]]:
         await grpc_loop.stop()
 
 
+def ask_at_once(stub: Any, count: int) -> int:
+    calls = [stub.Fetch.future(pb.FetchRequest(offset=i)) for i in range(count)]
+    return len({call.result().next_offset for call in calls})
+
+
 async def in_thread(address: str, ask: Callable[[Any], Any]) -> Any:
     def run() -> Any:
         with grpc.insecure_channel(address) as channel:
@@ -102,15 +111,85 @@ async def test_callers_do_not_wait_for_a_turn_of_the_nodes_loop_each() -> None:
             time.sleep(TURN_SECONDS)  # noqa: ASYNC251  that is what a busy loop does
             await asyncio.sleep(0)
 
-    def ask_often(stub: Any) -> int:
-        calls = [stub.Fetch.future(pb.FetchRequest(offset=i)) for i in range(CALLS)]
-        return len({call.result().next_offset for call in calls})
-
     async with served(Reads()) as (_, address):
         busy = asyncio.create_task(be_busy())
-        assert await in_thread(address, ask_often) == CALLS
+        assert await in_thread(address, lambda stub: ask_at_once(stub, CALLS)) == CALLS
         busy.cancel()
     assert turns < CALLS / 2
+
+
+class Slow(Reads):
+    """A method that holds the node's loop for a while."""
+
+    begun = 0
+
+    async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
+        self.begun += 1
+        time.sleep(TURN_SECONDS)  # noqa: ASYNC251
+        return pb.FetchResponse()
+
+
+@on_loop
+async def test_a_turn_of_the_nodes_loop_begins_a_few_methods_however_many_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpc_loop_module, "AT_ONCE", 2)
+    service, longest = Slow(), 0.0
+
+    async def look() -> None:
+        nonlocal longest
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - begun)
+
+    async with served(service) as (_, address):
+        looking = asyncio.create_task(look())
+        await in_thread(address, lambda stub: ask_at_once(stub, 30))
+        looking.cancel()
+    assert service.begun == 30
+    assert longest < TURN_SECONDS * 8
+
+
+@on_loop
+async def test_nothing_is_begun_for_callers_that_have_left() -> None:
+    service = Slow()
+
+    def ask_and_leave(stub: Any) -> None:
+        calls = [stub.Fetch.future(pb.FetchRequest(), timeout=0.05) for _ in range(CALLS)]
+        assert all(call.exception() is not None for call in calls)
+
+    async with served(service) as (_, address):
+        asking = asyncio.create_task(in_thread(address, ask_and_leave))
+        await asyncio.sleep(0)
+        time.sleep(1.0)  # noqa: ASYNC251
+        await asking
+        await asyncio.sleep(0.1)
+    assert service.begun < CALLS / 2
+
+
+@on_loop
+async def test_a_call_leaves_nothing_to_the_collector_of_garbage() -> None:
+    service = Reads()
+    async with served(service) as (_, address):
+        gc.collect()
+        gc.disable()
+        try:
+            await in_thread(address, lambda stub: ask_at_once(stub, CALLS))
+            await eventually(lambda: len(service.ended) == CALLS)
+            await asyncio.sleep(0.1)
+            left = sum(type(each).__name__ == "_ServicerContext" for each in gc.get_objects())
+        finally:
+            gc.enable()
+    assert left < CALLS / 10
+
+
+@on_loop
+async def test_without_the_loop_there_is_a_clear_error() -> None:
+    async with served(Reads()) as (grpc_loop, _):
+        pass
+    with pytest.raises(UnavailableError, match="stopping"):
+        await grpc_loop.run(asyncio.sleep(0))
 
 
 @on_loop

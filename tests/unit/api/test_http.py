@@ -8,7 +8,7 @@ import socket
 import time
 import zlib
 
-from jetstream_server.api.http import BACKLOG, CONNECTIONS_MAX, HttpServer
+from jetstream_server.api.http import AT_ONCE, BACKLOG, CONNECTIONS_MAX, HttpServer
 from tests.support.loops import on_loop
 from tests.support.server import free_port_base
 
@@ -75,7 +75,7 @@ async def test_who_asks_in_front_of_many_that_connect_is_answered_before_it_make
     idlers: list[socket.socket] = []
     try:
         while len(idlers) < 2 * CONNECTIONS_MAX and not select.select([asker], [], [], 0)[0]:
-            idlers += [socket.create_connection(("127.0.0.1", port)) for _ in range(BACKLOG // 3)]
+            idlers += [socket.create_connection(("127.0.0.1", port)) for _ in range(AT_ONCE // 2)]
             await asyncio.sleep(0)
         assert asker.recv(12) == b"HTTP/1.1 200"
         assert len(idlers) < CONNECTIONS_MAX, "in the meantime"
