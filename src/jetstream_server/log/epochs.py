@@ -75,7 +75,8 @@ class LeaderEpochCache:
             self._entries.pop()
 
     def truncate_from_start(self, log_start_offset: int) -> None:
-        """Forget epochs that end at or before the new log start; the one it cuts stays whole."""
-        above = bisect_right(self._entries, log_start_offset, key=lambda entry: entry[1])
+        """Forget epochs that end before the new log start. That of the record right before it
+        stays: a log that ends there can be held against this one."""
+        above = bisect_right(self._entries, log_start_offset - 1, key=lambda entry: entry[1])
         if above:
             del self._entries[: above - 1]

@@ -150,6 +150,11 @@ class LeaderState:
             # An empty log agrees with any, if it stands within it.
             beyond = request.fetch_offset > log.log_end_offset
             return OutOfRange(request, self.standing) if beyond else None
+        if request.fetch_offset == log.log_start_offset:
+            # Nothing the follower has is in this log. **safety** It stays only where it is known to
+            # end as what was here did: it would else keep other records than were committed.
+            before = log.epochs.epoch_at(request.fetch_offset - 1)
+            return None if request.last_epoch == before else OutOfRange(request, self.standing)
         epoch, end_offset = log.epochs.end_offset_for(request.last_epoch, log.log_end_offset)
         if epoch < request.last_epoch or end_offset < request.fetch_offset:
             return Diverging(request, self.standing, epoch, end_offset)

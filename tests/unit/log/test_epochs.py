@@ -75,8 +75,13 @@ def test_truncating_the_end_forgets_epochs_that_begin_there_or_behind() -> None:
         assert list(epochs.entries) == left
 
 
-def test_advancing_the_start_keeps_the_epoch_it_cuts_and_always_the_latest() -> None:
+def test_advancing_the_start_keeps_the_epoch_right_before_it_and_always_the_latest() -> None:
     epochs = cache()
-    for log_start_offset, left in ((15, [(5, 10), (7, 30)]), (10_000, [(7, 30)])):
+    for log_start_offset, left in (
+        (10, [(2, 0), (5, 10), (7, 30)]),
+        (15, [(5, 10), (7, 30)]),
+        (30, [(5, 10), (7, 30)]),
+        (10_000, [(7, 30)]),
+    ):
         epochs.truncate_from_start(log_start_offset)
         assert list(epochs.entries) == left

@@ -76,6 +76,22 @@ class TestFetch:
         log.log_start_offset = 4
         assert isinstance(leading(stream(), log).fetch(request(1, 2), 1), OutOfRange)
 
+    @pytest.mark.parametrize(
+        ("known", "last_epoch", "agrees"),
+        [
+            (((2, 0), (3, 2), (4, 24)), 3, True),
+            (((2, 0), (3, 2), (4, 24)), 2, False),
+            (((4, 24),), 3, False),  # After a restart nobody knows what was there.
+        ],
+    )
+    def test_a_log_that_ends_where_the_leaders_begins_must_have_ended_in_the_same_epoch(
+        self, known: tuple[tuple[int, int], ...], last_epoch: int, agrees: bool
+    ) -> None:
+        log = Log(log_start_offset=24, log_end_offset=24, epochs=LeaderEpochCache(known))
+        log.epochs.truncate_from_start(24)
+        answer = leading(stream(), log).fetch(request(1, 24, last_epoch=last_epoch), 1)
+        assert answer is None if agrees else isinstance(answer, OutOfRange)
+
 
 class TestIsr:
     def test_a_joiner_counts_at_once_and_a_leaver_until_the_commit(self) -> None:
