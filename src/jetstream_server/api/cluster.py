@@ -79,9 +79,11 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         if target in stream.isr and stream.leader not in (NO_NODE, target):
             try:
                 await self._transfers.gracefully(stream, target)
-                return
             except UnavailableError as error:
                 log.warning("not_handed_over", stream=stream.full_name, reason=error.message)
+            else:
+                await self._metadata.barrier()  # The old leader knows it; now this node does, too.
+                return
         await self._metadata.propose(
             {"op": "transfer_leader", "stream_id": stream.id, "leader": target}
         )
