@@ -146,20 +146,19 @@ class _Intake:
 
 
 class _Asked:
-    """One piece of work. answer: on the loop of whoever asked."""
+    """One piece of work. answer: on the loop of whoever asked; cancelled where nobody waits."""
 
     def __init__(self, work: _Work) -> None:
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self._loop.create_future()
         self._work = work
         self._task: asyncio.Task[Any] | None = None
-        self._is_given_up = False
 
     # On the node's loop.
 
     def begin(self) -> bool:
         """False: nobody waits for it any more."""
-        if self._is_given_up or self.answer.cancelled():
+        if self.answer.cancelled():
             self._work.close()
             return False
         self._task = asyncio.get_running_loop().create_task(self._work)
@@ -167,12 +166,11 @@ class _Asked:
         return True
 
     def give_up(self) -> None:
-        self._is_given_up = True
         if self._task is not None:
             self._task.cancel()
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        if not self._is_given_up:
+        if not self.answer.cancelled():
             self._loop.call_soon_threadsafe(self._deliver, task)
         elif not task.cancelled():
             task.exception()  # It is nobody's business any more.
