@@ -264,7 +264,7 @@ class Cluster:
             return f"{stream.unflushed} have not confirmed a flush"
         leader = self.machines[stream.leader].process
         assert leader is not None
-        if not leader.leading.is_subscribed:
+        if not leader.leading.sid:
             return "the leader does not listen"
         return ""
 

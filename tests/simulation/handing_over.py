@@ -28,13 +28,12 @@ from jetstream_server.replication import hand_over
 from jetstream_server.replication.hand_over import HandOvers
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
+from tests.simulation.producers import DELIVERY_US
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-DELIVERY_US = 2_000
-"""So long a message is on its way from NATS at most."""
 ANSWER_US = 1_000_000
 """After so long without an answer the other node is given up."""
 POLL_SECONDS = 0.01
@@ -122,6 +121,8 @@ class HandingOver:
         self.is_quiet = False
         """The stream is being handed over, and NATS has been told that nobody listens."""
         self.stand_by_of: StandBy | None = None
+        self.sid = 0
+        """The subscription by which this node stands by, or last did."""
         self.has_subscribed = False
         """NATS has heard that this node stands by."""
         self.asked_to_stand_by: dict[int, None] = {}
@@ -156,7 +157,8 @@ class HandingOver:
         self.led(StreamId(stream_id))
         await self._pause(self._world.between(50, 500))
         self.is_quiet = True
-        await self._pause(DELIVERY_US + self._world.between(50, 500))
+        longer_us = self._process.cluster.publishers.on_the_way_until - self._world.now
+        await self._pause(max(DELIVERY_US, longer_us) + self._world.between(50, 500))
 
     def resume(self, stream_id: int) -> None:
         if self._process.alive:
@@ -181,12 +183,17 @@ class HandingOver:
         """As ingest.py does, whose connection this stands for."""
         asked_at_us = self._world.now
         self.stand_by_of = stand_by = StandBy(leader_epoch, end_offset)
+        self.sid = self._process.next_sid()
         self.has_subscribed = False
         self._world.later(round(STAND_BY_SECONDS * 1e6), self._process, self._end, stand_by)
         await self._pause(self._world.between(50, 1_000))
         self.has_subscribed = self.stand_by_of is stand_by
         await self._pause(self._world.between(50, 1_000))
         return silent_us + self._world.now - asked_at_us
+
+    def stand_down(self, stream_id: int, leader_epoch: int) -> None:
+        if self.stand_by_of is not None and self.stand_by_of.leader_epoch == leader_epoch:
+            self.stand_by_of = None
 
     def _end(self, stand_by: StandBy) -> None:
         if self.stand_by_of is stand_by:

@@ -50,6 +50,7 @@ class Leading:
         self._process = process
         self._world = process.world
         self._ingest: StreamIngest | None = None
+        self._sid = 0
         self._parked: dict[int, tuple[FetchRequest, int, int]] = {}
         """By follower: its request, the high watermark it knows, and until when it waits."""
 
@@ -66,11 +67,14 @@ class Leading:
             Bounds(pending_acks_max=1_000, uncommitted_bytes_max=1 << 20),
             self._say,
         )
-        stand_by = process.handing_over.take_stand_by()
-        if stand_by is not None and self.speaks():
-            self._adopt(self._ingest, stand_by)
+        handing_over = process.handing_over
+        stand_by = handing_over.take_stand_by()
+        if stand_by is not None and self.speaks() and self._adopt(self._ingest, stand_by):
+            self._sid = handing_over.sid
+        else:
+            self._sid = process.next_sid()
 
-    def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> None:
+    def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> bool:
         """As ingest.py does: what came since the old leader listened no more is stored first."""
         checker = self._process.cluster.checker
         checker.acts(self._process)
@@ -82,6 +86,7 @@ class Leading:
         self._world.count("kept for the leader" if is_stored else "kept in vain")
         if self._process.alive:
             self._process.request_flush()
+        return is_stored
 
     def end(self) -> None:
         """Not the leader any more: whatever is pending is dropped in silence."""
@@ -113,31 +118,29 @@ class Leading:
     # Publishers.
 
     @property
-    def is_subscribed(self) -> bool:
-        """Whether NATS delivers to this process now."""
-        handing_over = self._process.handing_over
+    def sid(self) -> int:
+        """The subscription on which NATS delivers to this process now; 0: on none."""
+        process, handing_over = self._process, self._process.handing_over
+        if process.stopping:
+            return 0
         if self._ingest is None:
-            return handing_over.stands_by and not self._process.stopping
-        return (
-            not handing_over.is_quiet
-            and self._process.machine.hears_nats
-            and not self._process.stopping
-            and self.speaks()
-        )
+            return handing_over.sid if handing_over.stands_by else 0
+        hears = not handing_over.is_quiet and process.machine.hears_nats and self.speaks()
+        return self._sid if hears else 0
 
     @property
     def pending_count(self) -> int:
         """Batches whose acknowledgements wait for the commit."""
         return 0 if self._ingest is None else self._ingest.pending_count
 
-    def on_publish(self, ids: list[int], asking: list[bool]) -> None:
+    def on_publish(self, sid: int, ids: list[int], asking: list[bool]) -> None:
         """Messages that nobody repeats, as they were read from the socket."""
         replies = [
             b"_INBOX.%d" % number if asks else b"" for number, asks in zip(ids, asking, strict=True)
         ]
         cluster = self._process.cluster
         values, blocks = cluster.values(ids), cluster.header_blocks(ids)
-        self.on_delivery(Delivery(1, [b"orders"] * len(ids), replies, values, blocks))
+        self.on_delivery(Delivery(sid, [b"orders"] * len(ids), replies, values, blocks))
 
     def on_delivery(self, delivery: Delivery) -> None:
         process, ingest = self._process, self._ingest
@@ -149,8 +152,11 @@ class Leading:
             return
         if ingest is None:
             stand_by = process.handing_over.stand_by_of
-            if stand_by is not None:
+            if stand_by is not None and delivery.sid == process.handing_over.sid:
                 stand_by.deliver(delivery)
+            return
+        if delivery.sid != self._sid:
+            self._world.count("on the way when unsubscribed")
             return
         process.cluster.checker.acts(process)
         ingest.deliver(delivery)

@@ -68,6 +68,7 @@ class Process:
         self.fetcher = Fetcher(self)
         self.controller = ControllerRole(self)
         self._heartbeat_at_us = 0
+        self._sids = 0
         self._sequence = 0
         self._isr_command: tuple[IsrChange, int] | None = None
         """The ISR change proposed last, and its command's sequence: a retry repeats it."""
@@ -174,6 +175,11 @@ class Process:
         )
         self.replica.on_commit = self._committed
         self._follow(self.replica, stream)
+
+    def next_sid(self) -> int:
+        """For a subscription: what is on the way to an earlier one is dropped."""
+        self._sids += 1
+        return self._sids
 
     def stop(self) -> None:
         """SIGTERM: hand over, flush, close, say that all is well, leave."""

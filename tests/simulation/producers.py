@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 OUT_OF_SEQUENCE = CODES[OutOfSequenceError].nats_err_code
+DELIVERY_US = 2_000
+"""So long a message is on its way from NATS at most, mostly."""
 FIRST_REPLY = 1_000_000_000
 """Reply inboxes from here on are of attempts; below, they are of publishes that nobody repeats."""
 
@@ -62,9 +64,9 @@ class Repeating:
         self._attempts.append((sender, attempted))
         for machine in cluster.machines:
             process = machine.process
-            if process is not None and process.leading.is_subscribed:
-                delivery = Delivery(1, [b"orders"], [reply], [value], [header_block])
-                delay = world.between(50, 2_000)
+            if process is not None and (sid := process.leading.sid):
+                delivery = Delivery(sid, [b"orders"], [reply], [value], [header_block])
+                delay = world.between(50, DELIVERY_US)
                 world.later(delay, process, process.leading.on_delivery, delivery)
 
     def answered(self, number: int, payload: bytes) -> None:

@@ -10,7 +10,7 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasAfterAppendError,
     UnknownOutcomeError,
 )
-from tests.simulation.producers import FIRST_REPLY
+from tests.simulation.producers import DELIVERY_US, FIRST_REPLY
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -31,6 +31,7 @@ class Publishers:
         self.nacked = 0
         self.doubtful: dict[int, None] = {}
         """Publishes that somebody heard and nobody has answered for certain."""
+        self.on_the_way_until = 0
         self.running = True
         self.pause_us = 60_000
 
@@ -43,16 +44,18 @@ class Publishers:
         pause_us = world.between(500, 5_000) if world.chance(0.5) else self.pause_us * 2
         world.later(world.between(0, pause_us), None, self.publish_forever)
 
-    def publish(self, count: int, *, asking: bool = False) -> None:
-        """One delivery of `count` messages, most of which ask for an acknowledgement."""
+    def publish(self, count: int, *, asking: bool = False, delay_us_max: int = DELIVERY_US) -> None:
+        """One delivery of `count` messages, most of which ask for an acknowledgement; it is on its
+        way from NATS for so long at most, to each who listens for another time."""
         world = self._cluster.world
         ids = list(self.take_numbers(count))
         asked = [asking or world.random.random() < 0.9 for _ in ids]
         for machine in self._cluster.machines:
             process = machine.process
-            if process is not None and process.leading.is_subscribed:
-                delay = world.between(50, 2_000)
-                world.later(delay, process, process.leading.on_publish, ids, asked)
+            if process is not None and (sid := process.leading.sid):
+                delay = world.between(50, delay_us_max)
+                self.on_the_way_until = max(self.on_the_way_until, world.now + delay)
+                world.later(delay, process, process.leading.on_publish, sid, ids, asked)
                 self.doubtful.update((n, None) for n, asks in zip(ids, asked, strict=True) if asks)
 
     def take_numbers(self, count: int) -> tuple[int, ...]:

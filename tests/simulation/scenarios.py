@@ -7,6 +7,7 @@ kinds. The other half are about nothing in particular. A scenario uses only what
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jetstream_protocol.types import NO_NODE
@@ -503,7 +504,8 @@ class PlannedHandOvers(Scenario):
             self._fill(int(stream.leader), again_us + 100_000)
 
     def _go_on(self, stream: StreamMetadata) -> None:
-        """The transfer is void, and the target does not hear that it is called off."""
+        """The transfer is void, and the target does not hear that it is called off. It is busy when
+        that leads."""
         world, network = self.world, self.cluster.network
         again_us = world.between(1_300_000, 2_500_000)
         if not self._make_void(stream, again_us):
@@ -513,6 +515,10 @@ class PlannedHandOvers(Scenario):
             link = int(stream.leader), int(member), "on_hand_over"
             world.later(90_000, None, network.mute, *link)
             world.later(again_us, None, network.unmute, *link)
+        # To be on the way to both when the target comes to lead.
+        publish = partial(self.cluster.publishers.publish, 1, delay_us_max=10_000)
+        for moment_us in range(again_us - 10_000, again_us + 4_000, 500):
+            world.later(moment_us, None, publish)
 
     def _make_void(self, stream: StreamMetadata, again_us: int) -> bool:
         """The transfer; then another leads all the same. False: there is no other."""
@@ -522,9 +528,15 @@ class PlannedHandOvers(Scenario):
             return False
         cluster.metadata.slow["transfer_leader"] = 100_000
         world.later(100_000, None, cluster.faults.alter_anything)
-        world.later(again_us, None, self.transfer, others[world.between(0, len(others) - 1)])
+        world.later(again_us, None, self._lead_another, others[world.between(0, len(others) - 1)])
         self.keep_quiet(again_us + 300_000)
         return True
+
+    def _lead_another(self, other: int) -> None:
+        """One that still stands by, if there is one."""
+        processes = [machine.process for machine in self.cluster.machines]
+        who = [p.node_id for p in processes if p is not None and p.handing_over.stands_by]
+        self.transfer(who[0] if who else other)
 
     def _overtake(self, stream: StreamMetadata, delay: int) -> None:
         """In the middle of it a third node comes to lead, with a full disk, and then another."""

@@ -74,27 +74,29 @@ class Ingest:
         if replica.stream.group:
             self._members[replica.stream.id] = ingest
         stand_by = self._standing_by.pop(replica.stream.id, None)
-        if stand_by is not None and self._speaks() and self._wants(ingest):
-            self._adopt(ingest, stand_by)
-            return
         if stand_by is not None:
+            if self._speaks() and self._wants(ingest) and self._adopt(ingest, stand_by):
+                return
             self._connection.unsubscribe(stand_by.sid)
         if not self._speaks():
             self._silenced = True  # `check_lease` subscribes once it does.
         elif self._wants(ingest) and not self._silenced:
             self._subscribe(ingest)
 
-    def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> None:
-        """What has arrived since nobody else listens, then what arrives from now on."""
+    def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> bool:
+        """What has arrived since nobody else listens, then what arrives from now on. False: that
+        is not to be stored, and a subscription is wanted that begins now."""
         replica = ingest.replica
+        counters = replica.counters
+        if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
+            counters.suspected_gaps += 1
+            return False
         ingest.sid = stand_by.sid
         self._by_sid[ingest.sid] = ingest
-        if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
-            replica.counters.suspected_gaps += 1
-        counters = replica.counters
         counters.hand_overs += 1
         counters.hand_over_gap_us = stand_by.gap_us
         counters.hand_over_gaps_us += stand_by.gap_us
+        return True
 
     def _wants(self, ingest: StreamIngest) -> bool:
         """A member of a queue group that cannot store leaves the messages to the others."""
@@ -212,6 +214,13 @@ class Ingest:
             raise UnavailableError(f"this node cannot listen: {stand_by.refusal.message}")
         stand_by.gap_us = silent_us + round((loop.time() - asked_at) * 1e6)
         return stand_by.gap_us
+
+    def stand_down(self, stream_id: int, leader_epoch: int) -> None:
+        """The leader of that epoch goes on: undo `stand_by`. In a queue group it would take
+        messages from that."""
+        stand_by = self._standing_by.get(stream_id)
+        if stand_by is not None and stand_by.leader_epoch == leader_epoch:
+            self._end_stand_by(stream_id)
 
     def _end_stand_by(self, stream_id: int, which: StandBy | None = None) -> None:
         """Of that stream; if it is `which`, where that is given."""

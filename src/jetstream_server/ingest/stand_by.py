@@ -7,7 +7,8 @@ begins, so what is kept here comes behind that.
 before. Had another one been between, it may have refused or stored these very messages. A log that
 is longer shows that the old leader went on after all, and may have stored them, and acknowledged
 them; should it have stored some that are not in the log, they were never committed. Nothing is
-acknowledged before it is stored.
+acknowledged before it is stored. Where it is not stored, neither is what comes on the same
+subscription later: the old leader may have had it too, and sooner. A new one begins then.
 
 Bounded in bytes here, in time by its owner; beyond, what was kept is given up: publishers that ask
 for an ack hear nothing, the others' messages are part of the gap.
@@ -65,11 +66,12 @@ class StandBy:
 
     def store(self, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
         """The leadership has begun: what was kept is stored, and what comes from now on. False:
-        what was kept is not, see the module."""
-        self._ingest, kept, self._kept = ingest, self._kept, None
+        neither is, see the module."""
+        kept, self._kept = self._kept, None
         is_next = leader_epoch == self.leader_epoch + 1
         if kept is None or not is_next or log_end_offset > self.end_offset:
             return False
+        self._ingest = ingest
         for delivery in kept:
             ingest.deliver(delivery)
         return True

@@ -44,7 +44,7 @@ TAIL_SECONDS = 1.0
 PROPOSE_SECONDS = 2.0
 POLL_SECONDS = 0.001
 NEVER = -1
-"""As the log end to stand by behind: no leadership begins so early, so what is kept is dropped."""
+"""As the log end to stand by behind: the leader goes on, and nobody is to stand by."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -71,6 +71,9 @@ class Publishers(Protocol):
     ) -> int:
         """Listen to a stream that is about to be led here, after `leader_epoch`; returns the gap
         in µs."""
+
+    def stand_down(self, stream_id: int, leader_epoch: int) -> None:
+        """Undo `stand_by`, if it was for the leader of that epoch."""
 
 
 class Successors(Protocol):
@@ -244,7 +247,11 @@ class HandOvers:
         self, stream_id: StreamId, leader_epoch: int, end_offset: int, silent_us: int
     ) -> int:
         """Listen to the stream from now on, and store it if the next leadership is this node's.
-        Returns for how many µs nobody has listened. Raises UnavailableError."""
+        Returns for how many µs nobody has listened. Raises UnavailableError. end_offset NEVER:
+        no longer."""
+        if end_offset == NEVER:
+            self._publishers.stand_down(stream_id, leader_epoch)
+            return 0
         self.prepare(stream_id)
         replica = self._replicas.get(stream_id)
         assert replica is not None, "it was there in `prepare`"

@@ -37,6 +37,19 @@ def stores_what_it_kept_whoever_led_meanwhile(patches: Patches) -> None:
 
 
 @mutant(PlannedHandOvers)
+def stays_subscribed_although_the_old_leader_went_on(patches: Patches) -> None:
+    """What was kept is dropped, and what is on the way from NATS is stored: by both."""
+    store = StandBy.store
+
+    def always(self: StandBy, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
+        store(self, ingest, leader_epoch, log_end_offset)
+        self._ingest = ingest
+        return True
+
+    patches.set(StandBy, "store", always)
+
+
+@mutant(PlannedHandOvers)
 def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
     """The target keeps what comes from when it was asked whether it can."""
     answer, stand_by = HandingOver._answer, HandingOver._stand_by
@@ -45,6 +58,7 @@ def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
         result = await answer(self, what, *arguments)
         if what == "prepare" and self.stand_by_of is None:
             self.stand_by_of, self.has_subscribed = StandBy(0, 0), True
+            self.sid = self._process.next_sid()
         return result
 
     async def with_what_came(self: HandingOver, *arguments: int) -> int:

@@ -172,11 +172,25 @@ async def test_a_leadership_that_begins_further_on_drops_what_was_kept(tmp_path:
     bench.node.append(replica, b"the old leader's")
     await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
     bench.nats.deliver(b"perhaps the same")
+    kept_sid, (on_its_way, _) = list(bench.nats.listening.items())[-1]
     bench.ingest.leading(replica)
+    on_its_way(message(b"sent before the leadership"))
+    assert kept_sid not in bench.nats.listening, "the old leader may have had what comes there"
     bench.nats.deliver(b"new")
     bench.node.flushes.run()
     assert read_values(replica) == [b"the old leader's", b"new"]
-    assert replica.counters.suspected_gaps == 1
+    assert (replica.counters.suspected_gaps, replica.counters.hand_overs) == (1, 0)
+
+
+@on_loop
+async def test_who_is_called_off_listens_no_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
+    bench.ingest.stand_down(replica.stream.id, before(replica) - 1)
+    assert len(bench.nats.listening) == 2, "an earlier leader's word comes late"
+    bench.ingest.stand_down(replica.stream.id, before(replica))
+    assert len(bench.nats.listening) == 1
 
 
 @on_loop

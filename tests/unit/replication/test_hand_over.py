@@ -99,6 +99,9 @@ class Bench:
         self._do("call off" if arguments[3] == hand_over.NEVER else "stand by")
         return int(arguments[4])
 
+    def stand_down(self, stream_id: int, leader_epoch: int) -> None:
+        self._do(f"listen no more for epoch {leader_epoch}")
+
     # Metadata
 
     async def propose(self, command: dict[str, Any], *, patience: float) -> dict[str, Any]:
@@ -276,6 +279,14 @@ async def test_one_hand_over_of_a_stream_at_a_time() -> None:
         await bench.hand_overs.give(STREAM, TARGET)
     bench.fetched(10)
     await first
+
+
+@on_loop
+async def test_who_is_called_off_listens_no_more_whatever_else_it_could_do() -> None:
+    bench = Bench()
+    bench.connected = False
+    assert await bench.hand_overs.stand_by(STREAM, 3, hand_over.NEVER, 0) == 0
+    assert bench.did == ["listen no more for epoch 3"]
 
 
 @on_loop
