@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.replication.controller import unclean_elections
 from jetstream_server.replication.lease import Heartbeat
+from jetstream_server.replication.session_messages import LogEnd
 from jetstream_server.replication.sessions import FenceNode, Sessions
-from jetstream_server.replication.unclean import ReplicaReport, choose_unclean
 from tests.simulation.metadata import View
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ class ControllerRole:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._reports: dict[NodeId, ReplicaReport] = {}
+        self._log_ends: dict[NodeId, dict[StreamId, LogEnd]] = {}
         self._term = 0
         """How often it has been elected to lead the group."""
         self._claiming = False
@@ -60,7 +62,7 @@ class ControllerRole:
         epoch = int(result["epoch"])
         if process.view.controller.epoch != epoch:
             return  # Another claim came later, and is applied here already.
-        self._reports.clear()
+        self._log_ends.clear()
         self.sessions = Sessions(
             process.cluster.session_settings,
             claim_revision=epoch,
@@ -88,14 +90,11 @@ class ControllerRole:
         elif view.nodes is not before.nodes:
             sessions.update(view.nodes, view.revision, self._process.world.now)
 
-    def on_heartbeat(self, heartbeat: Heartbeat, report: ReplicaReport | None) -> None:
+    def on_heartbeat(self, heartbeat: Heartbeat, log_ends: Sequence[LogEnd]) -> None:
         process, sessions = self._process, self.sessions
         if sessions is None:
             return
-        if report is not None:
-            self._reports[heartbeat.node_id] = report
-        else:
-            self._reports.pop(heartbeat.node_id, None)
+        self._log_ends[heartbeat.node_id] = {each.stream_id: each for each in log_ends}
         runs_from_us = sessions.heard(heartbeat, process.world.now)
         if runs_from_us is not None:
             process.cluster.network.send(
@@ -118,8 +117,8 @@ class ControllerRole:
         stream = process.view.stream
         if stream is None or self._electing:
             return
-        command = choose_unclean(stream, process.view.nodes, self._reports)
-        if command is not None:
+        streams = {stream.id: stream}
+        for command in unclean_elections(streams, process.view.nodes, self._log_ends):
             self._electing = True
             process.cluster.faults.election_proposed(command["leader"])
             process.propose({**command, "controller_epoch": epoch}, self._elected)

@@ -18,10 +18,9 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.isr import IsrChange, Outcome
 from jetstream_server.replication.lease import Heartbeat, SessionLease
-from jetstream_server.replication.messages import last_epoch_of
+from jetstream_server.replication.log_ends import leaderless_log_ends
 from jetstream_server.replication.replica import Replica, RoleChange
 from jetstream_server.replication.trust import RunRecord, judge
-from jetstream_server.replication.unclean import ReplicaReport
 from tests.simulation.controller import ControllerRole
 from tests.simulation.fetcher import Fetcher
 from tests.simulation.handing_over import HandingOver
@@ -363,16 +362,11 @@ class Process:
         if target == NO_NODE:
             return
         heartbeat = Heartbeat(NodeId(self.node_id), self.incarnation, world.now, self.view.revision)
-        self.cluster.network.send(
-            self.node_id, target, "on_heartbeat", heartbeat, self._replica_report()
+        streams = [] if self.view.stream is None else [self.view.stream]
+        log_ends = leaderless_log_ends(
+            NodeId(self.node_id), streams, lambda _: self.replica, self.record.suspects
         )
-
-    def _replica_report(self) -> ReplicaReport | None:
-        stream, log = self.view.stream, self.log
-        if stream is None or log is None or stream.leader != NO_NODE or stream.isr or stream.elr:
-            return None
-        damaged = bool(log.offline_reason) or stream.id in self.record.suspects
-        return ReplicaReport(self.incarnation, last_epoch_of(log), log.log_end_offset, damaged)
+        self.cluster.network.send(self.node_id, target, "on_heartbeat", heartbeat, log_ends)
 
     def propose_changes(self) -> None:
         """What the cores want of the metadata group: ISR changes, and a confirmed flush."""

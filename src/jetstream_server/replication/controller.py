@@ -37,7 +37,7 @@ from jetstream_server.background import run_in_background
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.controller import Election, balancing_moves
 from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.tables import Tables
 from jetstream_server.replication.session_messages import LogEnd
 from jetstream_server.replication.unclean import ReplicaReport, choose_unclean
@@ -123,7 +123,7 @@ class Controller:
     async def _round(self) -> None:
         tables = self._metadata.registry
         try:
-            for command in unclean_elections(tables, self._log_ends()):
+            for command in unclean_elections(tables.streams, tables.nodes, self._log_ends()):
                 await self._elect(command)
             await self._drain(draining_moves(tables, MOVES_MAX))
             if self._may_balance(tables):
@@ -227,20 +227,29 @@ def _led_by_draining(tables: Tables) -> Iterator[StreamMetadata]:
                     yield stream
 
 
-def unclean_elections(tables: Tables, log_ends: LogEnds) -> list[dict[str, Any]]:
+def unclean_elections(
+    streams: Mapping[StreamId, StreamMetadata],
+    nodes: Mapping[NodeId, NodeMetadata],
+    log_ends: LogEnds,
+) -> list[dict[str, Any]]:
     """elect_leader commands for the streams whose last known replicas have all reported."""
     reported = sorted({stream_id for known in log_ends.values() for stream_id in known})
     commands = []
     for stream_id in reported:
-        stream = tables.streams.get(stream_id)
+        stream = streams.get(stream_id)
         if stream is None or stream.leader != NO_NODE:
             continue
         reports: dict[NodeId, ReplicaReport] = {}
         for node_id in sorted(log_ends):
             log_end = log_ends[node_id].get(stream_id)
-            if log_end is not None and log_end.leader_epoch == stream.leader_epoch:
+            if log_end is not None and _is_of_now(log_end, stream):
                 reports[node_id] = log_end.report
-        command = choose_unclean(stream, tables.nodes, reports)
+        command = choose_unclean(stream, nodes, reports)
         if command is not None:
             commands.append(command)
     return commands
+
+
+def _is_of_now(log_end: LogEnd, stream: StreamMetadata) -> bool:
+    """**safety** In a later epoch the log may have gone on."""
+    return log_end.leader_epoch == stream.leader_epoch

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 
 from jetstream_protocol.types import NO_EPOCH, NO_NODE, NodeId, StreamId
-from jetstream_server.metadata.tables import Tables
+from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.messages import last_epoch_of
 from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.session_messages import LogEnd
 from jetstream_server.replication.unclean import ReplicaReport
 
 
 def leaderless_log_ends(
-    node_id: NodeId, tables: Tables, replicas: Replicas, suspects: Container[StreamId] = ()
+    node_id: NodeId,
+    streams: Iterable[StreamMetadata],
+    replica_of: Callable[[StreamId], Replica | None],
+    suspects: Container[StreamId] = (),
 ) -> tuple[LogEnd, ...]:
     """Of the streams that wait for all their last known replicas, this node's among them.
 
     suspects: streams whose log here cannot be believed although it reads well (trust.py).
     """
     found = []
-    for stream in tables.streams_of(node_id):
+    for stream in streams:
         if stream.leader != NO_NODE or stream.isr or stream.elr or node_id not in stream.last_known:
             continue
-        replica = replicas.get(stream.id)
+        replica = replica_of(stream.id)
         # A replica that has not followed the metadata yet may still append.
         if replica is None or replica.stream.leader_epoch != stream.leader_epoch:
             continue

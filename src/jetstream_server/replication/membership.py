@@ -136,8 +136,8 @@ class Membership:
         self._node_session.start(
             lambda: leaderless_log_ends(
                 self._node_id,
-                self._metadata.registry,
-                replicas,
+                self._metadata.registry.streams_of(self._node_id),
+                replicas.get,
                 set(map(StreamId, runs.record.suspects)),
             )
         )

@@ -13,8 +13,7 @@ from jetstream_server.metadata import (
     stream_commands,
 )
 from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
-from jetstream_server.replication import unclean
-from tests.simulation import controller
+from jetstream_server.replication import controller, unclean
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import Collapses
 
@@ -75,3 +74,9 @@ def elects_the_shortest_log(patches: Patches) -> None:
 def elects_by_old_reports(patches: Patches) -> None:
     """A log's end counts although its node has lost power since it told."""
     patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
+
+
+@mutant(Collapses)
+def elects_by_reports_of_an_earlier_leaderless_time(patches: Patches) -> None:
+    """A log's end counts although the stream has been led since its node told."""
+    patches.set(controller, "_is_of_now", lambda log_end, stream: True)

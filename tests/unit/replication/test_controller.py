@@ -219,21 +219,25 @@ def log_ends(cluster: Cluster, stream: StreamMetadata, *ends: int, epoch: int = 
     }
 
 
+def elections(cluster: Cluster, ends: LogEnds) -> list[dict[str, Any]]:
+    return unclean_elections(cluster.registry.streams, cluster.registry.nodes, ends)
+
+
 def test_the_longest_log_leads_once_all_last_known_replicas_have_reported() -> None:
     cluster, stream = waiting()
     all_ends = log_ends(cluster, stream, 5, 9, 11)
     assert len(stream.last_known) == 2
     for missing in stream.last_known:
         some = {node_id: ends for node_id, ends in all_ends.items() if node_id != missing}
-        assert unclean_elections(cluster.registry, some) == []
-    (command,) = unclean_elections(cluster.registry, all_ends)
+        assert elections(cluster, some) == []
+    (command,) = elections(cluster, all_ends)
     assert (command["stream_id"], command["leader"]) == (stream.id, max(stream.last_known))
 
 
 def test_reports_of_an_earlier_leaderless_time_count_for_nothing() -> None:
     cluster, stream = waiting()
     stale = log_ends(cluster, stream, 5, 9, 7, epoch=-1)
-    assert unclean_elections(cluster.registry, stale) == []
+    assert elections(cluster, stale) == []
 
 
 @on_loop
@@ -245,7 +249,7 @@ async def test_an_unclean_election_is_proposed_and_then_no_more() -> None:
     await run(metadata, lambda: cluster.now(stream).leader != -1, log_ends=ends)
     assert [command["op"] for command in metadata.commands[:2]] == ["elect_leader"] * 2
     assert cluster.now(stream).lossy_elections == 1
-    assert unclean_elections(cluster.registry, ends) == []
+    assert elections(cluster, ends) == []
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
