@@ -2,6 +2,8 @@
 
 They come from the option `subject` and, where push-down is asked for, from the query. A condition
 taken from the query is not evaluated again by Spark: it must mean exactly what Spark means.
+
+`pyarrow.compute` is imported where it is used: a driver that only plans would wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from jetstream_protocol.subjects import to_regex
 from pyspark_jetstream.ranges import Range
@@ -48,6 +49,8 @@ class SubjectMatches:
     patterns: tuple[str, ...]
 
     def mask(self, batch: pa.RecordBatch) -> Any:
+        import pyarrow.compute as pc
+
         either = "|".join(to_regex(pattern).decode() for pattern in self.patterns)
         return pc.match_substring_regex(batch.column("subject"), f"^(?:{either})$")
 
@@ -61,6 +64,8 @@ class Comparison:
     value: int | str | datetime | tuple[int | str | datetime, ...]
 
     def mask(self, batch: pa.RecordBatch) -> Any:
+        import pyarrow.compute as pc
+
         column = batch.column(self.column)
         if self.operation == "is_in":
             return pc.is_in(column, pa.array(self.value, column.type))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS = pa.list_(pa.field("element", HEADER))
@@ -19,6 +18,8 @@ def parsed_headers(blocks: Any) -> Any:
     """An array of binary to one of `HEADERS`; blanks around names and values go."""
     if blocks.null_count == len(blocks):
         return pa.nulls(len(blocks), HEADERS)
+    import pyarrow.compute as pc  # As in filters.py.
+
     # Seen as text, unchecked: only text can be trimmed, and that works byte by byte.
     lines = pc.split_pattern(blocks.fill_null(b"").view(pa.string()), "\r\n")
     flat = lines.flatten()

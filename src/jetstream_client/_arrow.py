@@ -147,7 +147,9 @@ def _subjects(chunks: Sequence[Chunk]) -> Any:
 @lru_cache(maxsize=1)
 def _ramp(length: int) -> Any:
     """0, 1, … , length - 1."""
-    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), length), start=-1)
+    return pc.cumulative_sum(
+        pa.repeat(pa.scalar(1, pa.int64()), length), start=pa.scalar(-1, pa.int64())
+    )
 
 
 @lru_cache(maxsize=8)
@@ -165,7 +167,8 @@ def _same(text: str, length: int) -> Any:
 
 
 def _counting(start: int, length: int) -> Any:
-    return pc.add(_ramp(_rounded(length))[:length], start)
+    # Typed, for Arrow looks for a module that is mostly not there when it has to guess.
+    return pc.add(_ramp(_rounded(length))[:length], pa.scalar(start, pa.int64()))
 
 
 def _rounded(length: int) -> int:

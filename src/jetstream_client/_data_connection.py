@@ -9,6 +9,8 @@ wait on it; a new one is the pool's business (`_data_plane`).
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from importlib.metadata import version
 from typing import NamedTuple, cast
 
@@ -24,6 +26,8 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+
+WAKE_BYTES = 256 * 1024
 
 
 class Fetched(NamedTuple):
@@ -44,6 +48,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._correlation = 0
+        self._wakes_after = 1
         self._lost: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
@@ -151,6 +156,16 @@ class DataConnection(asyncio.BufferedProtocol):
                     answer.set_result(frame)
         except JetstreamError as error:
             self.abort(error.message)
+        else:
+            self._wake_after(max(1, min(self._reader.missing, WAKE_BYTES)))
+
+    def _wake_after(self, count: int) -> None:
+        """A large answer comes in hundreds of segments: the loop need not turn for each."""
+        if count != self._wakes_after and self._transport is not None:
+            self._wakes_after = count
+            with suppress(OSError):  # Where there is no such option, it turns more often.
+                sock = self._transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.abort(str(error) if error else "the server closed it")

@@ -59,6 +59,11 @@ class FrameReader:
             self._make_room()
         return self._view[self._end :]
 
+    @property
+    def missing(self) -> int:
+        """How many bytes the tail that is being received still lacks; 0 between tails."""
+        return len(self._tail) - self._tail_filled if self._tail_filled >= 0 else 0
+
     def _make_room(self) -> None:
         """Move what waits to the front; a head may be as long as the scratch, hence the growth."""
         waiting = bytes(self._view[self._begin : self._end])

@@ -28,6 +28,11 @@ FETCH_BYTES = 8 * 1024 * 1024
 """What one fetch brings by default: large enough for a fast reader, small enough for memory."""
 
 _ANSWER_BYTES = 1024 * 1024
+_ANSWER_BYTES_MAX = 4 * 1024 * 1024
+_ANSWER_GROWTH = 4
+_QUICK_SECONDS = 0.1
+"""After an answer that took no longer the next may be larger. On a slow link a large one would take
+longer than a request may."""
 _FEW_BYTES = 64 * 1024
 _FEW_MESSAGES = 100  # Whoever wants so few should not be sent a megabyte.
 _WAIT_SECONDS_MAX = 30.0  # Of one request; a longer wait asks again, and so notices a dead server.
@@ -95,7 +100,10 @@ class Reader:
             if cutter.length_bytes == 0:
                 wait = max(0.0, deadline - asyncio.get_running_loop().time())
             bytes_max = min(max_bytes - cutter.length_bytes, answer_bytes)
+            asked_at = asyncio.get_running_loop().time()
             progress = await self._fetch_once(ref, cutter, bytes_max, wait, read_from)
+            if asyncio.get_running_loop().time() - asked_at < _QUICK_SECONDS:
+                answer_bytes = min(answer_bytes * _ANSWER_GROWTH, _ANSWER_BYTES_MAX)
             if not progress and wait <= _WAIT_SECONDS_MAX:
                 break
             if cutter.next_offset >= cutter.high_watermark and cutter.length_bytes:
