@@ -112,9 +112,8 @@ class Replica:
         self.counters = Counters()
         self.closed = False
         self.high_watermark = log.log_start_offset
-        if stream.was_compacted and not rebuild:
-            known = min(log.compaction.committed_below, log.log_end_offset)
-            self.high_watermark = max(self.high_watermark, known)
+        if not rebuild:
+            self._know_gaps()
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
         self.on_log_start: Callable[[Replica], None] = _remove_at_once
@@ -216,12 +215,14 @@ class Replica:
         log = self.log
         alone = len(self.stream.replicas) == 1
         if not alone:
-            self._rebuild = False  # There was nobody better to elect.
             if log.offline_reason:
                 try:
                     log.discard_damage()
                 except StorageError:
                     pass  # It stays offline, and says why: nothing is appended, the driver sees it.
+            if self._rebuild:
+                self._rebuild = False  # There was nobody better to elect.
+                self._know_gaps()
         if not log.offline_reason:
             log.start_epoch(self.stream.leader_epoch)
         self.leadership = LeaderState(
@@ -237,6 +238,12 @@ class Replica:
             # Nothing will be flushed any more; what can be read is all there is.
             self.high_watermark = log.log_end_offset
         self.moved()
+
+    def _know_gaps(self) -> None:
+        """Compaction leaves gaps in what is committed only, and followers take them only there."""
+        if self.stream.was_compacted:
+            known = min(self.log.compaction.committed_below, self.log.log_end_offset)
+            self.high_watermark = max(self.high_watermark, known)
 
     def _follow(self, now_us: int) -> None:
         # An epoch that began here without any record leaves nothing to agree about, and would

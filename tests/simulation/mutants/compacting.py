@@ -12,6 +12,7 @@ from jetstream_server.replication.follower import FollowerState
 from jetstream_server.replication.replica import Replica
 from tests.simulation.compacting import CompactedCluster
 from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.scenarios import Collapses
 
 
 @mutant(compacted=True)
@@ -76,3 +77,9 @@ def hides_which_tombstones_a_copy_lacks(patches: Patches) -> None:
     """A leader whose log is a copy says nothing of the tombstones that it never had."""
     own = property(lambda self: self.compaction.state.tombstones_gone_below)
     patches.set(CommitLog, "tombstones_gone_below", own)
+
+
+@mutant(Collapses, compacted=True)
+def forgets_which_gaps_are_committed(patches: Patches) -> None:
+    """A leader whose high watermark is behind the gaps of its log brings nobody back in sync."""
+    patches.set(Replica, "_know_gaps", lambda self: None)

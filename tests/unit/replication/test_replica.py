@@ -237,6 +237,8 @@ def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
     assert (again.high_watermark, again.log.log_end_offset) == (10, 12)
     suspect = Replica(metadata, again.log, node_id=1, incarnation=10, rebuild=True)
     assert suspect.high_watermark == 0
+    suspect.update(replace(metadata, leader=1, leader_epoch=4, isr=(1,)), nodes(), 0)
+    assert suspect.high_watermark == 10, "elected all the same, it is believed"
 
 
 @pytest.mark.parametrize(
