@@ -4,9 +4,9 @@ Spark uses its Python workers again and again: a connection that outlives a task
 one the way. A worker that was forked makes its own. The configuration comes from the driver; where
 an executor stands (JETSTREAM_RACK, for readFrom=nearest) it knows itself.
 
-A worker that has made one is told to collect no more what it has loaded. Spark collects garbage after
-every task, and reading makes enough objects for Python to do so in between: each time over all the
-modules there are, tens of milliseconds, a tenth of what reading costs.
+A worker that has made one is told to collect no more what it has loaded. Spark collects garbage
+after every task, and reading makes enough objects for Python to do so in between: each time over
+all the modules there are, for tens of milliseconds.
 """
 
 from __future__ import annotations
