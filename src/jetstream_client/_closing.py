@@ -27,3 +27,27 @@ class Closing(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class AsyncClosing(ABC):
+    """`async with` begins it, and closes it whatever happened inside."""
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Idempotent."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from jetstream_client._closing import AsyncClosing
 from jetstream_client._messages import Message, Messages
 from jetstream_protocol.errors import JetstreamError, OffsetOutOfRangeError, UnavailableError
 
@@ -32,7 +32,7 @@ class Fetch(Protocol):
     ) -> Awaitable[Messages]: ...
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncClosing):
     """An endless async iterator of messages, or one that ends before its stop.
 
     resolve: where to begin and to stop (None: never). pinned: the beginning was given as an offset.
@@ -167,18 +167,6 @@ class AsyncConsumer:
         if ahead is not None:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        await self.begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 def _is_cancelled() -> bool:

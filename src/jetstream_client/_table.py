@@ -14,17 +14,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING
 
-from jetstream_client._closing import Closing
+from jetstream_client._closing import AsyncClosing, Closing
 from jetstream_client._consume import AsyncConsumer
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._messages import Messages
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _RETRY_SECONDS = 0.5
 
@@ -77,7 +72,7 @@ class Rows(Mapping[bytes, bytes]):
         return dict(self._current())
 
 
-class AsyncTable(Rows):
+class AsyncTable(Rows, AsyncClosing):
     """See AsyncClient.table. `async with`, or the first `wait_until_current`, begins it."""
 
     def __init__(self, consumer: AsyncConsumer, latest: Callable[[], Awaitable[int]]) -> None:
@@ -145,18 +140,6 @@ class AsyncTable(Rows):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._end(InvalidRequestError("the table is closed"))
-
-    async def __aenter__(self) -> Self:
-        await self.begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 class Table(Mapping[bytes, bytes], Closing):
