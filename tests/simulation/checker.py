@@ -7,7 +7,7 @@
 4. One process leads an epoch; its high watermark never falls.
 5. An acknowledged publish is committed at the offset it was told. No publish is committed twice,
    however often it was repeated; a producer's batches are committed in sequence, none left out.
-   Only what retention has removed from its leader's log may be stored anew.
+   Only what its leader cannot know may be stored anew: what retention has removed from its log.
 6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
    metadata group has ended, nor before it acts on the metadata that last said so, nor under a
    leadership that its own metadata has ended.
@@ -268,17 +268,23 @@ class Checker:
             origin = self._origins[entry.leader_epoch, entry.base_offset]
             self._follow_producer(*origin.producer, entry.base_offset, log_start)
             for offset, number in enumerate(origin.ids, entry.base_offset):
-                before = self._offsets.get(number, log_start)
-                if before < log_start:
-                    self._world.count("stored anew what retention had removed")
+                before = self._offsets.get(number)
+                if before is not None:
+                    if not self._is_forgotten(node_id, before, log_start):
+                        raise Violation(
+                            f"publish {number} is committed at two offsets, {before} and {offset}"
+                        )
+                    self._world.count("stored anew what had been removed")
                     self._removed.add((number, before))
-                elif number in self._offsets:
-                    raise Violation(f"publish {number} is committed at two offsets")
                 self._offsets[number] = offset
         if self.committed_end != high_watermark:
             raise Violation(
                 f"node {node_id} says [{end}, {high_watermark}) is committed; it does not hold that"
             )
+
+    def _is_forgotten(self, node_id: int, offset: int, log_start: int) -> bool:
+        """Whether the leader's log cannot tell any more that a publish is there."""
+        return offset < log_start
 
     def _follow_producer(
         self, producer_id: int, sequence: int, base_offset: int, log_start: int

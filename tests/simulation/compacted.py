@@ -7,6 +7,9 @@
    its last record; or that one was a tombstone, and the log holds nothing of the key before it.
 3. What is left is where it was, as it was, in batches that are what they were.
 
+A leader that has restarted, or begun its log anew, since a record of it was removed does not know
+its message id: a repetition is stored anew.
+
 Of a key of which a lossy election has lost a record nothing is required until another is committed:
 what that record superseded may be gone.
 """
@@ -61,6 +64,8 @@ class Held:
         """The offsets of each key's."""
         self.removed: dict[int, Record] = {}
         """By compaction; a power failure may bring them back."""
+        self.dropped: dict[int, None] = {}
+        """Offsets of those that were removed since the log was opened, or begun anew."""
         self.superseded_at: dict[int, int] = {}
         """By key: when compaction last removed one that a later one superseded."""
         self.checked_to = 0
@@ -78,6 +83,7 @@ class Held:
         for offset in [at for at in self.records if at >= end_offset]:
             self.remove(offset)
         self.removed = {at: record for at, record in self.removed.items() if at < end_offset}
+        self.dropped = {at: None for at in self.dropped if at < end_offset}
         self.checked_to = min(self.checked_to, end_offset)
 
     def within(self, start_offset: int, end_offset: int) -> list[int]:
@@ -195,6 +201,11 @@ class CompactingChecker(Checker):
                 self._committed_of.setdefault(key, []).append((offset, number))
                 self._uncertain.pop(key, None)
 
+    def _is_forgotten(self, node_id: int, offset: int, log_start: int) -> bool:
+        held = self._held[node_id]
+        is_held = offset in held.records or offset in held.dropped
+        return super()._is_forgotten(node_id, offset, log_start) or not is_held
+
     def _committed_from(self, offset: int) -> list[Entry]:
         found = []
         for entry in reversed(self.committed):
@@ -252,6 +263,7 @@ class CompactingChecker(Checker):
                 held.records[offset].since_us = record.since_us
                 continue
             held.removed[offset] = record
+            held.dropped[offset] = None
             if offset >= log.log_start_offset and node_id not in self._apart:
                 self._check_removal(node_id, replica, offset, record)
         if node_id in self._apart:

@@ -487,9 +487,9 @@ class PlannedHandOvers(Scenario):
             cluster.metadata.delay_next(world.between(200_000, 2_000_000))
         elif chance < 0.72:
             self._refuse(stream)
-        elif chance < 0.8:
-            self._go_on(stream)
         elif chance < 0.87:
+            self._go_on(stream)
+        elif chance < 0.94:
             self._overtake(stream, delay)
         else:
             self.keep_quiet(300_000)
@@ -516,8 +516,8 @@ class PlannedHandOvers(Scenario):
             world.later(90_000, None, network.mute, *link)
             world.later(again_us, None, network.unmute, *link)
         # To be on the way to both when the target comes to lead.
-        publish = partial(self.cluster.publishers.publish, 1, delay_us_max=10_000)
-        for moment_us in range(again_us - 10_000, again_us + 4_000, 500):
+        publish = partial(self.cluster.publishers.publish, 1, delay_us_max=40_000)
+        for moment_us in range(again_us - 60_000, again_us + 10_000, 2_000):
             world.later(moment_us, None, publish)
 
     def _make_void(self, stream: StreamMetadata, again_us: int) -> bool:

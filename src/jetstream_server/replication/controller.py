@@ -242,14 +242,10 @@ def unclean_elections(
         reports: dict[NodeId, ReplicaReport] = {}
         for node_id in sorted(log_ends):
             log_end = log_ends[node_id].get(stream_id)
-            if log_end is not None and _is_of_now(log_end, stream):
+            # **safety** In a later epoch the log may have gone on.
+            if log_end is not None and log_end.leader_epoch == stream.leader_epoch:
                 reports[node_id] = log_end.report
         command = choose_unclean(stream, nodes, reports)
         if command is not None:
             commands.append(command)
     return commands
-
-
-def _is_of_now(log_end: LogEnd, stream: StreamMetadata) -> bool:
-    """**safety** In a later epoch the log may have gone on."""
-    return log_end.leader_epoch == stream.leader_epoch

@@ -74,9 +74,3 @@ def elects_the_shortest_log(patches: Patches) -> None:
 def elects_by_old_reports(patches: Patches) -> None:
     """A log's end counts although its node has lost power since it told."""
     patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
-
-
-@mutant(Collapses)
-def elects_by_reports_of_an_earlier_leaderless_time(patches: Patches) -> None:
-    """A log's end counts although the stream has been led since its node told."""
-    patches.set(controller, "_is_of_now", lambda log_end, stream: True)
