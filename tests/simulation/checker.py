@@ -112,8 +112,9 @@ class Checker:
         self._offsets: dict[int, int] = {}
         """Where each publish is committed."""
         self._appended_by: dict[int, Process] = {}
-        self._denied: dict[int, None] = {}
-        """By processes whose successor, if they had asked any to stand by, was called off."""
+        self._denied: dict[int, int] = {}
+        """The leader epoch of who last denied each publish, of those whose successor, if they had
+        asked any to stand by, was called off."""
         self._eligible: dict[int, None] = {}
         """Who could hold everything committed, by the rules: kept apart from the registry's ELR."""
         self._sequences: dict[int, tuple[int, int] | None] = {}
@@ -349,19 +350,23 @@ class Checker:
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
         if not process.handing_over.asked_to_stand_by:
-            self._denied[number] = None
+            assert process.replica is not None
+            epoch = process.replica.stream.leader_epoch
+            self._denied[number] = max(epoch, self._denied.get(number, epoch))
         if self._appended_by.get(number) is process:
             raise Violation(f"node {process.node_id} denies having appended publish {number}")
 
     def stored_by_stand_by(self, process: Process, number: int) -> None:
-        """A process has begun to lead, and has stored what it had kept until then. One that leads
-        no more, and has not heard so, may, as any leader just deposed: see guarantees.md."""
+        """A process has begun to lead, and has stored what it had kept until then: nothing that the
+        leader before it denied. An earlier one that leads no more, and has not heard so, may deny
+        what its successors store, as any leader just deposed: see guarantees.md."""
         stream, replica = process.cluster.metadata.now.stream, process.replica
         assert stream is not None
         assert replica is not None
         if replica.stream.leader_epoch < stream.leader_epoch:
             return
-        if number in self._denied and self._appended_by.get(number) is process:
+        is_denied = self._denied.get(number, -1) >= replica.stream.leader_epoch - 1
+        if is_denied and self._appended_by.get(number) is process:
             raise Violation(f"publish {number} was denied, and node {process.node_id} stores it")
 
     # Elections that may lose something.
