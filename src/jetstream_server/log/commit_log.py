@@ -101,7 +101,11 @@ class CommitLog:
             )  # fmt: skip
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
-        return cls(disk, directory, config, recovered)
+        log = cls(disk, directory, config, recovered)
+        if not clean and not log.offline_reason:
+            # Or what is appended where a power failure took the end would pass for what was there.
+            log.compaction.cut_to(log.log_end_offset)
+        return log
 
     def configure(self, config: LogConfig) -> None:
         """From now on; what is there stays as it is."""

@@ -149,7 +149,8 @@ class LogCompaction:
             )
 
     def cut_to(self, log_end_offset: int) -> None:
-        """The log is about to be cut there: what is appended next is not clean."""
+        """The log is about to be cut there, or was found to end there: what is appended next is
+        not clean. **safety** Nor is it committed."""
         self._token = ""
         state = self.state.cut_to(log_end_offset)
         if state != self.state:

@@ -212,7 +212,7 @@ class Replica:
 
         With one replica, everything that survived in the log is committed once it counts.
         """
-        log = self.log
+        log, high_watermark = self.log, self.high_watermark
         alone = len(self.stream.replicas) == 1
         if not alone:
             if log.offline_reason:
@@ -237,6 +237,8 @@ class Replica:
         if log.offline_reason and alone:
             # Nothing will be flushed any more; what can be read is all there is.
             self.high_watermark = log.log_end_offset
+        if self.high_watermark > high_watermark:
+            self._rose(self.high_watermark)
         self.moved()
 
     def _know_gaps(self) -> None:

@@ -196,6 +196,22 @@ def test_that_tombstones_may_be_gone_is_known_before_the_first_is() -> None:
     assert again.compaction.state.swept_below == 0
 
 
+def test_what_is_appended_where_a_power_failure_took_the_end_is_not_committed() -> None:
+    disk = memory_disk()
+    log = keyed_log(disk, rounds=3)
+    end = log.log_end_offset
+    for number in range(9):
+        put(log, b"key0", b"%d" % number)
+    log.compaction.note_committed(log.log_end_offset)
+    disk = disk.power_failed(lambda count: 0)
+    shorter = CommitLog.open(disk, "/17", CONFIG, clean=False)
+    assert shorter.log_end_offset == end, "what was not flushed is gone"
+    fill(shorter, 9)
+    again = CommitLog.open(disk.killed(), "/17", CONFIG, clean=False)
+    assert again.log_end_offset > log.log_end_offset
+    assert again.compaction.committed_below == end
+
+
 def test_a_state_that_is_lost_costs_time_and_no_tombstone() -> None:
     disk = memory_disk()
     log = keyed_log(disk, rounds=3)
