@@ -88,11 +88,12 @@ class Ingest:
         is not to be stored, and a subscription is wanted that begins now."""
         replica = ingest.replica
         counters = replica.counters
-        if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
-            counters.suspected_gaps += 1
-            return False
         ingest.sid = stand_by.sid
         self._by_sid[ingest.sid] = ingest
+        if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
+            del self._by_sid[ingest.sid]
+            counters.suspected_gaps += 1
+            return False
         counters.hand_overs += 1
         counters.hand_over_gap_us = stand_by.gap_us
         counters.hand_over_gaps_us += stand_by.gap_us
@@ -190,6 +191,7 @@ class Ingest:
         if ingest is not None and not self._silenced and self._wants(ingest):
             self._unsubscribe(ingest)  # If `quiet` was not even begun.
             self._subscribe(ingest)
+            ingest.replica.counters.suspected_gaps += 1  # Nobody has listened meanwhile.
 
     async def stand_by(
         self, stream: StreamMetadata, leader_epoch: int, end_offset: int, silent_us: int
