@@ -56,7 +56,8 @@ def _number(result: Mapping[str, Any], side: str) -> str:
 def run(messages: int, size: int, pairs: int, seconds: float, progress: Progress) -> Report:
     """Read `messages` of `size` bytes `pairs` times on every side; trickle for `seconds`."""
     rows = messages // (THREADS * 10_000) * THREADS * 10_000
-    with this_server.this_server() as addresses, _session() as spark:
+    # PySpark forks to start its JVM, which a process does better before it uses gRPC.
+    with _session() as spark, this_server.this_server() as addresses:
         load = ["--port", str(addresses.nats_port), "--subject", SUBJECT, "--size", str(size)]
         run_json("benchmarks.load", *load, "--messages", str(rows), "--warm-up", "0")
         progress(f"{rows:,} messages of {size} B written")

@@ -12,12 +12,6 @@
 drawn in `jetstream_protocol.errors`.
 """
 
-import os
-
-# gRPC's handlers for forks end a child that only wants to start a program: Spark's JVM, for one. A
-# client is of no use in a fork anyway, and says so.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 from jetstream_client._ack import Ack, PublishResult
 from jetstream_client._async import AsyncClient
 from jetstream_client._blocking_publisher import Publisher

@@ -71,8 +71,8 @@ class Publisher:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise InvalidRequestError(
-                "this publisher was made in another process, of which this one is a fork: make a "
-                "client and a publisher in the child"
+                "this publisher was made in another process, of which this one is a fork: start "
+                "processes by multiprocessing's 'spawn', and make a client and a publisher there"
             )
 
     def _patiently(self, put: Callable[[], _T | None]) -> _T:

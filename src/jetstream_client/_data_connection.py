@@ -157,15 +157,20 @@ class DataConnection(asyncio.BufferedProtocol):
         except JetstreamError as error:
             self.abort(error.message)
         else:
-            self._wake_after(max(1, min(self._reader.missing, WAKE_BYTES)))
+            self._wake_after(self._reader.missing)
 
-    def _wake_after(self, count: int) -> None:
-        """A large answer comes in hundreds of segments: the loop need not turn for each."""
-        if count != self._wakes_after and self._transport is not None:
-            self._wakes_after = count
-            with suppress(OSError):  # Where there is no such option, it turns more often.
-                sock = self._transport.get_extra_info("socket")
+    def _wake_after(self, missing: int) -> None:
+        """A large answer comes in hundreds of segments: the loop need not turn for each. Where
+        systems do not make room for as much as is asked for, a part of what they have is safe."""
+        if self._transport is None or (not missing and self._wakes_after == 1):
+            return
+        sock = self._transport.get_extra_info("socket")
+        with suppress(OSError):  # Where there is no such option, it turns more often.
+            room = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 4
+            count = max(1, min(missing, WAKE_BYTES, room))
+            if count != self._wakes_after:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+                self._wakes_after = count
 
     def connection_lost(self, error: Exception | None) -> None:
         self.abort(str(error) if error else "the server closed it")

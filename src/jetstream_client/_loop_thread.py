@@ -61,8 +61,9 @@ class LoopThread:
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         if os.getpid() != self._process:
             raise InvalidRequestError(
-                "this client was made in another process, of which this one is a fork: make a "
-                "client in the child (with multiprocessing, choose the 'spawn' start method)"
+                "this client was made in another process, of which this one is a fork, and gRPC "
+                "does not work in one: start processes by multiprocessing's 'spawn', and make a "
+                "client there"
             )
         with self._lock:
             if self._closed:

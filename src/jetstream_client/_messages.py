@@ -256,14 +256,14 @@ class Cutter:
         self.log_start_offset = 0
         self.high_watermark = 0
         self.length_bytes = 0
-        self._end = end
+        self.end = end
         self._missing = count_max
         self._chunks: list[Chunk] = []
 
     @property
     def full(self) -> bool:
         """Whether a bound is reached: no later record can be taken."""
-        return self._missing == 0 or (self._end is not None and self.next_offset >= self._end)
+        return self._missing == 0 or (self.end is not None and self.next_offset >= self.end)
 
     def add(self, batches: bytes | bytearray | memoryview) -> None:
         """Take what is wanted of whole batches, back to back. Raises CorruptBatchError."""
@@ -282,12 +282,12 @@ class Cutter:
             return
         if self._chunks and header.base_offset < self.next_offset:
             raise CorruptBatchError("a batch begins before the previous one ends")
-        if self._end is not None and header.base_offset >= self._end:
-            self.next_offset = self._end  # The records up to there were compacted away.
+        if self.end is not None and header.base_offset >= self.end:
+            self.next_offset = self.end  # The records up to there were compacted away.
             return
         offsets = batch.offsets()
         start = bisect_left(offsets, self.next_offset)
-        stop = len(offsets) if self._end is None else bisect_left(offsets, self._end)
+        stop = len(offsets) if self.end is None else bisect_left(offsets, self.end)
         if self._missing is not None:
             stop = min(stop, start + self._missing)
             self._missing -= max(0, stop - start)
@@ -295,8 +295,8 @@ class Cutter:
             self._chunks.append(Chunk(batch, start, stop))
         whole = stop == len(offsets)
         self.next_offset = header.next_offset if whole else offsets[stop]
-        if self._end is not None:
-            self.next_offset = min(self.next_offset, self._end)
+        if self.end is not None:
+            self.next_offset = min(self.next_offset, self.end)
         self.last_epoch = header.leader_epoch
 
     def messages(self) -> Messages:

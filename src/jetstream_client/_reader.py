@@ -29,13 +29,43 @@ FETCH_BYTES = 8 * 1024 * 1024
 
 _ANSWER_BYTES = 1024 * 1024
 _ANSWER_BYTES_MAX = 4 * 1024 * 1024
-_ANSWER_GROWTH = 4
-_QUICK_SECONDS = 0.1
-"""After an answer that took no longer the next may be larger. On a slow link a large one would take
-longer than a request may."""
+_ANSWER_SECONDS = 0.25
+"""An answer is as large as comes in that time, at the rate of the last one: on a slow link a large
+one would take longer than a request may."""
 _FEW_BYTES = 64 * 1024
 _FEW_MESSAGES = 100  # Whoever wants so few should not be sent a megabyte.
 _WAIT_SECONDS_MAX = 30.0  # Of one request; a longer wait asks again, and so notices a dead server.
+
+
+class Portions:
+    """How many bytes to ask for next, for a cutter that wants `max_bytes` at most."""
+
+    def __init__(self, cutter: Cutter, max_bytes: int, answer_bytes: int) -> None:
+        """answer_bytes: what a first answer may be."""
+        self._cutter = cutter
+        self._max_bytes = max_bytes
+        self._answer_bytes = self._first_bytes = answer_bytes
+        self._start = cutter.next_offset
+        self._came_bytes = 0
+
+    def came(self, count: int, seconds: float) -> None:
+        """An answer of `count` bytes came after `seconds`."""
+        self._came_bytes += count
+        in_time = int(count / max(seconds, 1e-6) * _ANSWER_SECONDS)
+        self._answer_bytes = min(max(in_time, self._first_bytes), _ANSWER_BYTES_MAX)
+
+    def next_bytes(self) -> int:
+        """At least 1. The server knows neither where the cutter ends nor how much bytes unpack to:
+        from the second answer on both are guessed from what has come."""
+        cutter = self._cutter
+        wanted = self._max_bytes - cutter.length_bytes
+        if self._came_bytes:
+            wanted = wanted * self._came_bytes // max(cutter.length_bytes, self._came_bytes)
+            offsets = cutter.next_offset - self._start
+            if cutter.end is not None and offsets > 0:
+                missing = (cutter.end - cutter.next_offset) * self._came_bytes // offsets
+                wanted = min(wanted, missing + missing // 4 + _FEW_BYTES)
+        return max(1, min(wanted, self._answer_bytes))
 
 
 class Reader:
@@ -95,15 +125,15 @@ class Reader:
     ) -> None:
         """Fetch until the cutter has what it wants, or the end of what is committed is reached."""
         deadline = asyncio.get_running_loop().time() + max_wait
+        portions = Portions(cutter, max_bytes, answer_bytes)
         while not cutter.full and cutter.length_bytes < max_bytes:
             wait = 0.0
             if cutter.length_bytes == 0:
                 wait = max(0.0, deadline - asyncio.get_running_loop().time())
-            bytes_max = min(max_bytes - cutter.length_bytes, answer_bytes)
-            asked_at = asyncio.get_running_loop().time()
-            progress = await self._fetch_once(ref, cutter, bytes_max, wait, read_from)
-            if asyncio.get_running_loop().time() - asked_at < _QUICK_SECONDS:
-                answer_bytes = min(answer_bytes * _ANSWER_GROWTH, _ANSWER_BYTES_MAX)
+            asked_at, before = asyncio.get_running_loop().time(), cutter.next_offset
+            count = await self._fetch_once(ref, cutter, portions.next_bytes(), wait, read_from)
+            portions.came(count, asyncio.get_running_loop().time() - asked_at)
+            progress = cutter.next_offset > before
             if not progress and wait <= _WAIT_SECONDS_MAX:
                 break
             if cutter.next_offset >= cutter.high_watermark and cutter.length_bytes:
@@ -116,8 +146,8 @@ class Reader:
         bytes_max: int,
         wait: float,
         read_from: ReadFrom,
-    ) -> bool:
-        """One question and its answer. False: it brought nothing. Pins `ref` to the stream's id."""
+    ) -> int:
+        """One question and its answer, of so many bytes. Pins `ref` to the stream's id."""
         request = pb.DataFetchRequest(
             stream=ref,
             offset=cutter.next_offset,
@@ -130,9 +160,8 @@ class Reader:
         ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
         cutter.log_start_offset = fetched.head.log_start_offset
         cutter.high_watermark = fetched.head.high_watermark
-        before = cutter.next_offset
         cutter.add(fetched.batches)
-        return cutter.next_offset > before
+        return len(fetched.batches)
 
     async def resolve(
         self, stream: StreamLike, start: Position, stop: Position | None

@@ -98,7 +98,8 @@ class Consumer(Closing):
 class Client(Closing):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
-    Arguments, methods and errors are those of `AsyncClient`. A fork must make its own.
+    Arguments, methods and errors are those of `AsyncClient`. Of no use in a fork, where gRPC does
+    not work: make it after forking, or start processes by `spawn`.
     """
 
     def __init__(

@@ -99,15 +99,6 @@ def test_a_fork_is_told_to_make_its_own_client(server: ServerProcess) -> None:
         assert client.list_streams() is not None
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_program_with_a_client_can_start_others_from_a_fork(server: ServerProcess) -> None:
-    """As PySpark starts its JVM: with something to do in the child before the program begins."""
-    with Client(server.grpc) as client:
-        for _ in range(30):
-            client.list_streams()
-            subprocess.run(["true"], preexec_fn=os.getpid, check=True, timeout=10)
-
-
 def test_a_configuration_travels_where_a_client_cannot(server: ServerProcess) -> None:
     with Client(server.grpc) as client:
         config = pickle.loads(pickle.dumps(client.config))

@@ -46,6 +46,18 @@ def test_a_large_tail_is_received_into_its_own_buffer() -> None:
     assert bytes(found.tail) == tail
 
 
+def test_what_a_tail_still_lacks_is_known() -> None:
+    reader = FrameReader()
+    data = frame(1, b"head", bytes(300_000))
+    missing = [reader.missing]
+    for start in range(0, len(data), 50_000):
+        feed(reader, data[start : start + 50_000], 50_000)
+        missing.append(reader.missing)
+    assert missing[0] == missing[-1] == 0
+    assert missing[1] == len(data) - 50_000
+    assert missing[1:] == sorted(missing[1:], reverse=True)
+
+
 def test_a_head_longer_than_the_scratch_fits() -> None:
     head = b"h" * 65_535
     data = frame(1, b"x", b"y") + frame(2, head, b"tail")

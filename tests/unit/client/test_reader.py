@@ -12,7 +12,8 @@ from jetstream_client import (
     StreamNotFoundError,
     UnavailableError,
 )
-from jetstream_client._reader import Reader
+from jetstream_client._messages import Cutter
+from jetstream_client._reader import Portions, Reader
 from jetstream_protocol.generated import api_pb2, common_pb2
 from tests.support.loops import on_loop
 
@@ -101,3 +102,47 @@ async def test_start_and_stop_are_settled_by_one_question() -> None:
     cluster = Cluster()
     assert await reader_of(cluster).resolve("a", "earliest", "latest") == (ord("a"), ord("a"))
     assert cluster.asked == [("node-1:1", ["a", "a"])]
+
+
+MIB = 1024 * 1024
+
+
+def portions(*, start: int = 0, end: int | None = None, max_bytes: int = 8 * MIB) -> Portions:
+    return Portions(Cutter("s", start, end=end), max_bytes, MIB)
+
+
+def arrives(portions: Portions, count: int, seconds: float, *, to: int, unpacked: int = 0) -> None:
+    """An answer that leads to offset `to`."""
+    portions._cutter.next_offset = to
+    portions._cutter.length_bytes += unpacked or count
+    portions.came(count, seconds)
+
+
+def test_answers_grow_with_the_link() -> None:
+    quick = portions()
+    assert quick.next_bytes() == MIB
+    arrives(quick, MIB, 0.01, to=10)
+    assert quick.next_bytes() == 4 * MIB
+    arrives(quick, 4 * MIB, 2.0, to=50)
+    assert quick.next_bytes() == MIB, "the link has become slow"
+
+
+def test_a_short_answer_does_not_make_a_slow_link_quick() -> None:
+    slow = portions()
+    arrives(slow, 19_000, 0.04, to=10)
+    assert slow.next_bytes() == MIB
+
+
+def test_no_more_is_asked_for_than_memory_holds_unpacked() -> None:
+    packed = portions()
+    arrives(packed, MIB, 0.01, to=10, unpacked=6 * MIB)
+    assert packed.next_bytes() == 2 * MIB // 6
+
+
+def test_not_much_more_is_asked_for_than_the_range_has_left() -> None:
+    nearly = portions(end=11_000)
+    arrives(nearly, MIB, 0.01, to=10_000)
+    assert MIB // 10 < nearly.next_bytes() < MIB // 4
+    done = portions(end=11_000)
+    arrives(done, MIB, 0.01, to=11_000)
+    assert done.next_bytes() > 0
