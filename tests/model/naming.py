@@ -64,7 +64,7 @@ class Naming:
         return epoch if epoch < 0 else self._names[EPOCH, epoch]
 
     def stream_epoch(self, epoch: int) -> Any:
-        return self._names[STREAM_EPOCH, epoch]
+        return epoch if epoch < 0 else self._names[STREAM_EPOCH, epoch]
 
     def run(self, node_id: int, run: int) -> Any:
         return self._names[RUN, node_id, run]
@@ -202,7 +202,7 @@ def _unread(naming: Naming, number: int, known: dict[int, Any]) -> int:
 
 
 RENAMED: dict[type, dict[str, Rename]] = {
-    FollowerProgress: {"incarnation": _incarnation},
+    FollowerProgress: {"counts_from": _stream_epoch, "incarnation": _incarnation},
     FollowerState: {
         "_incarnation": _incarnation, "_log": _value,
         "_node_id": _node, "stream": _value,
@@ -225,7 +225,7 @@ RENAMED: dict[type, dict[str, Rename]] = {
     },
     FetchRequest: {
         "follower": _node, "incarnation": _incarnation, "last_epoch": _epoch,
-        "leader_epoch": _epoch,
+        "leader_epoch": _epoch, "stream_epoch": _stream_epoch,
     },
     Standing: {"stream_epoch": _unread},
     Diverging: {"asked": _value, "epoch": _epoch, "standing": _value},

@@ -50,18 +50,20 @@ class NodeHelloReply(_message.Message):
 class Positions(_message.Message):
     __slots__ = ("positions", "dropped")
     class Position(_message.Message):
-        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset")
+        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
         LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
         FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
         LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
         FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         leader_epoch: int
         fetch_offset: int
         last_epoch: int
         flushed_offset: int
-        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ...) -> None: ...
+        stream_epoch: int
+        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ...) -> None: ...
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     positions: _containers.RepeatedCompositeFieldContainer[Positions.Position]

@@ -130,6 +130,7 @@ class FollowerState:
             fetch_offset=log.log_end_offset if believed else NOWHERE,
             last_epoch=last_epoch_of(log) if believed else NO_RECORD,
             flushed_offset=log.flushed_offset if believed else NOWHERE,
+            stream_epoch=self.stream.stream_epoch,
         )
 
     def decide(self, answer: Answer) -> Step:

@@ -36,7 +36,7 @@ from jetstream_server.replication.messages import (
     OutOfRange,
     Standing,
 )
-from jetstream_server.replication.progress import FollowerProgress
+from jetstream_server.replication.progress import ANY_EPOCH, FollowerProgress
 
 REPLICA_LAG_MAX_US = 10_000_000
 """A follower that has not caught up for so long leaves the ISR: longer than a slow disk or a pause
@@ -82,7 +82,11 @@ class LeaderState:
         self._ticked_at_us = now_us
         self._in_sync = InSyncReplicas(stream)
         self._followers = {
-            replica: FollowerProgress(self._incarnation_of(replica), now_us)
+            replica: FollowerProgress(
+                self._incarnation_of(replica),
+                now_us,
+                counts_from=ANY_EPOCH if replica in stream.isr else stream.stream_epoch,
+            )
             for replica in stream.replicas
             if replica != node_id
         }
@@ -125,13 +129,14 @@ class LeaderState:
     # Followers.
 
     def fetch(self, request: FetchRequest, now_us: int) -> Diverging | OutOfRange | None:
-        """A follower stands there; None: it agrees with this log, and its position counts.
+        """A follower stands there; None: it agrees with this log, and its position counts, unless
+        it has left the ISR since and does not know that.
 
         Raises FencedEpochError, UnknownEpochError, InvalidRequestError: then nothing was noted.
         """
         progress = self.check(request)
         problem = self.compare(request)
-        if problem is None:
+        if problem is None and request.stream_epoch >= progress.counts_from:
             if request.incarnation != progress.incarnation:
                 progress.renew(request.incarnation, now_us)
             counted = request.fetch_offset
@@ -190,6 +195,9 @@ class LeaderState:
         assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
         self.stream = stream
         self._nodes = nodes
+        for member in self._in_sync.committed:
+            if member not in stream.isr and member in self._followers:
+                self._followers[member].left(stream.stream_epoch)
         self._in_sync.commit(stream)
         return self._advance()
 

@@ -31,6 +31,7 @@ class FetchRequest:
 
     leader_epoch: the leadership it follows. fetch_offset: its log end. last_epoch: leader epoch of
     the record before that, NO_RECORD without one. flushed_offset: what a power failure leaves.
+    stream_epoch: of the metadata that it had applied when it said so.
     """
 
     stream_id: StreamId
@@ -40,9 +41,10 @@ class FetchRequest:
     fetch_offset: int
     last_epoch: int
     flushed_offset: int
+    stream_epoch: int
 
     def asks_the_same(self, other: FetchRequest) -> bool:
-        """Whether one answer serves both: only what is flushed may differ."""
+        """Whether one answer serves both: what is flushed may differ, and when it was said."""
         return (
             self.leader_epoch == other.leader_epoch
             and self.fetch_offset == other.fetch_offset

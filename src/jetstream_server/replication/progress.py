@@ -9,17 +9,28 @@ from __future__ import annotations
 
 NO_POSITION = -1
 """The follower has not been heard of: it holds nothing, as far as this leadership knows."""
+ANY_EPOCH = -1
+"""As `counts_from`: whatever it says under this leadership counts."""
 
 
 class FollowerProgress:
-    """Times are µs of the leader's monotonic clock."""
+    """Times are µs of the leader's monotonic clock. counts_from: the stream epoch of the metadata
+    from whose knowledge on what it says counts."""
 
     __slots__ = (
-        "_mark_at_us", "_mark_offset", "caught_up_at_us", "incarnation", "position",
+        "_mark_at_us", "_mark_offset", "caught_up_at_us", "counts_from", "incarnation", "position",
     )  # fmt: skip
 
-    def __init__(self, incarnation: int, now_us: int) -> None:
+    def __init__(self, incarnation: int, now_us: int, counts_from: int) -> None:
+        self.counts_from = counts_from
         self.renew(incarnation, now_us)
+
+    def left(self, stream_epoch: int) -> None:
+        """The metadata of that stream epoch has it no more in sync. **safety** It may not believe
+        what it said it has: a failed fsync is told to the metadata, and what it had told the leader
+        before may still be on the way. So what counts is what it says once it knows."""
+        self.counts_from = stream_epoch
+        self.position = NO_POSITION
 
     def renew(self, incarnation: int, now_us: int) -> None:
         """Begin with another incarnation, of which nothing is known."""

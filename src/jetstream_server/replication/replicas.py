@@ -336,14 +336,16 @@ class Replicas:
 
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:
         """Take up the role that `stream` gives the replica."""
-        before = replica.stream.config
+        before, known_epoch = replica.stream.config, replica.stream.stream_epoch
         changes = replica.update(stream, self._registry.nodes, self._now_us())
         for change in changes:
             self._role_changed(replica, change)
         is_altered = replica.stream.config != before
         if is_altered:
             self._altered(replica)
-        if changes or is_altered:
+        # A follower says what it has anew: what it said before may not count any more.
+        is_told = replica.following is not None and replica.stream.stream_epoch != known_epoch
+        if changes or is_altered or is_told:
             for role_listener in self.roles:
                 role_listener.role_changed(replica)
         self._progressed(replica)

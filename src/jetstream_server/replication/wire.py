@@ -26,6 +26,7 @@ def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
         fetch_offset=request.fetch_offset,
         last_epoch=request.last_epoch,
         flushed_offset=request.flushed_offset,
+        stream_epoch=request.stream_epoch,
     )
 
 
@@ -41,6 +42,7 @@ def position_from_proto(
         fetch_offset=position.fetch_offset,
         last_epoch=position.last_epoch,
         flushed_offset=position.flushed_offset,
+        stream_epoch=position.stream_epoch,
     )
 
 
@@ -87,7 +89,8 @@ def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) ->
         leader_epoch=part.leader_epoch,
         fetch_offset=part.fetch_offset,
         last_epoch=part.last_epoch,
-        flushed_offset=0,  # Not part of what an answer is held against.
+        flushed_offset=0,  # Not part of what an answer is held against, nor is the next.
+        stream_epoch=0,
     )
     standing = Standing(
         part.high_watermark, part.log_start_offset, part.stream_epoch, part.tombstones_gone_below

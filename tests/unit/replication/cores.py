@@ -79,6 +79,7 @@ def request(
     leader_epoch: int = 3,
     incarnation: int = 10,
     flushed_offset: int = 0,
+    stream_epoch: int = 7,
 ) -> FetchRequest:
     return FetchRequest(
         stream_id=StreamId(1),
@@ -88,4 +89,5 @@ def request(
         fetch_offset=fetch_offset,
         last_epoch=last_epoch,
         flushed_offset=flushed_offset,
+        stream_epoch=stream_epoch,
     )

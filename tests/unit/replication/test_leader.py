@@ -214,3 +214,32 @@ class TestSettled:
         assert not state.is_settled(1)
         state.settle(change, Outcome.INELIGIBLE, 1)
         assert not state.is_settled(2)
+
+
+class TestWhoLeft:
+    """A follower whose fsync failed tells the metadata, and is out; what it told the leader before
+    may be here already, or on the way."""
+
+    def test_what_it_said_before_does_not_bring_it_back(self) -> None:
+        state = leading(stream(), log_of(10))
+        for follower in (1, 2):
+            state.fetch(request(follower, 10), 1)
+        state.update(stream((0, 1), stream_epoch=8), nodes())
+        assert state.propose(2) is None, "by what was here already"
+        assert state.fetch(request(2, 10, stream_epoch=7), 3) is None
+        assert state.propose(4) is None, "by what was on the way"
+
+    def test_what_it_says_since_does(self) -> None:
+        state = leading(stream(), log_of(10))
+        state.update(stream((0, 1), stream_epoch=8), nodes())
+        state.fetch(request(2, 10, stream_epoch=8), 3)
+        change = state.propose(4)
+        assert change is not None
+        assert change.isr == (0, 1, 2)
+
+    def test_nor_does_it_to_a_leader_that_begins_after_it_left(self) -> None:
+        state = leading(stream((0, 1), stream_epoch=8), log_of(10))
+        state.fetch(request(2, 10, stream_epoch=7), 1)
+        assert state.propose(2) is None
+        state.fetch(request(2, 10, stream_epoch=8), 3)
+        assert state.propose(4) is not None
