@@ -234,7 +234,7 @@ RENAMED: dict[type, dict[str, Rename]] = {
 """What is renamed of a value, and how."""
 
 _KEPT: dict[type, str] = {
-    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us position",
+    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts position",
     FollowerState: "_asks_flush_since _confirmable _heard_at_us _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",

@@ -286,6 +286,7 @@ class LeaderState:
             and not node.fenced
             and not node.draining
             and node.incarnation == progress.incarnation
+            and progress.counts
             and progress.position >= max(self.high_watermark, self.epoch_start_offset)
         )
 

@@ -15,10 +15,11 @@ ANY_EPOCH = -1
 
 class FollowerProgress:
     """Times are µs of the leader's monotonic clock. counts_from: the stream epoch of the metadata
-    from whose knowledge on what it says counts."""
+    from whose knowledge on what it says counts. counts: whether `position` was said since."""
 
     __slots__ = (
-        "_mark_at_us", "_mark_offset", "caught_up_at_us", "counts_from", "incarnation", "position",
+        "_mark_at_us", "_mark_offset", "caught_up_at_us", "counts", "counts_from", "incarnation",
+        "position",
     )  # fmt: skip
 
     def __init__(self, incarnation: int, now_us: int, counts_from: int) -> None:
@@ -30,12 +31,13 @@ class FollowerProgress:
         what it said it has: a failed fsync is told to the metadata, and what it had told the leader
         before may still be on the way. So what counts is what it says once it knows."""
         self.counts_from = stream_epoch
-        self.position = NO_POSITION
+        self.counts = False
 
     def renew(self, incarnation: int, now_us: int) -> None:
         """Begin with another incarnation, of which nothing is known."""
         self.incarnation = incarnation
         self.position = NO_POSITION
+        self.counts = True
         self.caught_up_at_us = now_us
         self._mark_at_us = now_us
         self._mark_offset = 0
@@ -50,7 +52,8 @@ class FollowerProgress:
         if position >= log_end_offset:
             self.caught_up_at_us = now_us
         # A request that was overtaken on the way tells of an earlier position.
-        self.position = max(self.position, position)
+        self.position = max(self.position, position) if self.counts else position
+        self.counts = True
 
     def lags(self, log_end_offset: int, now_us: int, lag_max_us: int) -> bool:
         """Whether it has been behind for too long. One that has everything never is."""

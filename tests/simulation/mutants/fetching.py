@@ -128,7 +128,7 @@ def serves_newer_leaderships(patches: Patches) -> None:
 
 @mutant()
 def counts_older_incarnations(patches: Patches) -> None:
-    """What an earlier run of a follower said still counts."""
+    """What an earlier run of a follower said still counts, also once it has left the ISR."""
     check = LeaderState.check
 
     def lenient(self: LeaderState, request: FetchRequest) -> FollowerProgress:
@@ -150,6 +150,7 @@ def counts_older_incarnations(patches: Patches) -> None:
             renew(self, incarnation, now_us)
 
     patches.set(FollowerProgress, "renew", renew_once)
+    patches.set(FollowerProgress, "left", lambda self, stream_epoch: None)
 
 
 @mutant(LateRegistrations)
