@@ -77,6 +77,8 @@ class MetadataGroup:
         self.lazy_node = -1
         self._controlled = (0, 0)
         """Controller epoch and sequence of the newest decision of a controller."""
+        self._term = self._claimed_in = 0
+        """The leader's term, and that of the newest claim that was applied."""
         self._next_is_late: tuple[int, int] | None = None
         self._deaf_until: dict[int, int] = {}
         self.slow: dict[str, int] = {}
@@ -151,7 +153,7 @@ class MetadataGroup:
         if late is not None:
             applied_us, given_up_us = late
             world.later(given_up_us, member, on_result, "lost", {})
-            world.later(applied_us, None, self._commit, member, command, None)
+            world.later(applied_us, None, self._commit, member, command, None, self._term)
             return
         if self.leader is None or not self.reaches(member):
             world.later(world.between(1_000, GIVE_UP_US), member, on_result, "lost", {})
@@ -159,17 +161,18 @@ class MetadataGroup:
         fate = world.random.random() / self.loss if self.loss else 1.0
         if fate >= 1.0:
             delay = world.between(100, self.delay_us) + self.slow.get(command["op"], 0)
-            world.later(delay, None, self._commit, member, command, on_result)
+            world.later(delay, None, self._commit, member, command, on_result, self._term)
             return
         world.later(GIVE_UP_US, member, on_result, "lost", {})
-        if fate < 0.4:
-            world.later(world.between(100, 5_000), None, self._commit, member, command, None)
-        elif fate < 0.7:
-            world.later(world.between(0, 4_000_000), None, self._commit, member, command, None)
+        if fate < 0.7:
+            delay = world.between(100, 5_000) if fate < 0.4 else world.between(0, 4_000_000)
+            world.later(delay, None, self._commit, member, command, None, self._term)
 
-    def _commit(self, member: Member, command: dict[str, Any], on_result: OnResult | None) -> None:
+    def _commit(
+        self, member: Member, command: dict[str, Any], on_result: OnResult | None, term: int
+    ) -> None:
         lost = {"error": {"code": "lost"}}
-        result = lost if self._is_overtaken(command) else self.apply(command)
+        result = lost if self._is_overtaken(command, term) else self.apply(command)
         if on_result is None:
             return
         world = self._world
@@ -180,9 +183,14 @@ class MetadataGroup:
         delay = max(delay, self._deaf_until.get(member.node_id, 0) - world.now)
         world.later(delay, member, self._answer, member, self.now.revision, on_result, code, result)
 
-    def _is_overtaken(self, command: dict[str, Any]) -> bool:
-        """What a controller decides enters the log in its order, or never: it leads the group, and
-        its decisions are void once another does."""
+    def _is_overtaken(self, command: dict[str, Any], term: int) -> bool:
+        """What a controller claims and decides enters the log in its order, or never: it leads the
+        group, puts it into its own log, and no entry of its term follows one of a later term."""
+        if command["op"] == "claim_controller":
+            if term < self._claimed_in:
+                return True
+            self._claimed_in = term
+            return False
         if "controller_epoch" not in command:
             return False
         order = command["controller_epoch"], command["id"][1]
@@ -225,6 +233,7 @@ class MetadataGroup:
         self._election_us = 0
         if candidates:
             self.leader = candidates[self._world.between(0, len(candidates) - 1)]
+            self._term += 1
             self.earlier_sure_at_us = self._sure_at_us
             self._leaderless_since = self._world.now
             self._world.later(1_000, self.leader, self.leader.take_control)
