@@ -225,6 +225,9 @@ class Replica:
                 self._know_gaps()
         if not log.offline_reason:
             log.start_epoch(self.stream.leader_epoch)
+        elif alone:
+            # Nothing will be flushed any more; what can be read is all there is.
+            self.high_watermark = log.log_end_offset
         self.leadership = LeaderState(
             stream=self.stream,
             node_id=self.node_id,
@@ -234,9 +237,6 @@ class Replica:
             now_us=now_us,
             lag_max_us=self._lag_max_us,
         )
-        if log.offline_reason and alone:
-            # Nothing will be flushed any more; what can be read is all there is.
-            self.high_watermark = log.log_end_offset
         if self.high_watermark > high_watermark:
             self._rose(self.high_watermark)
         self.moved()
