@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from jetstream_client import Client
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import StreamNotFoundError
 from jetstream_protocol.generated import api_pb2 as pb
@@ -161,6 +162,30 @@ def test_damage_is_named_with_file_and_position_and_the_server_does_as_the_findi
         assert str(damage.file) in description.state
         assert str(damage.position) in description.state
         assert {segment: segment.read_bytes() for segment in segments(data)} == kept
+
+
+def test_a_damaged_log_is_cut_by_hand_and_goes_on(data: Path) -> None:
+    """docs/operations.md, "A damaged log without another copy"."""
+    server = ServerProcess(data).start()
+    server.stop()
+    damage = flipped_byte(data)
+    for file in segments(data):
+        if file > damage.file:
+            file.unlink()
+            file.with_suffix(".index").unlink(missing_ok=True)
+    os.truncate(damage.file, damage.position)
+    (damage.file.parent / "checkpoint").unlink()
+    assert all(finding["repairable"] for finding in verify(data, code=None))
+
+    server = ServerProcess(data).start()
+    try:
+        with Client(server.grpc) as client:
+            assert client.describe_stream("kept").state == "online"
+            assert client.publish("kept", b"goes on").offset == damage.records
+            values = [message.value for message in client.fetch("kept", offset=damage.records - 1)]
+            assert values == [value_of(damage.records - 1), b"goes on"]
+    finally:
+        server.kill()
 
 
 def test_a_sound_folder_of_a_killed_server_has_nothing_that_is_not_repaired(
