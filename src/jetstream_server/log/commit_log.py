@@ -146,6 +146,11 @@ class CommitLog:
         return self.compaction.state.copied_under
 
     @property
+    def committed_below(self) -> int:
+        """What is below this offset was committed when compaction last told; 0: not known."""
+        return self.compaction.committed_below
+
+    @property
     def flush_due(self) -> bool:
         """A sealed segment awaits its flush: ask for one whatever the flush policy, so that
         recovery need not scan it."""
@@ -430,7 +435,7 @@ class CommitLog:
                 self.producers.clear()
             if self.segment_count:
                 self._save(LogCheckpoint())  # Or the missing records would look like a loss.
-                self.compaction.cut_to(0)
+                self.compaction.forget()
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):

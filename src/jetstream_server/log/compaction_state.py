@@ -59,7 +59,8 @@ class CompactionState:
         return replace(self, cleaned_to=cleaned_to, passes=tuple(passes), ended_at_us=now_us)
 
     def cut_to(self, end_offset: int) -> CompactionState:
-        """After the log was truncated to there: what comes next is not clean."""
+        """After the log was truncated to there: what comes next is not clean. A copy that is not
+        complete is not by that, either: `copied_under` stays."""
         passes = tuple((at_us, min(end, end_offset)) for at_us, end in self.passes)
         return replace(
             self,
@@ -67,7 +68,6 @@ class CompactionState:
             passes=passes,
             tombstones_gone_below=min(self.tombstones_gone_below, end_offset),
             swept_below=min(self.swept_below, end_offset),
-            copied_under=min(self.copied_under, end_offset),
             committed_below=min(self.committed_below, end_offset),
         )
 

@@ -156,6 +156,21 @@ class LogCompaction:
         if state != self.state:
             self._write(state)
 
+    def forget(self) -> None:
+        """The log was emptied: nothing of it is left to be told of."""
+        self._token = ""
+        if self.state != CompactionState():
+            self._write(CompactionState())
+
+    def lead_from(self, log_end_offset: int) -> None:
+        """A leadership begins there: its log is all there is. Where it was elected uncleanly, what
+        it was copied from may have gone on, and what this log says of that is not so any more."""
+        state = self.state.cut_to(log_end_offset)
+        state = replace(state, copied_under=min(state.copied_under, log_end_offset))
+        if state != self.state:
+            self._token = ""
+            self._write(state)
+
     def note_copied_under(self, tombstones_gone_below: int) -> None:
         """The copying of the leader's log begins, from which it had removed tombstones below."""
         if tombstones_gone_below and tombstones_gone_below > self.state.copied_under:

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jetstream_protocol.errors import StorageError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.messages import (
+    INCOMPLETE,
     NO_RECORD,
     NOWHERE,
     Answer,
@@ -130,8 +132,18 @@ class FollowerState:
             fetch_offset=log.log_end_offset if believed else NOWHERE,
             last_epoch=last_epoch_of(log) if believed else NO_RECORD,
             flushed_offset=log.flushed_offset if believed else NOWHERE,
-            stream_epoch=self.stream.stream_epoch,
+            stream_epoch=self.stream.stream_epoch if self._is_complete else INCOMPLETE,
         )
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether this log holds all that it was begun for: else it may be begun anew yet."""
+        if not self.stream.was_compacted:
+            return True
+        try:
+            return self._log.log_end_offset >= self._log.copied_under
+        except StorageError:
+            return False  # `decide` needs it as well, and raises.
 
     def decide(self, answer: Answer) -> Step:
         """What the answer asks of the log; the caller does it, then calls `settle`."""
@@ -167,6 +179,9 @@ class FollowerState:
         if end_offset < log.log_start_offset or 0 < end_offset <= leader_start_offset:
             # Of what would be left, nothing is in the leader's log any more: it could be anything.
             return Reset(max(end_offset, leader_start_offset))
+        if self.stream.was_compacted and end_offset < log.committed_below:
+            # An unclean election: what is left lacks what the rest superseded.
+            return Reset(leader_start_offset)
         return Truncate(end_offset)
 
     def settle(self, answer: Answer, step: Step, now_us: int) -> bool:

@@ -29,6 +29,7 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
 from jetstream_server.replication.isr import InSyncReplicas, IsrChange, Outcome
 from jetstream_server.replication.messages import (
+    INCOMPLETE,
     NO_RECORD,
     Diverging,
     FetchRequest,
@@ -130,7 +131,7 @@ class LeaderState:
 
     def fetch(self, request: FetchRequest, now_us: int) -> Diverging | OutOfRange | None:
         """A follower stands there; None: it agrees with this log, and its position counts, unless
-        it has left the ISR since and does not know that.
+        it has left the ISR since and does not know that, or is not complete.
 
         Raises FencedEpochError, UnknownEpochError, InvalidRequestError: then nothing was noted.
         """
@@ -144,6 +145,8 @@ class LeaderState:
                 counted = min(counted, request.flushed_offset)
             progress.fetched(counted, self._log.log_end_offset, now_us)
             self._advance()
+        elif problem is None and request.stream_epoch == INCOMPLETE:
+            progress.copied(request.incarnation, request.fetch_offset, now_us)
         return problem
 
     def compare(self, request: FetchRequest) -> Diverging | OutOfRange | None:

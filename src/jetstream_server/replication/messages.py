@@ -21,6 +21,10 @@ from jetstream_server.metadata.streams import StreamMetadata
 NO_RECORD = -1
 """As `last_epoch`: there is no record before the position."""
 
+INCOMPLETE = -2
+"""As `stream_epoch`: the log is a copy that was begun and is not complete. **safety** Its position
+acknowledges nothing: it may have to be begun anew, which the leader's answer tells."""
+
 NOWHERE = -1
 """As `fetch_offset`: before the start of every log, so that the leader says where to begin."""
 
@@ -31,7 +35,7 @@ class FetchRequest:
 
     leader_epoch: the leadership it follows. fetch_offset: its log end. last_epoch: leader epoch of
     the record before that, NO_RECORD without one. flushed_offset: what a power failure leaves.
-    stream_epoch: of the metadata that it had applied when it said so.
+    stream_epoch: of the metadata that it had applied when it said so, or INCOMPLETE.
     """
 
     stream_id: StreamId
@@ -122,6 +126,10 @@ class LogView(Protocol):
     @property
     def copied_under(self) -> int:
         """The leader's `tombstones_gone_below` when the copying of this log began."""
+
+    @property
+    def committed_below(self) -> int:
+        """What is below was committed when compaction last looked; 0: not known."""
 
 
 def last_epoch_of(log: LogView) -> int:

@@ -55,6 +55,13 @@ class FollowerProgress:
         self.position = max(self.position, position) if self.counts else position
         self.counts = True
 
+    def copied(self, incarnation: int, position: int, now_us: int) -> None:
+        """Its log is a copy that is complete up to there only: nothing of it counts yet."""
+        if incarnation != self.incarnation:
+            self.renew(incarnation, now_us)
+        self.position = position
+        self.counts = False
+
     def lags(self, log_end_offset: int, now_us: int, lag_max_us: int) -> bool:
         """Whether it has been behind for too long. One that has everything never is."""
         return self.position < log_end_offset and now_us - self.caught_up_at_us > lag_max_us

@@ -223,6 +223,11 @@ class Replica:
             if self._rebuild:
                 self._rebuild = False  # There was nobody better to elect.
                 self._know_gaps()
+        if self.stream.was_compacted and not log.offline_reason:
+            try:
+                log.compaction.lead_from(log.log_end_offset)
+            except StorageError as error:
+                log.set_offline(error.message)
         if not log.offline_reason:
             log.start_epoch(self.stream.leader_epoch)
         elif alone:

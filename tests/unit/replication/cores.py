@@ -28,6 +28,7 @@ class Log:
     epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
     tombstones_gone_below: int = 0
     copied_under: int = 0
+    committed_below: int = 0
 
 
 def stream(

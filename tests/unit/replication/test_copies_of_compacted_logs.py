@@ -7,7 +7,7 @@ from dataclasses import replace
 from jetstream_protocol.batch import encode
 from jetstream_protocol.types import LeaderEpoch, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.replication.messages import Records
+from jetstream_server.replication.messages import INCOMPLETE, Records
 from jetstream_server.replication.replica import Replica
 from tests.support.compacting import GRACE_US, compact, records, table
 from tests.support.log_disk import MemoryDisk
@@ -50,6 +50,12 @@ class Node:
         for node in (self, *followers):
             node.replica.update(metadata, nodes(), 0)
 
+    def says(self) -> int:
+        """As of which stream epoch it tells its position."""
+        position = self.replica.position()
+        assert position is not None
+        return position.stream_epoch
+
     def copy(self, leader: Node, *, until: int) -> None:
         """Batch by batch, until this log stands there or beyond."""
         for _ in range(100):
@@ -91,3 +97,64 @@ def test_a_leader_whose_log_is_a_copy_says_which_tombstones_it_never_had() -> No
     copy.leads(3, behind)
     behind.copy(copy, until=20)
     assert table(records(behind.log)) == table(records(compacted.log))
+
+
+def test_an_incomplete_copy_acknowledges_nothing() -> None:
+    """It may be begun anew yet: a leader that counted on it would have committed what is gone."""
+    compacted, copy = Node(0), Node(1)
+    compacted.fill()
+    compacted.compact()
+    compacted.leads(2, copy)
+    leadership = compacted.replica.leadership
+    assert leadership is not None
+    copy.copy(compacted, until=VALUE_AT + 1)
+    copy.copy(compacted, until=copy.log.log_end_offset + 1)
+    assert copy.log.log_end_offset < copy.log.copied_under
+    assert leadership.position_of(copy.node_id) > VALUE_AT
+    assert copy.says() == INCOMPLETE
+    assert leadership.propose(1) is None
+    copy.copy(compacted, until=20)
+    copy.copy(compacted, until=20)
+    assert copy.says() == 2
+    change = leadership.propose(2)
+    assert change is not None
+    assert change.isr == (0, 1)
+
+
+def test_an_incomplete_copy_is_still_incomplete_after_a_kill() -> None:
+    compacted, copy = Node(0), Node(1)
+    compacted.fill()
+    compacted.compact()
+    compacted.leads(2, copy)
+    copy.copy(compacted, until=VALUE_AT + 1)
+    under = copy.log.copied_under
+    assert copy.log.log_end_offset < under
+    again = CommitLog.open(copy.disk, "/1", LogConfig(segment_bytes=300), clean=False)
+    assert again.copied_under == under
+
+
+def test_whoever_leads_with_an_incomplete_copy_says_nothing_of_what_is_lost() -> None:
+    """Elected uncleanly, it has all there is. Others that hold more, or copies begun under another
+    leader, begin anew before they count, and not later."""
+    compacted, elected, same, whole = Node(0), Node(1), Node(2), Node(2)
+    for node in (compacted, whole):
+        node.fill()
+        node.compact()
+    compacted.leads(2, elected, same)
+    for node in (elected, same):
+        node.copy(compacted, until=VALUE_AT + 1)
+    end = elected.log.log_end_offset
+    for epoch, node in ((3, same), (4, whole)):
+        elected.leads(epoch, node)
+        assert elected.log.tombstones_gone_below <= end < TOMBSTONE_AT
+        node.copy(elected, until=0)
+        leadership = elected.replica.leadership
+        assert leadership is not None
+        assert leadership.propose(1) is None
+        assert node.log.log_end_offset == node.log.log_start_offset == 0
+        for _ in range(2):
+            node.copy(elected, until=end)
+        change = leadership.propose(2)
+        assert change is not None
+        assert change.isr == (1, 2)
+        assert table(records(node.log)) == table(records(elected.log))
