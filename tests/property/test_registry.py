@@ -60,6 +60,12 @@ commands = st.lists(
             st.fixed_dictionaries({"node_id": NODES}),
         ),
         st.tuples(
+            st.just("drain_node"),
+            st.fixed_dictionaries(
+                {"node_id": NODES, "draining": st.booleans(), "until_undone": st.booleans()}
+            ),
+        ),
+        st.tuples(
             st.sampled_from(
                 [
                     *("delete_stream", "transfer_leader", "report_leader", "confirm_flush"),

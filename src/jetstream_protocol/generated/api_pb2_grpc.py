@@ -483,8 +483,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainNode(self, request, context):
-        """Marks a node as draining, or takes the mark back: it is given nothing new, and its leaderships
-        move to other nodes.
+        """Marks a node as draining, or takes the mark back: its leaderships move to other nodes, and new
+        streams go to it only where there are too few others. The mark outlives the node's restarts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -102,6 +102,11 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def DrainNode(self, request: pb.DrainNodeRequest, call: Call) -> pb.DrainNodeResponse:
         self._authorize(ANONYMOUS, Operation.CLUSTER_ALTER, "")
         await self._metadata.propose(
-            {"op": "drain_node", "node_id": request.node_id, "draining": request.draining}
+            {
+                "op": "drain_node",
+                "node_id": request.node_id,
+                "draining": request.draining,
+                "until_undone": True,
+            }
         )
         return pb.DrainNodeResponse()

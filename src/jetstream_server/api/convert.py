@@ -77,5 +77,5 @@ def node_to_proto(node: NodeMetadata) -> pb.DescribeClusterResponse.Node:
         rack=node.rack,
         incarnation=node.incarnation,
         fenced=node.fenced,
-        draining=node.draining,
+        draining=node.steps_aside,
     )

@@ -22,7 +22,7 @@ class Election:
     """Chooses leaders one after another, counting those already chosen.
 
     The eligible node with the fewest leaderships wins; among equals, the one whose rack leads
-    least, then the lowest id. A draining node leads only when nobody else can.
+    least, then the lowest id. A node that steps aside leads only when nobody else can.
     """
 
     __slots__ = ("_leaderships", "_nodes", "_rack_leaderships")
@@ -39,7 +39,7 @@ class Election:
     def choose(self, candidates: Iterable[NodeId]) -> NodeId:
         """The best alive candidate, or NO_NODE; the choice counts from now on."""
         alive = [node_id for node_id in candidates if self._is_alive(node_id)]
-        staying = [node_id for node_id in alive if not self._nodes[node_id].draining]
+        staying = [node_id for node_id in alive if not self._nodes[node_id].steps_aside]
         if not alive:
             return NO_NODE
         chosen = min(staying or alive, key=self._burden)
@@ -148,7 +148,7 @@ def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, Node
     load = {
         node.node_id: tables.leaderships.get(node.node_id, 0)
         for node in sorted(tables.nodes.values(), key=lambda node: node.node_id)
-        if not node.fenced and not node.draining
+        if not node.fenced and not node.steps_aside
     }
     moves: list[tuple[StreamId, NodeId]] = []
     if not load or max(load.values()) - min(load.values()) <= 1:

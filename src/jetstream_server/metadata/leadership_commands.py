@@ -85,7 +85,7 @@ def transfer_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
             f"node {leader} cannot lead {stream.full_name}: only nodes {held_by} hold it"
         )
     node = tables.nodes.get(leader)
-    if leader not in stream.isr or node is None or node.draining:
+    if leader not in stream.isr or node is None or node.steps_aside:
         reason = "is not in sync" if leader not in stream.isr else "is draining"
         raise PreconditionFailedError(
             f"node {leader} cannot lead {stream.full_name} now: it {reason}"

@@ -78,6 +78,7 @@ def register_node(tables: Tables, fields: Fields, revision: int) -> Decision:
         addresses=addresses,
         session=session,
         feature_level_max=level,
+        relieved=known is not None and known.relieved,
     )
     streams = _session_ended(tables, node, trusted=trusted, distrusted=distrusted)
     return Decision({"incarnation": revision}, (NodeChanged(known, node), *streams))
@@ -111,16 +112,19 @@ def unfence_node(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 
 def drain_node(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """node_id, [node_incarnation], [draining]: it is given nothing new.
+    """node_id, [node_incarnation], [draining, until_undone]: others are to lead in its place.
 
-    What it leads is handed over by commands of their own (`transfer_leader`).
+    A node that stops says so of its run, and its next one begins without. until_undone: an
+    operator's mark, which stays. What the node leads is handed over by commands of their own
+    (`transfer_leader`).
     """
     node = _node(tables, fields)
-    draining = fields.flag("draining", True)
+    draining, until_undone = fields.flag("draining", True), fields.flag("until_undone", False)
     fields.finish()
-    if node.draining == draining:
+    marked = replace(node, relieved=draining) if until_undone else replace(node, draining=draining)
+    if marked == node:
         return Decision()
-    return Decision({}, (NodeChanged(node, replace(node, draining=draining)),))
+    return Decision({}, (NodeChanged(node, marked),))
 
 
 def remove_node(tables: Tables, fields: Fields, revision: int) -> Decision:

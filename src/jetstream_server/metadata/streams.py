@@ -159,7 +159,8 @@ class NodeMetadata:
 
     session: the random token of that run; registering twice with one token changes nothing.
     fenced: its session lapsed: it is in no ISR and leads nothing.
-    draining: it is about to stop: it is given nothing new.
+    draining: this run is about to stop: it leads nothing and joins no ISR any more.
+    relieved: an operator's mark, whatever runs begin and end: it leads nothing, and follows.
     """
 
     node_id: NodeId
@@ -170,6 +171,12 @@ class NodeMetadata:
     addresses: Addresses
     session: str = ""
     feature_level_max: int = 1
+    relieved: bool = False
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether others are to lead in its place, as long as there are any."""
+        return self.draining or self.relieved
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in _NODE_FIELDS}

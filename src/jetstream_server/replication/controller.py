@@ -4,7 +4,7 @@ Lives on every node and acts only while its node is the controller, every comman
 and against the stream epoch it was decided on. Fencing, which must not wait for a busy loop, is
 elsewhere (controller_sessions.py).
 
-* A draining node's leaderships go to other ISR members, least burdened first.
+* The leaderships of a node that is drained or stops go to other ISR members, least burdened first.
 * Leaderships are evened out (max − min ≤ 1) while every node is alive and none has come or gone for
   `settle_seconds`: a node that restarts again and again is given nothing back meanwhile.
 * A stream with neither ISR nor ELR is led by the replica that holds most, once all of the last
@@ -99,7 +99,7 @@ class Controller:
     def _changed(self, change: Change) -> None:
         if isinstance(change, NodeChanged):
             self._unsettle()
-            if change.after is not None and change.after.draining:
+            if change.after is not None and change.after.steps_aside:
                 self._wake.set()
 
     def _unsettle(self) -> None:
@@ -201,16 +201,17 @@ class Controller:
 
 
 def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
-    """Leaderships of draining nodes, as (stream, new leader): wherever another ISR member stays."""
+    """Leaderships of nodes that step aside, as (stream, new leader): wherever another ISR member
+    stays."""
     election = Election(tables.nodes, tables.leaderships)
     moves: list[tuple[StreamId, NodeId]] = []
-    for stream in _led_by_draining(tables):
+    for stream in _led_by_who_steps_aside(tables):
         if len(moves) == moves_max:
             break
         staying = [
             node_id
             for node_id in stream.isr
-            if node_id in tables.nodes and not tables.nodes[node_id].draining
+            if node_id in tables.nodes and not tables.nodes[node_id].steps_aside
         ]
         target = election.choose(staying)
         if target != NO_NODE:
@@ -219,9 +220,9 @@ def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeI
     return moves
 
 
-def _led_by_draining(tables: Tables) -> Iterator[StreamMetadata]:
+def _led_by_who_steps_aside(tables: Tables) -> Iterator[StreamMetadata]:
     for node_id in sorted(tables.nodes):
-        if tables.nodes[node_id].draining and tables.leaderships.get(node_id):
+        if tables.nodes[node_id].steps_aside and tables.leaderships.get(node_id):
             for stream in tables.streams_of(node_id):
                 if stream.leader == node_id:
                     yield stream

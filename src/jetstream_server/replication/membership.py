@@ -199,7 +199,7 @@ class Membership:
         """Whether this node leads a stream that another live member of its ISR could lead."""
         nodes = self._metadata.registry.nodes
         return replica.leadership is not None and any(
-            member != self._node_id and not nodes[member].fenced and not nodes[member].draining
+            member != self._node_id and not nodes[member].fenced and not nodes[member].steps_aside
             for member in replica.stream.isr
             if member in nodes
         )

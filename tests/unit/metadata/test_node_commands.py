@@ -59,6 +59,43 @@ class TestRegister:
         assert cluster.register(0, session="second", replaces="first") == incarnation
 
 
+class TestDraining:
+    def test_a_node_that_stops_is_draining_until_its_next_run(self) -> None:
+        cluster = Cluster(1)
+        cluster.do("drain_node", node_id=0)
+        assert cluster.registry.nodes[0].steps_aside
+        cluster.register(0)
+        assert not cluster.registry.nodes[0].steps_aside
+
+    def test_an_operators_mark_stays_until_it_is_undone(self) -> None:
+        cluster = Cluster(2)
+        cluster.do("drain_node", node_id=0, until_undone=True)
+        assert not cluster.registry.nodes[1].steps_aside
+        cluster.do("drain_node", node_id=0)
+        cluster.register(0)
+        node = cluster.registry.nodes[0]
+        assert (node.steps_aside, node.relieved, node.draining) == (True, True, False)
+        cluster.do("drain_node", node_id=0, draining=False)
+        assert cluster.registry.nodes[0].steps_aside
+        cluster.do("drain_node", node_id=0, draining=False, until_undone=True)
+        assert not cluster.registry.nodes[0].steps_aside
+        cluster.do("drain_node", node_id=0, draining=False, until_undone=True)
+        assert cluster.changes == []
+
+    def test_after_a_restart_a_drained_node_follows_and_leads_nothing(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("drain_node", node_id=1, until_undone=True)
+        cluster.register(1)
+        cluster.change_isr(stream, (0, 1, 2))
+        with pytest.raises(PreconditionFailedError, match="is draining"):
+            cluster.do("transfer_leader", stream_id=stream.id, leader=1)
+        cluster.do("fence_node", node_id=0)
+        assert cluster.now(stream).leader == 2
+        cluster.do("fence_node", node_id=2)
+        assert cluster.now(stream).leader == 1
+
+
 class TestFencing:
     def test_a_fenced_node_leaves_every_isr_and_successors_are_spread(self) -> None:
         cluster = Cluster(3)

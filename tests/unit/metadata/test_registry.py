@@ -66,7 +66,7 @@ def test_every_operation_survives_every_wrong_type_in_every_field() -> None:
         "name", "subject", "group", "config", "replicas", "created_at_us", "stream_id", "node_id",
         "session", "addresses", "rack", "trusted", "distrusted", "leader", "leader_epoch", "isr",
         "stream_epoch", "incarnations", "reporter", "now_us", "cluster_id", "ack_subjects",
-        "feature_level", "force", "draining", "node_incarnation",
+        "feature_level", "force", "draining", "until_undone", "node_incarnation",
     ]  # fmt: skip
     values = [None, True, -1, 1.5, "x", "", [], [None], [[1]], {}, {"a": 1}, 1 << 70, "a b", [-1]]
     for op in OPERATIONS:
@@ -267,6 +267,24 @@ class TestSnapshot:
         with pytest.raises(StorageError, match="snapshot"):
             cluster.registry.restore(snapshot)
         assert list(cluster.registry.nodes) == [0]
+
+    def test_a_mark_of_an_operator_is_kept_and_a_snapshot_from_before_it_has_none(self) -> None:
+        cluster = Cluster(2)
+        cluster.do("drain_node", node_id=0)
+        cluster.do("drain_node", node_id=1, until_undone=True)
+        snapshot = cluster.registry.snapshot()
+        kept = Registry()
+        kept.restore(snapshot)
+        assert kept.nodes == cluster.registry.nodes
+        head, nodes, *streams = zlib.decompress(snapshot).split(b"\n")
+        older = [
+            {name: value for name, value in node.items() if name != "relieved"}
+            for node in json.loads(nodes)
+        ]
+        lines = [head, json.dumps(older).encode(), *streams]
+        kept.restore(zlib.compress(b"\n".join(lines)))
+        assert [node.draining for node in kept.nodes.values()] == [True, False]
+        assert [node.relieved for node in kept.nodes.values()] == [False, False]
 
     def test_ten_thousand_streams_stay_small(self) -> None:
         cluster = Cluster(3)

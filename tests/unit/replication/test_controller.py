@@ -180,11 +180,26 @@ async def test_a_hand_over_may_be_someone_elses_work() -> None:
     assert {target for _, target in asked} == {NodeId(2)}
 
 
+@on_loop
+async def test_a_node_an_operator_drains_is_relieved_at_once() -> None:
+    cluster = lopsided()
+    metadata = Metadata(cluster)
+    drained = max(cluster.registry.leaderships, key=lambda node: cluster.registry.leaderships[node])
+    slow = ControllerSettings(round_seconds=60.0, settle_seconds=60.0)
+
+    def relieved() -> bool:
+        if not cluster.registry.nodes[drained].relieved:
+            metadata.do("drain_node", node_id=drained, until_undone=True)
+        return not cluster.registry.leaderships[drained]
+
+    await run(metadata, relieved, settings=slow)
+
+
 def test_draining_moves_go_to_who_stays_and_spread() -> None:
     cluster = Cluster(nodes=3)
     for number in range(6):
         cluster.create(f"s{number}", f"s{number}.>")
-    cluster.do("drain_node", node_id=0)
+    cluster.do("drain_node", node_id=0, until_undone=True)
     targets = [target for _, target in draining_moves(cluster.registry, 10)]
     assert sorted(targets) == [1, 2]
     assert len(draining_moves(cluster.registry, 1)) == 1
