@@ -366,7 +366,9 @@ class Server:
                 self._metadata,
                 self._replicas,
                 authorize,
-                StreamCreation(self._metadata, _clock_us).create,
+                StreamCreation(
+                    self._metadata, _clock_us, nodes_configured=len(self._config.nodes)
+                ).create,
                 StreamAlteration(self._metadata),
                 self._ingest.confirm,
                 self._peers,

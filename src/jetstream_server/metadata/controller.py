@@ -75,11 +75,10 @@ def place(
 ) -> tuple[NodeId, ...]:
     """`replicas` of the nodes, ascending by id: as many racks as possible, then least loaded.
 
-    load: replicas each node holds already. Raises InvalidRequestError with too few nodes.
+    One that steps aside holds a replica only where there are too few others. load: replicas each
+    node holds already.
     """
-    if replicas > len(nodes):
-        able = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-        raise InvalidRequestError(f"{replicas} replicas need as many nodes; {able} can hold one")
+    assert replicas <= len(nodes), "the caller has counted"
     chosen: list[NodeId] = []
     rack_used: dict[str, int] = {}
     remaining = list(nodes)
@@ -87,6 +86,7 @@ def place(
         best = min(
             remaining,
             key=lambda node: (
+                node.steps_aside,
                 rack_used.get(node.rack, 0),
                 node.fenced,
                 load.get(node.node_id, 0),
@@ -105,23 +105,34 @@ class Placer:
     Without that count a thousand concurrent creations would all see the same least-loaded nodes.
     """
 
-    __slots__ = ("_pending", "_tables")
+    __slots__ = ("_configured", "_pending", "_tables")
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, configured: int) -> None:
+        """configured: how many nodes the configuration lists, whether or not they have joined."""
         self._tables = tables
+        self._configured = configured
         self._pending: dict[NodeId, int] = {}
 
     def place(self, replicas: int | None = None) -> tuple[NodeId, ...]:
         """Nodes for a new stream; None asks for the default. `settle` must follow.
 
-        Raises InvalidRequestError for more replicas than nodes, UnavailableError without any node.
+        Raises InvalidRequestError for more replicas than the cluster has nodes, UnavailableError
+        while too few of them have joined: the number of replicas is for good.
         """
-        nodes = [node for node in self._tables.nodes.values() if not node.draining]
-        if not nodes:
-            why = "every node is draining" if self._tables.nodes else "no node has joined yet"
-            raise UnavailableError(f"there is no node for a new stream: {why}")
+        nodes = list(self._tables.nodes.values())
+        cluster_size = max(self._configured, len(nodes))
         if replicas is None:
-            replicas = min(DEFAULT_REPLICAS, len(nodes))
+            replicas = min(DEFAULT_REPLICAS, cluster_size)
+        if replicas > cluster_size:
+            has = "1 node" if cluster_size == 1 else f"{cluster_size} nodes"
+            raise InvalidRequestError(
+                f"{replicas} replicas need as many nodes; the cluster has {has}"
+            )
+        if replicas > len(nodes):
+            raise UnavailableError(
+                f"{replicas} replicas need as many nodes; only {len(nodes)} of {cluster_size} "
+                "have joined: start the others, or ask for fewer replicas"
+            )
         load = {
             node.node_id: self._tables.replica_count(node.node_id)
             + self._pending.get(node.node_id, 0)

@@ -14,10 +14,12 @@ from jetstream_server.metadata.streams import StreamMetadata
 class StreamCreation:
     """`await create(…)`, as often and as concurrently as one likes."""
 
-    def __init__(self, metadata: MetadataLog, clock_us: Callable[[], int]) -> None:
+    def __init__(
+        self, metadata: MetadataLog, clock_us: Callable[[], int], *, nodes_configured: int
+    ) -> None:
         self._metadata = metadata
         self._clock_us = clock_us
-        self._placer = Placer(metadata.registry)
+        self._placer = Placer(metadata.registry, nodes_configured)
 
     async def create(
         self, name: str, subject: str, config: dict[str, Any]

@@ -25,11 +25,11 @@ class TestPlacement:
     def test_the_least_loaded_nodes_get_the_next_stream(self) -> None:
         cluster = Cluster(4)
         cluster.create("a", "a", (0, 1))
-        assert Placer(cluster.registry).place(2) == (2, 3)
+        assert Placer(cluster.registry, len(cluster.registry.nodes)).place(2) == (2, 3)
 
     def test_placements_under_way_count(self) -> None:
         cluster = Cluster(4)
-        placer = Placer(cluster.registry)
+        placer = Placer(cluster.registry, len(cluster.registry.nodes))
         assert [placer.place(2) for _ in range(2)] == [(0, 1), (2, 3)]
         placer.settle((0, 1))
         assert placer.place(2) == (0, 1)
@@ -38,32 +38,57 @@ class TestPlacement:
         cluster = Cluster(5, racks=("a", "a", "a", "b", "c"))
         for number in range(3):
             cluster.create(f"s{number}", f"s{number}", (3, 4))
-        assert Placer(cluster.registry).place(3) == (0, 3, 4)
+        assert Placer(cluster.registry, len(cluster.registry.nodes)).place(3) == (0, 3, 4)
 
     def test_the_default_is_three_replicas_or_as_many_as_there_are_nodes(self) -> None:
-        assert len(Placer(Cluster(2).registry).place()) == 2
-        assert len(Placer(Cluster(5).registry).place()) == 3
+        assert len(Placer(Cluster(2).registry, 2).place()) == 2
+        assert len(Placer(Cluster(5).registry, 5).place()) == 3
 
-    def test_draining_nodes_get_nothing_and_fenced_ones_only_when_needed(self) -> None:
+    @pytest.mark.parametrize("until_undone", [True, False])
+    def test_draining_and_fenced_nodes_hold_replicas_only_when_needed(
+        self, until_undone: bool
+    ) -> None:
         cluster = Cluster(4)
-        cluster.do("drain_node", node_id=0)
+        cluster.do("drain_node", node_id=0, until_undone=until_undone)
         cluster.do("fence_node", node_id=1)
-        placer = Placer(cluster.registry)
+        placer = Placer(cluster.registry, 4)
         assert placer.place(2) == (2, 3)
         assert placer.place(3) == (1, 2, 3)
+        assert placer.place(4) == (0, 1, 2, 3)
+
+    @pytest.mark.parametrize("replicas", [None, 3])
+    def test_a_draining_node_does_not_make_streams_smaller_and_leads_none(
+        self, replicas: int | None
+    ) -> None:
+        cluster = Cluster(3)
+        cluster.do("drain_node", node_id=0, until_undone=True)
+        placement = Placer(cluster.registry, 3).place(replicas)
+        stream = cluster.create(replicas=placement)
+        assert stream.isr == (0, 1, 2)
+        assert stream.config.min_insync_replicas == 2
+        assert stream.leader == 1
 
     def test_more_replicas_than_nodes_is_an_error_that_says_so(self) -> None:
+        with pytest.raises(InvalidRequestError, match=r"3 replicas .* the cluster has 2 nodes"):
+            Placer(Cluster(2).registry, 2).place(3)
+        with pytest.raises(InvalidRequestError, match=r"the cluster has 1 node$"):
+            Placer(Cluster(1).registry, 1).place(2)
+
+    def test_nodes_that_have_not_joined_are_waited_for(self) -> None:
         cluster = Cluster(2)
-        with pytest.raises(InvalidRequestError, match=r"3 replicas .* 2 nodes"):
-            Placer(cluster.registry).place(3)
-        with pytest.raises(UnavailableError, match="joined yet"):
-            Placer(Cluster(0).registry).place()
-        cluster.do("drain_node", node_id=0)
-        with pytest.raises(InvalidRequestError, match="1 node can"):
-            Placer(cluster.registry).place(2)
-        cluster.do("drain_node", node_id=1)
-        with pytest.raises(UnavailableError, match="every node is draining"):
-            Placer(cluster.registry).place()
+        placer = Placer(cluster.registry, 3)
+        for replicas in (None, 3):
+            with pytest.raises(UnavailableError, match="only 2 of 3 have joined"):
+                placer.place(replicas)
+        assert placer.place(2) == (0, 1)
+        placer.settle((0, 1))
+        with pytest.raises(InvalidRequestError, match="the cluster has 3 nodes"):
+            placer.place(4)
+        cluster.register(2)
+        assert placer.place() == (0, 1, 2)
+
+    def test_nodes_that_are_not_configured_any_more_count_while_they_are_registered(self) -> None:
+        assert Placer(Cluster(3).registry, 1).place() == (0, 1, 2)
 
 
 class TestBalance:
@@ -105,3 +130,11 @@ class TestBalance:
         cluster.do("fence_node", node_id=2)
         assert balance(cluster) == 0
         assert loads(cluster) == [3, 3, 0]
+        cluster.do("unfence_node", node_id=2)
+        for stream in list(cluster.registry.streams.values()):
+            cluster.change_isr(stream, (0, 1, 2))
+        for until_undone in (True, False):
+            cluster.do("drain_node", node_id=2, until_undone=until_undone)
+            assert balance(cluster) == 0
+            cluster.do("drain_node", node_id=2, draining=False, until_undone=until_undone)
+        assert balance(cluster) > 0

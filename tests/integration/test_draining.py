@@ -1,0 +1,100 @@
+"""Nodes that have not joined, are drained, stop or are away: what becomes of streams meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jetstream_client import Client, InvalidRequestError, UnavailableError
+from tests.support.cluster import TestCluster
+
+WAITING = "waiting_for_metadata_leader"
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """Not started yet, but for NATS."""
+    cluster = TestCluster(tmp_path_factory.mktemp("cluster") / "nodes")
+    try:
+        cluster.cluster.start_nats()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def draining(client: Client) -> list[int]:
+    return [node.id for node in client.describe_cluster().nodes if node.draining]
+
+
+def test_a_new_stream_waits_for_as_many_nodes_as_it_is_to_have_replicas(
+    cluster: TestCluster,
+) -> None:
+    cluster.cluster.start_node(0)
+    cluster.wait_for("node 0 waits", lambda: WAITING in cluster.log(0))
+    time.sleep(1.0)
+    lines = [json.loads(line) for line in cluster.log(0).splitlines() if WAITING in line]
+    reasons = [line["reason"] for line in lines]
+    assert len(reasons) == len(set(reasons)), "the same was said again and again"
+    cluster.restart(1)
+    cluster.cluster.wait_for_node(0)
+    two = ",".join(cluster.cluster.grpc_addresses[:2])
+    with Client(two, timeout=1) as client:
+        for replicas in (None, 3):
+            with pytest.raises(UnavailableError, match="only 2 of 3 have joined"):
+                client.create_stream("first", "first", replicas=replicas)
+        with pytest.raises(InvalidRequestError, match="the cluster has 3 nodes"):
+            client.create_stream("first", "first", replicas=4)
+        assert client.create_stream("small", "small", replicas=2).replicas == (0, 1)
+        assert {stream.name for stream in client.list_streams()} == {"small"}
+    cluster.cluster.start_node(2)
+    with Client(two, timeout=20) as client:
+        stream = client.create_stream("first", "first")
+        assert stream.replicas == (0, 1, 2)
+        assert stream.min_insync_replicas == 2
+
+
+def test_a_drained_node_holds_replicas_and_leads_nothing_whatever_its_runs_until_that_is_undone(
+    cluster: TestCluster,
+) -> None:
+    cluster.start()
+    with Client(cluster.servers, timeout=20) as client:
+        client.drain_node(1)
+        for number in range(4):
+            name = f"s{number}"
+            stream = client.create_stream(name, name, replicas=None if number % 2 else 3)
+            assert (stream.replicas, stream.min_insync_replicas) == ((0, 1, 2), 2)
+            assert stream.leader in (0, 2)
+        for end in (cluster.kill, cluster.stop):
+            end(1)
+            cluster.restart(1)
+            for number in range(4):
+                cluster.wait_for_isr(f"s{number}", cluster.nodes)
+            assert draining(client) == [1]
+        time.sleep(8.0)  # Longer than leaderships take to be evened out.
+        assert all(stream.leader in (0, 2) for stream in client.list_streams())
+        client.drain_node(1, undo=True)
+        assert draining(client) == []
+        cluster.wait_for(
+            "node 1 leads again",
+            lambda: any(stream.leader == 1 for stream in client.list_streams()),
+        )
+
+
+def test_a_node_that_was_stopped_leads_again_and_its_streams_say_that_they_wait_for_it(
+    cluster: TestCluster,
+) -> None:
+    cluster.start()
+    with Client(cluster.servers, timeout=20) as client:
+        alone = client.create_stream("alone", "alone", replicas=1)
+        cluster.stop(alone.leader)
+        assert draining(client) == [alone.leader]
+        assert client.create_stream("meanwhile", "meanwhile").replicas == (0, 1, 2)
+        assert client.describe_stream("alone").state == f"offline: waits for node {alone.leader}"
+        cluster.restart(alone.leader)
+        assert draining(client) == []
+        cluster.wait_for(
+            "it leads again", lambda: client.describe_stream("alone").leader == alone.leader
+        )
