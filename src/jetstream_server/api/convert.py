@@ -8,6 +8,7 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.tables import Tables
 
 _FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
 _ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
@@ -41,6 +42,19 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
         created_at_us=stream.created_at_us,
         lossy_elections=stream.lossy_elections,
     )
+
+
+def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
+    """Whose return a stream without a leader waits for: any one that is eligible, or else all that
+    may hold what was committed."""
+    awaited = [
+        f"node {node_id}"
+        for node_id in stream.elr or stream.last_known
+        if not tables.is_alive(node_id)
+    ]
+    if not awaited:
+        return "offline: no replica may lead it now"
+    return f"offline: waits for {(' or ' if stream.elr else ' and ').join(awaited)}"
 
 
 def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from jetstream_protocol.errors import NotLeaderError, StorageFullError, Unavaila
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
 from jetstream_protocol.types import NO_NODE
-from jetstream_server.api.convert import config_from_proto, stream_to_proto
+from jetstream_server.api.convert import config_from_proto, leaderless_state, stream_to_proto
 from jetstream_server.api.grpc_loop import Call
 from jetstream_server.api.peers import Peers, was_forwarded
 from jetstream_server.authorization import ANONYMOUS, Authorize, Operation
@@ -86,7 +86,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             return pb.DescribeStreamResponse(description=known)
         if stream.leader == NO_NODE:
             description = pb.StreamDescription(
-                stream=stream_to_proto(stream), state="offline: no replica may lead it now"
+                stream=stream_to_proto(stream),
+                state=leaderless_state(stream, self._metadata.registry),
             )
             return pb.DescribeStreamResponse(description=description)
         replica = self._replicas.resolve_led(common_pb2.StreamRef(id=stream.id))
