@@ -21,6 +21,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.complaints import Complaints
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.replication.controller import Controller, HandOver
@@ -63,6 +64,7 @@ class Membership:
         self._session = session
         self._lost = lost
         self._left = False
+        self._complaints = Complaints()
         self._node_session = NodeSession(metadata)
 
     def speaks(self) -> bool:
@@ -124,9 +126,10 @@ class Membership:
             try:
                 return await self._metadata.propose(command)
             except (UnavailableError, UnknownOutcomeError) as error:
-                logger.warning(
-                    "waiting_for_metadata_leader", op=command["op"], reason=error.message
-                )
+                if self._complaints.is_due("waiting_for_metadata_leader", error.message):
+                    logger.warning(
+                        "waiting_for_metadata_leader", op=command["op"], reason=error.message
+                    )
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def take_part(
