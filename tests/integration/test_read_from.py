@@ -136,7 +136,7 @@ def test_a_node_without_a_replica_says_who_has_one(cluster: TestCluster) -> None
         client.publish("single.x", b"1")
         (holder,) = stream.replicas
         stranger = next(node for node in cluster.nodes if node != holder)
-        with pytest.raises(NotReplicaError, match=f"nodes {holder} do") as raised:
+        with pytest.raises(NotReplicaError, match=f"ask node {holder}") as raised:
             cluster.api(stranger).fetch("single")
         assert raised.value.redirect is not None
         assert raised.value.redirect.node_id == holder

@@ -37,7 +37,7 @@ class Transfers:
                 elif forward and stream.leader != NO_NODE:
                     await self._peers.transfer_leader(stream.leader, stream.id, target)
                 else:
-                    raise NotLeaderError(f"this node does not lead {stream.full_name}")
+                    raise NotLeaderError(f"node {self._node_id} does not lead {stream.full_name}")
         except TimeoutError:
             raise UnavailableError(
                 f"node {stream.leader} did not hand {stream.full_name} over in time"

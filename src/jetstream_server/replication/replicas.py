@@ -165,7 +165,7 @@ class Replicas:
         """The replica of a stream this node leads. Raises NotLeaderError."""
         replica = self._replicas.get(StreamId(stream_id))
         if replica is None or replica.leadership is None:
-            raise NotLeaderError(f"this node does not lead stream {stream_id}")
+            raise NotLeaderError(f"node {self._node_id} does not lead stream {stream_id}")
         return replica
 
     def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
@@ -192,10 +192,11 @@ class Replicas:
         stream = self.stream_of(ref)
         replica = self._replicas.get(stream.id)
         if replica is None:
+            reader = self._any_reader_of(stream)
             raise NotReplicaError(
-                f"this node holds no replica of stream {stream.name!r}; nodes "
-                f"{', '.join(map(str, stream.replicas))} do",
-                self.address_of(self._any_reader_of(stream)),
+                f"node {self._node_id} holds no replica of stream {stream.name!r}; "
+                f"ask node {reader}",
+                self.address_of(reader),
             )
         return replica
 
@@ -211,14 +212,15 @@ class Replicas:
         stream = self.stream_of(ref)
         replica = self._replicas.get(stream.id)
         if replica is None or replica.leadership is None:
-            who = f"node {stream.leader} does" if stream.leader != NO_NODE else "nobody does now"
+            who = f"ask node {stream.leader}" if stream.leader != NO_NODE else "nobody does now"
             raise NotLeaderError(
-                f"this node does not lead stream {stream.name!r}; {who}",
+                f"node {self._node_id} does not lead stream {stream.name!r}; {who}",
                 self.address_of(stream.leader),
             )
         if not self._speaks():
             raise NotLeaderError(
-                f"this node led stream {stream.name!r}, but its session has lapsed; try again"
+                f"node {self._node_id} led stream {stream.name!r}, but its session has lapsed; "
+                "try again"
             )
         return replica
 
