@@ -48,6 +48,7 @@ def test_a_new_stream_waits_for_as_many_nodes_as_it_is_to_have_replicas(
         with pytest.raises(InvalidRequestError, match="the cluster has 3 nodes"):
             client.create_stream("first", "first", replicas=4)
         assert client.create_stream("small", "small", replicas=2).replicas == (0, 1)
+        assert client.create_stream("small", "small").replicas == (0, 1), "it is there already"
         assert {stream.name for stream in client.list_streams()} == {"small"}
     cluster.cluster.start_node(2)
     with Client(two, timeout=20) as client:

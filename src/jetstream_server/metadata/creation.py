@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jetstream_protocol.errors import StreamNotFoundError
+from jetstream_protocol.errors import StreamNotFoundError, UnavailableError
+from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.controller import Placer
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.streams import StreamMetadata
@@ -31,7 +32,13 @@ class StreamCreation:
         """
         settings = {key: value for key, value in config.items() if value is not None}
         group = settings.pop("group")
-        placement = self._placer.place(settings.get("replicas"))
+        placement: tuple[NodeId, ...] = ()
+        try:
+            placement = self._placer.place(settings.get("replicas"))
+        except UnavailableError:
+            if self._metadata.registry.find(name, subject) is None:
+                raise
+            # It is there: it needs no nodes, and may have been made with fewer.
         try:
             result = await self._metadata.propose(
                 {
