@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
 from jetstream_client._config import ClientConfig
+from jetstream_client._servers import Servers
 from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,
@@ -36,7 +38,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
     from_proto,
 )
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import api_pb2, api_pb2_grpc, common_pb2
 
 _ERROR_KEY = "jetstream-error-bin"
 _BACKOFF_FIRST = 0.05
@@ -159,14 +161,29 @@ def outcome(error: JetstreamError, what: str, changes: bool, lost: bool) -> Jets
     return error
 
 
+def reason(
+    error: JetstreamError, said: JetstreamError | None, unreached: Iterable[str]
+) -> JetstreamError:
+    """Why a call failed whose last attempt failed with `error`.
+
+    said: what a server answered to an earlier attempt; it tells more than that another is dead.
+    """
+    if not isinstance(error, UnreachedError | LostCallError):
+        return error
+    addresses = list(unreached)
+    if said is None and isinstance(error, UnreachedError) and len(addresses) > 1:
+        return UnreachedError(f"cannot reach any of {', '.join(addresses)}")
+    return said or error
+
+
 class ControlPlane:
     """Calls to the cluster. Belongs to the event loop it is first used on."""
 
     def __init__(self, config: ClientConfig) -> None:
-        self._config = config
+        self.timeout = config.timeout
         self._stubs: dict[str, Stubs] = {}
-        self._servers = list(config.servers)
-        self._current = 0
+        self._servers = Servers(config.servers)
+        self._learning: asyncio.Task[None] | None = None
 
     async def call(
         self,
@@ -186,9 +203,10 @@ class ControlPlane:
         means that an attempt whose answer was lost has done it. address: whom to ask first.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._config.timeout if timeout is None else timeout)
-        address = address or self._servers[self._current]
+        deadline = loop.time() + (self.timeout if timeout is None else timeout)
+        address = address or self._servers.first
         lost = False
+        said: JetstreamError | None = None
         unreached: dict[str, None] = {}
         attempt = 0
         while True:
@@ -196,21 +214,39 @@ class ControlPlane:
             try:
                 found = await self._attempt(rpc, request, address, deadline - loop.time())
                 assert isinstance(found, answer)
-                return found
             except JetstreamError as error:
                 if lost and done_already is not None and isinstance(error, done_already):
                     return answer()
-                lost = lost or isinstance(error, LostCallError)
-                failure = error
                 if isinstance(error, UnreachedError):
                     unreached[address] = None
-                    if len(unreached) > 1:
-                        failure = UnreachedError(f"cannot reach any of {', '.join(unreached)}")
+                elif isinstance(error, LostCallError):
+                    lost = True
+                elif not isinstance(error, NotLeaderError | NotReplicaError):
+                    said = error
                 step = next_step(error, attempt, random.random())
                 if step is None or loop.time() + step.wait >= deadline:
-                    raise outcome(failure, what, changes, lost) from error
-                address = step.address or self._rotate(address)
+                    raise outcome(reason(error, said, unreached), what, changes, lost) from error
+                address = step.address or self._servers.after(address)
                 await asyncio.sleep(step.wait)
+            else:
+                self._learn_from(found)
+                return found
+
+    def _learn_from(self, answer: Message) -> None:
+        """Somebody answers: the time to learn who else might, for when nobody given does."""
+        if isinstance(answer, api_pb2.DescribeClusterResponse):
+            self._servers.learn(node.address.grpc for node in answer.nodes)
+        elif self._servers.needs_learning and (self._learning is None or self._learning.done()):
+            self._learning = asyncio.get_running_loop().create_task(self._learn())
+
+    async def _learn(self) -> None:
+        with suppress(JetstreamError):  # The next answer is another occasion.
+            await self.call(
+                lambda stubs: stubs.cluster.DescribeCluster,
+                api_pb2.DescribeClusterRequest(),
+                api_pb2.DescribeClusterResponse,
+                what="learning the nodes",
+            )
 
     async def _attempt(self, rpc: Rpc, request: Message, address: str, timeout: float) -> Message:
         stubs = self._stubs.get(address)
@@ -224,13 +260,10 @@ class ControlPlane:
             raise to_error(error, address) from error
         return found
 
-    def _rotate(self, failed: str) -> str:
-        """The next configured server; it stays the first to ask."""
-        if failed == self._servers[self._current]:
-            self._current = (self._current + 1) % len(self._servers)
-        return self._servers[self._current]
-
     async def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
         stubs, self._stubs = self._stubs, {}
         for server in stubs.values():
             await server.channel.close()
