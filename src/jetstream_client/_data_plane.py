@@ -84,6 +84,7 @@ class DataPlane:
                 self._reroute(request.stream, read_from, error)
                 await asyncio.sleep(step.wait)
                 continue
+            self._routes.is_known_as(request.stream, fetched.head.stream_id, read_from)
             if fetched.batches:
                 return fetched
             if read_from != "leader" and _is_behind(fetched.head, request.offset):

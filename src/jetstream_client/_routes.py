@@ -1,21 +1,24 @@
 """Which replica of a stream a reader asks, and for how long it stays with it.
 
-    leader    the leader. Where nobody leads, or it is not reached, whoever answers
+    leader    the leader. Where nobody leads, or it is not reached, another replica, in sync if
+              one is; the leader is looked for again every AVOID_SECONDS
     nearest   a replica in sync in the client's `rack`; where none is, or no rack is given, the one
               whose data plane greets quickest
     any       a replica in sync, drawn by lot: readers spread over the cluster
 
 A reader stays with its replica while that serves it. One that failed, is out of sync, or is behind
-what the reader has read already, is left alone for AVOID_SECONDS, unless there is no other. Which
-replicas are in sync is asked of any node: no leader is needed for reading.
+what the reader has read already, is left alone for AVOID_SECONDS; while all are, the one that was
+left alone first is asked. Which replicas are in sync is asked of any node: no leader is needed for
+reading.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from jetstream_client._types import ClusterInfo, Node, ReadFrom, Stream
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
@@ -26,6 +29,8 @@ AVOID_SECONDS = 5.0
 
 _LOOKING_SHARE = 4
 """The search of a leader, during an election for instance, may take a quarter of the timeout."""
+_GLANCE_SHARE = 20
+"""A leader that was not found is looked for again in less: readers wait meanwhile."""
 
 _Key = tuple[int, str, str]
 _Route = tuple[_Key, ReadFrom]
@@ -62,10 +67,12 @@ class Routes:
         self._registered = registered
         self._greet = greet
         self._patience = timeout / _LOOKING_SHARE
+        self._glance = timeout / _GLANCE_SHARE
         self._rack = rack
         self._nodes: dict[int, Node] = {}
         self._chosen: dict[_Route, str] = {}
         self._avoided: dict[tuple[_Key | None, str], float] = {}
+        self._leaderless: dict[_Key, float] = {}  # Not found; until when it is not looked for.
         self._greeted_in: dict[str, float] = {}
 
     @property
@@ -74,11 +81,26 @@ class Routes:
         return len(self._nodes)
 
     async def address(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
-        route = _key(stream), read_from
+        route = key, _ = _key(stream), read_from
         address = self._chosen.get(route)
         if address is None:
-            address = self._chosen[route] = await self._choose(stream, read_from)
+            address = await self._choose(stream, read_from)
+        elif read_from == "leader" and self._leaderless.get(key, math.inf) <= time.monotonic():
+            address = await self._leader(stream, await self._alive()) or address
+        self._chosen[route] = address
         return address
+
+    def is_known_as(
+        self, stream: common_pb2.StreamRef, stream_id: int, read_from: ReadFrom
+    ) -> None:
+        """A reader that has learned the stream's id stays where it reads."""
+        key, pinned = _key(stream), (stream_id, "", "")
+        if key == pinned:
+            return
+        if (key, read_from) in self._chosen:
+            self._chosen[pinned, read_from] = self._chosen[key, read_from]
+        if key in self._leaderless:
+            self._leaderless[pinned] = self._leaderless[key]
 
     def redirected(self, stream: common_pb2.StreamRef, read_from: ReadFrom, address: str) -> None:
         """A node has named a better one."""
@@ -103,44 +125,73 @@ class Routes:
         self._avoided = {each: until for each, until in self._avoided.items() if until > now}
         self._avoided[key, address] = now + AVOID_SECONDS
 
-    def _is_avoided(self, key: _Key, address: str) -> bool:
-        now = time.monotonic()
-        return any(self._avoided.get((each, address), now) > now for each in (key, None))
+    def _avoided_until(self, key: _Key, address: str) -> float:
+        """0: it is not avoided."""
+        until = max(self._avoided.get((each, address), 0.0) for each in (key, None))
+        return until if until > time.monotonic() else 0.0
 
-    async def _choose(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
+    async def _alive(self) -> Mapping[int, Node]:
+        """The nodes that are not fenced."""
         if not self._nodes:
             cluster = await self._cluster()
             self._nodes = {n.id: n for n in cluster.nodes if n.data and not n.fenced}
-        nodes = self._nodes
-        if not nodes:
+        if not self._nodes:
             raise UnavailableError("the cluster names no node with a data plane")
+        return self._nodes
+
+    async def _choose(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
+        nodes = await self._alive()
         if len(nodes) == 1:
             return next(iter(nodes.values())).data
         if read_from == "leader":
-            leader = await self._leader_of(stream, self._patience)
-            return nodes[leader].data if leader in nodes else _drawn(nodes.values())
-        replicas = await self._replicas(stream, nodes)
-        if read_from == "any":
-            return _drawn(replicas)
+            leader = await self._leader(stream, nodes)
+            if leader is not None:
+                return leader
+        replicas = await self._replicas(stream, nodes, read_from)
+        if read_from != "nearest":
+            return random.choice(replicas).data
         near = [node for node in replicas if self._rack and node.rack == self._rack]
         return await self._quickest([node.data for node in near or replicas])
 
+    async def _leader(self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node]) -> str | None:
+        """None: there is none, or it was not found a moment ago."""
+        key = _key(stream)
+        not_before = self._leaderless.get(key)
+        if not_before is not None and not_before > time.monotonic():
+            return None
+        patience = self._patience if not_before is None else self._glance
+        leader = await self._leader_of(stream, patience)
+        if leader in nodes:
+            self._leaderless.pop(key, None)
+            return nodes[leader].data
+        if leader >= 0:
+            self._nodes = {}  # It was not among them when they were asked for.
+        self._leaderless[key] = time.monotonic() + AVOID_SECONDS
+        return None
+
     async def _replicas(
-        self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node]
-    ) -> list[Node]:
+        self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node], read_from: ReadFrom
+    ) -> Sequence[Node]:
         """Those in sync that are not avoided; else other replicas; else anybody."""
+        key = _key(stream)
+        wanted: list[Sequence[int]] = []
         try:
             known = await self._registered(stream, self._patience)
         except JetstreamError as error:
             if not error.retriable:
                 raise
-            return list(nodes.values())
-        for wanted in (known.isr, known.replicas):
-            found = [nodes[each] for each in wanted if each in nodes]
-            served = [node for node in found if not self._is_avoided(_key(stream), node.data)]
+        else:
+            wanted = [known.isr, known.replicas]
+            leader = nodes.get(known.leader) if read_from == "leader" else None
+            if leader is not None and not self._avoided_until(key, leader.data):
+                self._avoid(key, leader.data)  # It was looked for in vain.
+        asked = [[nodes[each] for each in some if each in nodes] for some in wanted]
+        asked = [some for some in asked if some] or [list(nodes.values())]
+        for some in asked:
+            served = [node for node in some if not self._avoided_until(key, node.data)]
             if served:
                 return served
-        return [nodes[each] for each in known.replicas if each in nodes] or list(nodes.values())
+        return [min(asked[-1], key=lambda node: self._avoided_until(key, node.data))]
 
     async def _quickest(self, addresses: list[str]) -> str:
         """By its greeting, which is asked for once."""
@@ -157,7 +208,3 @@ class Routes:
             self._avoid(None, address)
         else:
             self._greeted_in[address] = time.monotonic() - began
-
-
-def _drawn(nodes: Iterable[Node]) -> str:
-    return random.choice([node.data for node in nodes])

@@ -27,6 +27,7 @@ class Registered:
 
     isr: tuple[int, ...] = (0, 1, 2)
     replicas: tuple[int, ...] = (0, 1, 2)
+    leader = 0
 
 
 def node(node_id: int, rack: str = "", *, fenced: bool = False) -> Node:
