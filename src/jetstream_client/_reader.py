@@ -11,14 +11,16 @@ from jetstream_client._consume import AsyncConsumer
 from jetstream_client._control import ControlPlane, next_step
 from jetstream_client._data_plane import DataPlane
 from jetstream_client._messages import Cutter, Messages
-from jetstream_client._positions import Position, Simple, needed, offset_of
+from jetstream_client._positions import At, Position, Simple, needed, offset_of
 from jetstream_client._routes import check_read_from
 from jetstream_client._streams import Streams
-from jetstream_client._types import OffsetAt, ReadFrom, StreamLike
+from jetstream_client._types import OffsetAt, ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
+    NotLeaderError,
     OffsetOutOfRangeError,
+    UnavailableError,
     from_proto,
 )
 from jetstream_protocol.generated import api_pb2, common_pb2
@@ -34,6 +36,8 @@ _ANSWER_SECONDS = 0.25
 one would take longer than a request may."""
 _FEW_BYTES = 64 * 1024
 _FEW_MESSAGES = 100  # Whoever wants so few should not be sent a megabyte.
+_LEADER_SHARE = 4
+"""A leader that another replica can stand in for is looked for no longer than that."""
 _WAIT_SECONDS_MAX = 30.0  # Of one request; a longer wait asks again, and so notices a dead server.
 
 
@@ -98,7 +102,7 @@ class Reader:
         if max_bytes < 1 or max_wait < 0:
             raise InvalidRequestError("max_bytes must be positive, max_wait not negative")
         name = await self._streams.name_of(stream)
-        offset, end = await self.resolve(stream, position, stop)
+        offset, end = await self.resolve(stream, position, stop, read_from)
         cutter = Cutter(name, offset, last_epoch=last_epoch, end=end, count_max=max_messages)
         few = max_messages is not None and max_messages <= _FEW_MESSAGES
         answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
@@ -164,19 +168,47 @@ class Reader:
         return len(fetched.batches)
 
     async def resolve(
-        self, stream: StreamLike, start: Position, stop: Position | None
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position | None,
+        read_from: ReadFrom = "leader",
     ) -> tuple[int, int | None]:
-        """Both offsets, as of one moment; a stop of None stays None."""
+        """Both offsets, as of one moment; a stop of None stays None.
+
+        The leader says where they are. Where it is not reached, and the reader takes any replica,
+        the bounds are those of the replica that serves it.
+        """
         positions = [start] if stop is None else [start, stop]
-        found = await self.list_offsets([(stream, position) for position in positions])
-        return found[0].offset, None if stop is None else found[1].offset
+        asked = {each for position in positions for each in needed(position)}
+        may_stand_in = read_from != "leader" and asked <= {"earliest", "latest"}
+        patience = self._timeout / _LEADER_SHARE if may_stand_in else self._timeout
+        try:
+            found = await self.list_offsets([(stream, each) for each in positions], patience)
+            offsets = [each.offset for each in found]
+        except JetstreamError as error:
+            if not (may_stand_in and error.retriable):
+                raise
+            bounds = await self._bounds(stream, read_from)
+            offsets = [offset_of(each, [bounds[end] for end in needed(each)]) for each in positions]
+        return offsets[0], None if stop is None else offsets[1]
+
+    async def _bounds(self, stream: StreamLike, read_from: ReadFrom) -> dict[Simple, int]:
+        """What the replica that serves holds; where it begins and ends comes with any answer."""
+        request = pb.DataFetchRequest(stream=_wire.to_ref(stream), offset=0, bytes_max=1)
+        found: pb.DataFetchResponse | OffsetOutOfRangeError
+        try:
+            found = (await self._data.fetch(request, read_from)).head
+        except OffsetOutOfRangeError as error:
+            found = error
+        return {"earliest": found.log_start_offset, "latest": found.high_watermark}
 
     async def list_offsets(
-        self, positions: Sequence[tuple[StreamLike, Position]]
+        self, positions: Sequence[tuple[StreamLike, Position]], timeout: float | None = None
     ) -> list[OffsetAt]:
         """See AsyncClient.list_offsets."""
         asked = [(stream, each) for stream, position in positions for each in needed(position)]
-        answers = iter(await self._ask(asked))
+        answers = iter(await self._ask(asked, self._timeout if timeout is None else timeout))
         resolved = []
         for _, position in positions:
             found = [next(answers) for _ in needed(position)]
@@ -184,7 +216,9 @@ class Reader:
             resolved.append(OffsetAt(offset, found[0].leader_epoch if len(found) == 1 else -1))
         return resolved
 
-    async def _ask(self, positions: Sequence[tuple[StreamLike, Simple]]) -> list[OffsetAt]:
+    async def _ask(
+        self, positions: Sequence[tuple[StreamLike, Simple]], timeout: float
+    ) -> list[OffsetAt]:
         """Raises the first error there is.
 
         Streams have different leaders: who is not one says who is, and is asked for the rest.
@@ -192,23 +226,29 @@ class Reader:
         queries = [_wire.to_query(stream, position) for stream, position in positions]
         found: dict[int, OffsetAt] = {}
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + timeout
         address = None
         attempt = 0
+        failure: JetstreamError | None = None
         while len(found) < len(queries):
             attempt += 1
             missing = [index for index in range(len(queries)) if index not in found]
-            answer = await self._control.call(
-                lambda stubs: stubs.reads.ListOffsets,
-                api_pb2.ListOffsetsRequest(queries=[queries[index] for index in missing]),
-                api_pb2.ListOffsetsResponse,
-                what="resolving positions",
-                address=address,
-            )
+            try:
+                answer = await self._control.call(
+                    lambda stubs: stubs.reads.ListOffsets,
+                    api_pb2.ListOffsetsRequest(queries=[queries[index] for index in missing]),
+                    api_pb2.ListOffsetsResponse,
+                    what="resolving positions",
+                    address=address,
+                    timeout=deadline - loop.time(),
+                )
+            except UnavailableError as error:
+                raise failure or error from error
             failure = None
             for index, result in zip(missing, answer.results, strict=True):
                 if result.HasField("error"):
-                    failure = _graver(failure, from_proto(result.error))
+                    refused = _for_reader(*positions[index], from_proto(result.error))
+                    failure = _graver(failure, refused)
                 else:
                     found[index] = OffsetAt(result.offset, result.leader_epoch)
             if failure is not None:
@@ -246,7 +286,7 @@ class Reader:
             return cutter.messages()
 
         async def resolve() -> tuple[int, int | None]:
-            return await self.resolve(stream, start, stop)
+            return await self.resolve(stream, start, stop, read_from)
 
         return AsyncConsumer(
             fetch,
@@ -258,6 +298,20 @@ class Reader:
 
     async def close(self) -> None:
         await self._data.close()
+
+
+def _for_reader(stream: StreamLike, position: Simple, error: JetstreamError) -> JetstreamError:
+    """A reader does not know which node it is that does not lead, but may know what else to do."""
+    if not isinstance(error, NotLeaderError):
+        return error
+    name = stream.name if isinstance(stream, Stream) else stream
+    missing = f"stream {name!r} has no leader now"
+    if error.redirect is not None:
+        missing = f"node {error.redirect.node_id}, leader of stream {name!r}, cannot be reached"
+    instead = "give an offset in place of the time"
+    if not isinstance(position, At):
+        instead = "read from any replica (--read-from any)"
+    return NotLeaderError(f"{missing}: wait until a node leads it, or {instead}", error.redirect)
 
 
 def _graver(first: JetstreamError | None, second: JetstreamError) -> JetstreamError:

@@ -19,6 +19,7 @@ import typer
 from jetstream_client._messages import Message
 from jetstream_client._positions import Position
 from jetstream_client._sync import Client
+from jetstream_client._types import ReadFrom
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import encoded, json_line, message_row
 from jetstream_protocol.errors import InvalidRequestError
@@ -46,6 +47,7 @@ def export(
     ] = None,
     from_: positions.From = "earliest",
     to: positions.To = "latest",
+    read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
 ) -> None:
@@ -65,15 +67,22 @@ def export(
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     with Client.from_config(options.config(context, server, timeout)) as client:
         if format_ is Format.parquet:
-            _parquet(client, stream, start, stop, output)
+            _parquet(client, stream, start, stop, read_from.value, output)
         else:
-            _jsonl(client, stream, start, stop, output)
+            _jsonl(client, stream, start, stop, read_from.value, output)
 
 
 def _jsonl(
-    client: Client, stream: str, start: Position, stop: Position, output: Path | None
+    client: Client,
+    stream: str,
+    start: Position,
+    stop: Position,
+    read_from: ReadFrom,
+    output: Path | None,
 ) -> None:
-    consumer = client.consume(stream, start, stop=stop, patience=client.config.timeout)
+    consumer = client.consume(
+        stream, start, stop=stop, read_from=read_from, patience=client.config.timeout
+    )
     length = (consumer.stop or 0) - (consumer.position or 0)
     with consumer, _whole(output) as file, _progress(length) as advance:
         for messages in consumer.batches():
@@ -89,7 +98,12 @@ def export_row(message: Message) -> dict[str, Any]:
 
 
 def _parquet(
-    client: Client, stream: str, start: Position, stop: Position, output: Path | None
+    client: Client,
+    stream: str,
+    start: Position,
+    stop: Position,
+    read_from: ReadFrom,
+    output: Path | None,
 ) -> None:
     try:
         import pyarrow
@@ -100,7 +114,7 @@ def _parquet(
         ) from error
     if output is None and sys.stdout.isatty():
         raise InvalidRequestError("Parquet is not for terminals: say --output FILE")
-    scan = client.scan(stream, start, stop)
+    scan = client.scan(stream, start, stop, read_from=read_from)
     with (
         _whole(output) as file,
         _progress(scan.stop - scan.start) as advance,

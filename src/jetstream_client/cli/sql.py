@@ -18,6 +18,7 @@ from jetstream_client._positions import Position
 from jetstream_client._scan import Scan
 from jetstream_client._sync import Client
 from jetstream_client._text import check_text
+from jetstream_client._types import ReadFrom
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
@@ -38,6 +39,7 @@ def sql(
     query: Annotated[str, typer.Argument(help="One SELECT; streams are its tables.")],
     from_: positions.From = "earliest",
     to: positions.To = "latest",
+    read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -57,7 +59,8 @@ def sql(
     check_text("the query", query)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     with Client.from_config(options.config(context, server, timeout)) as client:
-        _Query(client, query, start, stop).run(as_json=options.wants_json(context, json))
+        asked = _Query(client, query, start, stop, read_from.value)
+        asked.run(as_json=options.wants_json(context, json))
 
 
 class _Table:
@@ -84,10 +87,13 @@ class _Table:
 class _Query:
     """One query in a database of its own."""
 
-    def __init__(self, client: Client, query: str, start: Position, stop: Position) -> None:
+    def __init__(
+        self, client: Client, query: str, start: Position, stop: Position, read_from: ReadFrom
+    ) -> None:
         self._client = client
         self._query = query
         self._range = start, stop
+        self._read_from: ReadFrom = read_from
         self._tables: list[_Table] = []
         self._unknown: set[str] = set()
 
@@ -122,7 +128,7 @@ class _Query:
         known = {name for stream in streams for name in (stream.name, stream.full_name)}
         self._unknown = named - known
         for name in sorted(named & known):
-            table = _Table(self._client.scan(name, *self._range))
+            table = _Table(self._client.scan(name, *self._range, read_from=self._read_from))
             self._tables.append(table)
             connection.register(name, table)
 
