@@ -146,7 +146,10 @@ class AsyncClient:
         return await self._streams.alter(stream, settings, stream_epoch)
 
     async def describe_stream(self, stream: StreamLike) -> StreamDescription:
-        """With what its leader knows. Raises StreamNotFoundError, AmbiguousStreamError."""
+        """With what its leader knows; where it does not answer, with what any node does.
+
+        Raises StreamNotFoundError, AmbiguousStreamError.
+        """
         self._check_open()
         return await self._streams.describe(stream)
 

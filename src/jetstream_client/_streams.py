@@ -15,6 +15,9 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 
+_LEADER_SHARE = 2
+"""The leader may take half of the timeout to describe its stream; then any node is asked."""
+
 
 class Streams:
     """Every call repeats itself where that is safe; see `_control`."""
@@ -59,12 +62,26 @@ class Streams:
         return _wire.stream_of(answer.stream)
 
     async def describe(self, stream: StreamLike) -> StreamDescription:
-        answer = await self._control.call(
-            lambda stubs: stubs.streams.DescribeStream,
-            pb.DescribeStreamRequest(stream=_wire.to_ref(stream)),
-            pb.DescribeStreamResponse,
-            what="describing the stream",
-        )
+        ref = _wire.to_ref(stream)
+        patience = self._control.timeout / _LEADER_SHARE
+        try:
+            answer = await self._control.call(
+                lambda stubs: stubs.streams.DescribeStream,
+                pb.DescribeStreamRequest(stream=ref),
+                pb.DescribeStreamResponse,
+                what="describing the stream",
+                timeout=patience,
+            )
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            try:
+                answer = await self._known(ref, patience)
+            except JetstreamError:
+                raise error from None
+            known = answer.description.stream
+            who = f"node {known.leader}, its leader," if known.leader >= 0 else "who may lead it"
+            return _wire.undescribed(known, f"unknown: {who} does not answer")
         return _wire.description_of(answer.description)
 
     async def leader_of(self, ref: common_pb2.StreamRef, timeout: float) -> int:
@@ -85,14 +102,18 @@ class Streams:
 
     async def registered(self, ref: common_pb2.StreamRef, timeout: float) -> Stream:
         """The stream as any node knows it: no leader is needed."""
-        answer = await self._control.call(
+        return _wire.stream_of((await self._known(ref, timeout)).description.stream)
+
+    async def _known(
+        self, ref: common_pb2.StreamRef, timeout: float | None = None
+    ) -> pb.DescribeStreamResponse:
+        return await self._control.call(
             lambda stubs: stubs.streams.DescribeStream,
             pb.DescribeStreamRequest(stream=ref, registry_only=True),
             pb.DescribeStreamResponse,
             what="looking for the replicas",
             timeout=timeout,
         )
-        return _wire.stream_of(answer.description.stream)
 
     async def find(self, feeding_subject: str = "") -> list[Stream]:
         """Those that a message on `feeding_subject` goes to; without, all."""
@@ -172,5 +193,6 @@ class Streams:
         if isinstance(stream, str):
             return stream.partition("@")[0]
         if stream not in self._names:
-            self._names[stream] = (await self.describe(stream)).name
+            known = await self._known(_wire.to_ref(stream))
+            self._names[stream] = known.description.stream.name
         return self._names[stream]

@@ -106,33 +106,33 @@ class CompactionInfo:
     tombstones: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDescription(Stream):
-    """A stream with what its leader knows.
+    """A stream with what its leader knows; None where no leader has answered.
 
     Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
     not. The counters run since the leader's process started. `progress` names every follower.
-    `compaction` is None for a stream that never had `compact`.
+    `compaction` is also None for a stream that never had `compact`.
     hand_overs: leaderships of the stream that its leader was handed by plan; hand_over_gap: for how
     many seconds nobody listened at the last of them, so that publishers without acks lost messages.
     """
 
-    log_start_offset: int
-    high_watermark: int
-    log_end_offset: int
-    flushed_offset: int
-    size_bytes: int
-    segments: int
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    log_end_offset: int | None = None
+    flushed_offset: int | None = None
+    size_bytes: int | None = None
+    segments: int | None = None
     state: str
-    records_appended: int
-    acks_sent: int
-    nacks_sent: int
-    acks_suppressed: int
-    suspected_gaps: int
-    hand_overs: int
-    hand_over_gap: float
-    progress: tuple[ReplicaProgress, ...]
-    compaction: CompactionInfo | None
+    records_appended: int | None = None
+    acks_sent: int | None = None
+    nacks_sent: int | None = None
+    acks_suppressed: int | None = None
+    suspected_gaps: int | None = None
+    hand_overs: int | None = None
+    hand_over_gap: float | None = None
+    progress: tuple[ReplicaProgress, ...] = ()
+    compaction: CompactionInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

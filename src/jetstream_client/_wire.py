@@ -115,7 +115,14 @@ def _compaction_of(compaction: api_pb2.Compaction) -> CompactionInfo:
     )
 
 
+def undescribed(stream: api_pb2.Stream, state: str) -> StreamDescription:
+    """A stream whose leader has said nothing."""
+    return StreamDescription(**_stream_fields(stream), state=state)
+
+
 def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
+    if description.stream.leader < 0:
+        return undescribed(description.stream, description.state)
     return StreamDescription(
         **_stream_fields(description.stream),
         log_start_offset=description.log_start_offset,

@@ -9,7 +9,7 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import ClusterInfo, Node
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, print_fields, print_table
+from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table
 
 app = options.group("Look at the cluster.")
 node_app = options.group("Prepare a node for maintenance.")
@@ -34,14 +34,14 @@ def status(
     print_fields(
         {
             "cluster": cluster.cluster_id,
-            "controller": "-" if cluster.controller < 0 else cluster.controller,
+            "controller": node_text(cluster.controller),
             "nats": cluster.nats,
             "version": cluster.server_version,
         }
     )
     print()
     columns = ("NODE", "STATE", "RACK", "INCARNATION", "GRPC", "DATA", "HTTP")
-    print_table(columns, [_node_cells(node) for node in cluster.nodes])
+    print_table(columns, [_node_cells(cluster, node) for node in cluster.nodes])
 
 
 @node_app.command()
@@ -74,15 +74,16 @@ def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
     return {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller,
-        "nodes": [_node_row(node) for node in cluster.nodes],
+        "nodes": [_node_row(cluster, node) for node in cluster.nodes],
         "nats": cluster.nats,
         "server_version": cluster.server_version,
     }
 
 
-def _node_row(node: Node) -> dict[str, Any]:
+def _node_row(cluster: ClusterInfo, node: Node) -> dict[str, Any]:
     return {
         "id": node.id,
+        "state": _state(cluster, node),
         "addresses": {"grpc": node.grpc, "data": node.data, "http": node.http},
         "rack": node.rack,
         "incarnation": node.incarnation,
@@ -91,8 +92,14 @@ def _node_row(node: Node) -> dict[str, Any]:
     }
 
 
-def _node_cells(node: Node) -> tuple[object, ...]:
+def _node_cells(cluster: ClusterInfo, node: Node) -> tuple[object, ...]:
+    state, rack = _state(cluster, node), node.rack or "-"
+    return node.id, state, rack, node.incarnation, node.grpc, node.data, node.http
+
+
+def _state(cluster: ClusterInfo, node: Node) -> str:
+    """The controller alone notices that a node has died: without one nobody knows."""
+    if cluster.controller < 0:
+        return "unknown"
     said = {"fenced": node.fenced, "draining": node.draining}
-    marks = [word for word, holds in said.items() if holds]
-    state = ", ".join(marks) or "serving"
-    return node.id, state, node.rack or "-", node.incarnation, node.grpc, node.data, node.http
+    return ", ".join(word for word, holds in said.items() if holds) or "serving"

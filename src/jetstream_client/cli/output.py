@@ -43,6 +43,11 @@ def stream_row(stream: Stream) -> dict[str, Any]:
     return dataclasses.asdict(stream)
 
 
+def node_text(node: int) -> str:
+    """A leader, a controller: its number, or that there is none."""
+    return "-" if node < 0 else str(node)
+
+
 def message_row(message: Message) -> dict[str, Any]:
     """A record as JSON. A header given more than once has a list of values."""
     key, key_encoding = encoded(message.key)
@@ -139,4 +144,4 @@ def _plain(value: object) -> str:
         return timestamp_text(value)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "-"
-    return str(value) if value != "" else "-"
+    return "-" if value in ("", None) else str(value)

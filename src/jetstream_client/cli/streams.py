@@ -11,7 +11,13 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import ReplicaProgress
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, print_fields, print_table, stream_row
+from jetstream_client.cli.output import (
+    emit_json,
+    node_text,
+    print_fields,
+    print_table,
+    stream_row,
+)
 from jetstream_client.cli.units import duration_text, parse_duration, parse_size
 
 app = options.group("Create, look at, alter and delete streams.")
@@ -227,7 +233,7 @@ def list_(
             stream.name,
             stream.subject,
             stream.group or "-",
-            "-" if stream.leader < 0 else stream.leader,
+            node_text(stream.leader),
             ",".join(map(str, stream.replicas)),
             ",".join(map(str, stream.isr)),
             stream.flush,
@@ -256,9 +262,10 @@ def describe(
     if options.wants_json(context, json):
         emit_json(row)
     else:
+        row["leader"] = node_text(description.leader)
         row["progress"] = tuple(map(_progress_text, description.progress))
         row |= _compaction_fields(row.pop("compaction"))
-        row |= {name: duration_text(row[name]) for name in _DURATIONS}
+        row |= {name: duration_text(row[name]) for name in _DURATIONS if row[name] is not None}
         print_fields(row)
 
 
