@@ -80,8 +80,8 @@ class Streams:
             except JetstreamError:
                 raise error from None
             known = answer.description.stream
-            who = f"node {known.leader}, its leader," if known.leader >= 0 else "who may lead it"
-            return _wire.undescribed(known, f"unknown: {who} does not answer")
+            who = f"node {known.leader} does not answer" if known.leader >= 0 else "nobody answers"
+            return _wire.undescribed(known, f"unknown: {who} as its leader")
         return _wire.description_of(answer.description)
 
     async def leader_of(self, ref: common_pb2.StreamRef, timeout: float) -> int:

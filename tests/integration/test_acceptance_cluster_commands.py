@@ -56,7 +56,8 @@ def test_status_names_the_nodes_the_controller_and_nats(
     assert status["controller"] in cluster.nodes
     assert [node["id"] for node in status["nodes"]] == cluster.nodes
     for node in status["nodes"]:
-        assert set(node) == {"id", "addresses", "rack", "incarnation", "fenced", "draining"}
+        assert {"id", "addresses", "rack", "incarnation", "fenced", "draining"} <= set(node)
+        assert node["state"] == "serving"
         assert node["addresses"]["grpc"] == cluster.cluster.grpc_addresses[node["id"]]
         assert (node["fenced"], node["draining"]) == (False, False)
         assert node["incarnation"] > 0

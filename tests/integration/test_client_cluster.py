@@ -122,6 +122,23 @@ def test_a_dead_node_first_in_the_list_is_passed_over(cluster: TestCluster) -> N
         cluster.restart(0)
 
 
+def test_a_client_that_was_given_one_node_goes_on_without_it(cluster: TestCluster) -> None:
+    with Client(cluster.cluster.grpc_addresses[0], timeout=20) as client:
+        stream = client.create_stream("given", "given.>")
+        cluster.wait_for_isr("given", cluster.nodes)
+        client.publish("given.x", b"1")
+        cluster.kill(0)
+        try:
+            assert stream.name in [each.name for each in client.list_streams()]
+            assert len(client.describe_cluster().nodes) == 3
+            assert client.fetch("given", 0, read_from="any", max_wait=5.0).values() == [b"1"]
+            assert client.publish("given.x", b"2").offset == 1
+            assert client.describe_stream("given").high_watermark == 2
+            client.delete_stream(stream)
+        finally:
+            cluster.restart(0)
+
+
 def test_with_every_node_gone_calls_end_in_time(cluster: TestCluster) -> None:
     with Client(cluster.servers, timeout=1.0) as client:
         client.create_stream("frozen", "frozen.>")

@@ -17,7 +17,14 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_client._control import LostCallError, UnreachedError, next_step, outcome, to_error
+from jetstream_client._control import (
+    LostCallError,
+    UnreachedError,
+    next_step,
+    outcome,
+    reason,
+    to_error,
+)
 from jetstream_protocol.generated import common_pb2
 
 
@@ -123,3 +130,20 @@ def test_every_other_error_is_told_as_it_is(
     error: JetstreamError, changes: bool, lost: bool
 ) -> None:
     assert outcome(error, "creating x", changes, lost) is error
+
+
+@pytest.mark.parametrize("last", [UnreachedError("cannot reach b:1"), LostCallError("no answer")])
+def test_what_a_server_said_is_told_rather_than_that_others_are_dead(last: JetstreamError) -> None:
+    said = UnavailableError("there is no metadata leader")
+    assert reason(last, said, ["b:1", "c:1"]) is said
+
+
+def test_where_nobody_answered_all_who_were_tried_are_named() -> None:
+    last = UnreachedError("cannot reach b:1")
+    assert reason(last, None, ["b:1"]) is last
+    assert reason(last, None, ["b:1", "c:1"]).message == "cannot reach any of b:1, c:1"
+
+
+def test_the_last_answer_of_a_server_counts() -> None:
+    last = StreamExistsError("it exists")
+    assert reason(last, UnavailableError("try again"), ["b:1"]) is last

@@ -1,4 +1,4 @@
-"""What `jetstream stream describe` shows of compaction."""
+"""What `jetstream stream describe` shows: compaction, and what nobody knows."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ def test_before_the_first_pass_there_is_no_time() -> None:
     assert found is not None
     assert (found.ended_at, found.dirty_ratio) == (None, 0.0)
     assert _compaction_fields(dataclasses.asdict(found))["compaction_ended_at"] == "-"
+
+
+def test_what_only_a_leader_knows_is_none_without_one() -> None:
+    description = pb.StreamDescription(
+        stream=pb.Stream(name="orders", leader=-1, isr=[2]), state="offline: nobody may lead"
+    )
+    found = description_of(description)
+    assert (found.isr, found.state) == ((2,), "offline: nobody may lead")
+    unknown = (found.log_start_offset, found.high_watermark, found.size_bytes, found.hand_over_gap)
+    assert unknown == (None, None, None, None)

@@ -9,12 +9,16 @@ import pytest
 from jetstream_client import (
     InvalidRequestError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     StreamNotFoundError,
     UnavailableError,
 )
+from jetstream_client._data_connection import Fetched
 from jetstream_client._messages import Cutter
+from jetstream_client._positions import At, Last
 from jetstream_client._reader import Portions, Reader
 from jetstream_protocol.generated import api_pb2, common_pb2
+from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.support.loops import on_loop
 
 LEADERS = {"a": "node-1:1", "b": "node-2:2", "c": "node-3:3"}
@@ -102,6 +106,62 @@ async def test_start_and_stop_are_settled_by_one_question() -> None:
     cluster = Cluster()
     assert await reader_of(cluster).resolve("a", "earliest", "latest") == (ord("a"), ord("a"))
     assert cluster.asked == [("node-1:1", ["a", "a"])]
+
+
+class LeaderlessCluster(Cluster):
+    """Any node knows where a log begins. Who leads is dead."""
+
+    async def call(
+        self, rpc: Any, request: Any, answer: Any, *, address: str | None, **_: Any
+    ) -> Any:
+        results = []
+        for query in request.queries:
+            result = api_pb2.ListOffsetsResponse.Result(offset=3, leader_epoch=1)
+            if query.WhichOneof("position") != "earliest":
+                redirect = common_pb2.NodeAddress(node_id=1, grpc="node-1:1")
+                refusal = NotLeaderError("this node does not lead", redirect)
+                result = api_pb2.ListOffsetsResponse.Result(error=refusal.to_proto())
+            results.append(result)
+        return api_pb2.ListOffsetsResponse(results=results)
+
+
+class Replica:
+    """A data plane that holds [3, 9)."""
+
+    def __init__(self, *, gone: bool) -> None:
+        self._gone = gone
+
+    async def fetch(self, request: Any, read_from: str) -> Fetched:
+        if self._gone:
+            raise OffsetOutOfRangeError("gone", 3, 9)
+        return Fetched(pb.DataFetchResponse(log_start_offset=3, high_watermark=9), b"")
+
+
+def leaderless(*, gone: bool = False) -> Reader:
+    unused: Any = None
+    replica: Any = Replica(gone=gone)
+    control: Any = LeaderlessCluster()
+    return Reader(unused, replica, control, 0.3)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@on_loop
+async def test_without_a_leader_the_bounds_are_those_of_the_replica_that_serves(
+    gone: bool,
+) -> None:
+    reader = leaderless(gone=gone)
+    assert await reader.resolve("a", 5, "latest", "any") == (5, 9)
+    assert await reader.resolve("a", Last(2), "latest", "nearest") == (7, 9)
+    assert await reader.resolve("a", "earliest", None, "leader") == (3, None)
+
+
+@on_loop
+async def test_without_a_leader_a_reader_is_told_who_is_missing_and_what_else_to_do() -> None:
+    reader = leaderless()
+    with pytest.raises(NotLeaderError, match=r"node 1, leader of stream 'a'.*--read-from any"):
+        await reader.resolve("a", 5, "latest", "leader")
+    with pytest.raises(NotLeaderError, match="offset in place of the time"):
+        await reader.resolve("a", At(5), "latest", "any")
 
 
 MIB = 1024 * 1024

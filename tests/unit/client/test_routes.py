@@ -42,11 +42,13 @@ class Cluster:
         self.error: Exception | None = None
         self.seconds = {"d0:1": 0.02, "d1:1": 0.0, "d2:1": 0.04}
         self.greeted: list[str] = []
+        self.looked: list[float] = []
 
     async def info(self) -> ClusterInfo:
         return ClusterInfo("c", 0, tuple(self.nodes), (), "", 0)
 
     async def leader_of(self, stream: common_pb2.StreamRef, timeout: float) -> int:
+        self.looked.append(timeout)
         return self.leader
 
     async def registered(self, stream: common_pb2.StreamRef, timeout: float) -> Stream:
@@ -71,11 +73,73 @@ def test_another_preference_is_refused(wrong: str) -> None:
 
 
 @on_loop
-async def test_the_leader_is_asked_and_without_one_somebody() -> None:
+async def test_the_leader_is_asked_and_where_it_is_not_found_another_in_sync() -> None:
     cluster = Cluster()
     assert await cluster.routes().address(REF, "leader") == "d0:1"
+    cluster.leader = -1  # The registry still names node 0.
+    drawn = {await cluster.routes().address(REF, "leader") for _ in range(60)}
+    assert drawn == {"d1:1", "d2:1"}
+    cluster.stream.isr = (0, 2)
+    assert {await cluster.routes().address(REF, "leader") for _ in range(30)} == {"d2:1"}
+
+
+@on_loop
+async def test_without_a_leader_each_replica_is_tried_and_the_leader_looked_for_once() -> None:
+    cluster = Cluster()
     cluster.leader = -1
-    assert await cluster.routes().address(REF, "leader") in ("d0:1", "d1:1", "d2:1")
+    routes = cluster.routes()
+    tried = []
+    for _ in range(4):
+        tried.append(await routes.address(REF, "leader"))
+        routes.failed(REF, "leader")
+    assert sorted(tried[:2]) == ["d1:1", "d2:1"]
+    assert tried[2:] == ["d0:1", tried[0]], "then the one left alone first"
+    assert cluster.looked == [1.0]
+
+
+@on_loop
+async def test_a_stand_in_is_left_for_the_leader_once_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.leader = -1
+    monkeypatch.setattr(_routes, "AVOID_SECONDS", 0.05)
+    routes = cluster.routes()
+    stand_in = await routes.address(REF, "leader")
+    await asyncio.sleep(0.06)
+    assert await routes.address(REF, "leader") == stand_in, "there still is none"
+    assert cluster.looked == [1.0, 0.2], "a glance"
+    cluster.leader = 0
+    await asyncio.sleep(0.06)
+    assert await routes.address(REF, "leader") == "d0:1"
+    assert await routes.address(REF, "leader") == "d0:1"
+    assert len(cluster.looked) == 3
+
+
+@on_loop
+async def test_a_leader_that_is_a_new_node_is_found_with_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(_routes, "AVOID_SECONDS", 0.05)
+    routes = cluster.routes()
+    assert await routes.address(common_pb2.StreamRef(name="other"), "leader") == "d0:1"
+    cluster.nodes.append(node(3))
+    cluster.leader = 3
+    assert await routes.address(REF, "leader") in ("d1:1", "d2:1")
+    await asyncio.sleep(0.06)
+    assert await routes.address(REF, "leader") == "d3:1"
+
+
+@on_loop
+async def test_a_reader_stays_with_its_replica_once_the_streams_id_is_known() -> None:
+    cluster = Cluster()
+    cluster.leader = -1
+    for read_from in ("any", "leader"):
+        routes = cluster.routes()
+        chosen = await routes.address(REF, read_from)
+        routes.is_known_as(REF, 7, read_from)
+        assert await routes.address(common_pb2.StreamRef(id=7), read_from) == chosen
 
 
 @on_loop
