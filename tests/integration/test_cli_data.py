@@ -126,9 +126,9 @@ def test_only_the_streams_of_the_query_are_read(
     scanned = []
     scan = Client.scan
 
-    def noted(client: Client, stream: str, *arguments: Any) -> object:
+    def noted(client: Client, stream: str, *arguments: Any, **options: Any) -> object:
         scanned.append(stream)
-        return scan(client, stream, *arguments)
+        return scan(client, stream, *arguments, **options)
 
     monkeypatch.setattr(Client, "scan", noted)
     jetstream("sql", "with odd as (select 1) select count(*) from trades, odd")
