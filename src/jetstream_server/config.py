@@ -44,6 +44,11 @@ PORTS = ("grpc", "data", "raft", "http")
 EMBEDDED_NATS_PORT_DEFAULT = 4222
 
 
+def voter_count(nodes: int) -> int:
+    """How many of the nodes decide on metadata: VOTERS_MAX at most, from three on an odd number."""
+    return nodes if nodes < 3 else min(nodes - 1 + nodes % 2, VOTERS_MAX)
+
+
 class ConfigurationError(Exception):
     """The configuration cannot be used; the message is one line that names the key."""
 
@@ -218,11 +223,8 @@ class Config(BaseSettings):
 
     @property
     def voters(self) -> dict[int, str]:
-        """The nodes that decide on metadata, with their Raft addresses: the first by id, at most
-        VOTERS_MAX, and from three on an odd number."""
-        count = len(self.nodes)
-        if count > 2:
-            count = min(count - 1 + count % 2, VOTERS_MAX)
+        """The nodes that decide on metadata, with their Raft addresses: the first by id."""
+        count = voter_count(len(self.nodes))
         nodes = sorted(self.nodes, key=lambda node: node.id)[:count]
         return {node.id: node.raft.advertise for node in nodes}
 
