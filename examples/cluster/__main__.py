@@ -14,11 +14,19 @@ import typer
 from rich.console import Console
 
 from examples.cluster.failover import FailoverError, perform
-from examples.cluster.local import NODES_DEFAULT, ClusterError, LocalCluster, free_port_base
+from examples.cluster.local import (
+    NATS,
+    NODES_DEFAULT,
+    LocalCluster,
+    counted,
+    free_port_base,
+    node_name,
+)
+from examples.cluster.processes import ClusterError
 from examples.cluster.scene import Scene
 from jetstream_client import JetstreamError
+from jetstream_server.config import PORT_BASE_DEFAULT
 
-PORT_BASE_DEFAULT = 9292
 DIRECTORY_DEFAULT = Path("jetstream-cluster")
 
 command = typer.Typer(
@@ -29,37 +37,57 @@ command = typer.Typer(
 )
 Directory = Annotated[Path, typer.Option("--dir", help="The cluster's folder.")]
 Node = Annotated[int, typer.Argument(help="The node's id.")]
-PortBase = Annotated[
-    int, typer.Option(min=1024, max=65000, help="Node i on port-base + 10·i; NATS on + 4.")
-]
 
 
 @command.command()
 def up(
-    nodes: Annotated[int, typer.Option(min=1, max=9, help="How many nodes.")] = NODES_DEFAULT,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=9, help=f"How many nodes. Default: {NODES_DEFAULT}.")
+    ] = None,
     directory: Directory = DIRECTORY_DEFAULT,
-    port_base: PortBase = PORT_BASE_DEFAULT,
+    port_base: Annotated[
+        int | None,
+        typer.Option(
+            min=1024,
+            max=65000,
+            help="Node i on port-base + 10·i and the three behind; NATS on + 4. "
+            f"Default: {PORT_BASE_DEFAULT}.",
+        ),
+    ] = None,
 ) -> None:
-    """Start NATS and every node that is not running."""
+    """Start NATS and every node that is not running; a folder keeps its nodes and ports."""
     cluster = LocalCluster(directory)
     cluster.create(nodes, port_base)
-    with Console(stderr=True).status("starting"):
-        cluster.start()
-    print(f"cluster of {len(cluster.node_ids)} nodes is up in {cluster.directory}")
+    try:
+        with Console(stderr=True).status("starting"):
+            cluster.start()
+    except ClusterError as error:
+        left = ", ".join(sorted(cluster.pids()))
+        if not left:
+            raise
+        end = cluster.command("down")
+        raise ClusterError(f"{error} (still running: {left}; end that with {end})") from error
+    print(f"cluster of {counted(len(cluster.node_ids))} is up in {cluster.directory}")
     print(f"  export JETSTREAM_SERVERS={','.join(cluster.grpc_addresses)}")
     print(f"  NATS: {cluster.nats_url}")
 
 
 @command.command()
 def status(directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Which processes run, and where."""
+    """Which processes run, and where; why a node that runs does not serve."""
     cluster = LocalCluster(directory)
     running = cluster.pids()
     for node in cluster.config["nodes"]:
-        pid = running.get(f"node-{node['id']}")
-        print(f"node {node['id']}  {node['grpc']}  {f'running, pid {pid}' if pid else 'stopped'}")
-    pid = running.get("nats")
-    print(f"nats    {cluster.nats_url}  {f'running, pid {pid}' if pid else 'stopped'}")
+        pid = running.get(node_name(node["id"]))
+        reason = cluster.why_not_ready(node["id"]) if pid else ""
+        print(f"node {node['id']}  {node['grpc']}  {_state(pid, reason)}")
+    print(f"nats    {cluster.nats_url}  {_state(running.get(NATS))}")
+
+
+def _state(pid: int | None, reason: str = "") -> str:
+    if pid is None:
+        return "stopped"
+    return f"running, pid {pid}" + (f", not ready: {reason}" if reason else "")
 
 
 @command.command()
@@ -74,11 +102,12 @@ def kill(node: Node, directory: Directory = DIRECTORY_DEFAULT) -> None:
 
 @command.command()
 def start(node: Node, directory: Directory = DIRECTORY_DEFAULT) -> None:
-    """Start a stopped node again, on the data it had."""
+    """Start a stopped node again, on the data it had. It serves with a majority of the nodes."""
     cluster = LocalCluster(directory)
+    cluster.check_node(node)
     cluster.start_nats()
     cluster.start_node(node)
-    cluster.wait_for_node(node)
+    cluster.wait_for_nodes(node)
     print(f"node {node} is up")
 
 
@@ -91,10 +120,12 @@ def down(
 ) -> None:
     """Stop every node, then NATS."""
     cluster = LocalCluster(directory)
-    cluster.check()
-    cluster.stop()
+    if not cluster.pids():
+        cluster.check()
     if delete:
         cluster.delete()
+    else:
+        cluster.stop()
     print("the cluster is down")
 
 

@@ -69,7 +69,7 @@ async def perform(cluster: LocalCluster, scene: Scene, rate: int) -> Outcome:
         restarted_at = time.monotonic()
         scene.mark("restart", f"node {leader}, on the data it had")
         cluster.start_node(leader)
-        await asyncio.to_thread(cluster.wait_for_node, leader)
+        await asyncio.to_thread(cluster.wait_for_nodes, leader)
         await _until(client, lambda found: leader in found.isr)
         seconds = time.monotonic() - restarted_at
         scene.mark("in sync", f"node {leader} is back in the ISR after {seconds:.1f} s")

@@ -1,23 +1,20 @@
 """A cluster of processes on this machine, kept in one folder.
 
-The folder holds cluster.yaml, the nodes' data and logs, and the process ids. NATS is a process of
-its own, which survives the nodes. Node i listens on port-base + 10·i (gRPC; then data, Raft, HTTP),
-NATS on port-base + 4. Only processes that carry the folder's name are ever signalled.
+The folder holds cluster.yaml, the nodes' data and every process's log. NATS is a process of its
+own, which survives the nodes. Node i listens on port-base + 10·i (gRPC; then data, Raft, HTTP),
+NATS on port-base + 4.
 """
 
 from __future__ import annotations
 
-import json
+import http.client
 import os
 import secrets
+import shlex
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,19 +22,18 @@ from typing import Any
 
 import yaml
 
+from examples.cluster.ports import is_free, listens
+from examples.cluster.processes import ClusterError, Processes
+from jetstream_server.config import PORT_BASE_DEFAULT, PORTS, split_address, voter_count
+
 NODES_DEFAULT = 3
 PORTS_BETWEEN_NODES = 10
 NATS_PORT = 4
 READY_SECONDS = 30.0
-STOP_SECONDS = 20.0
-FOLDER_VARIABLE = "JETSTREAM_CLUSTER_FOLDER"
-"""In the environment of every process started here: which cluster it belongs to."""
+MAJORITY_SECONDS = 5.0
+"""How long a start waits for others that are being started, too."""
 NATS = "nats"
-_PORTS = ("grpc", "data", "raft", "http")
-
-
-class ClusterError(Exception):
-    """The cluster cannot do that; the message is one line."""
+_HOST = "127.0.0.1"
 
 
 def node_name(node: int) -> str:
@@ -46,15 +42,16 @@ def node_name(node: int) -> str:
 
 
 class LocalCluster:
-    """A cluster's folder and the processes it knows. Methods raise ClusterError."""
+    """A cluster's folder and its processes. Methods raise ClusterError."""
 
     server: tuple[str, ...] = (sys.executable, "-m", "jetstream_server")
     """What a node runs."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.absolute()
-        self._pids_file = self.directory / "processes.json"
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self.directory = directory.resolve()
+        self._processes = Processes(self.directory)
+
+    # What it is.
 
     @property
     def config_file(self) -> Path:
@@ -67,23 +64,21 @@ class LocalCluster:
 
     @property
     def config(self) -> dict[str, Any]:
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
         if not self.config_file.exists():
             raise ClusterError(
                 f"{self.directory} holds no cluster: make one with scripts/cluster up"
             )
         try:
             config: dict[str, Any] = yaml.safe_load(self.config_file.read_text())
-            config["nodes"][0]["id"]
-        except (yaml.YAMLError, KeyError, IndexError, TypeError) as error:
+            config["nodes"][0]
+            _addresses(config)
+        except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ClusterError(f"{self.config_file} is damaged; mend or delete it") from error
         return config
 
     def check(self) -> None:
         """That there is a cluster here."""
-        self._read()
+        _ = self.config
 
     def check_node(self, node: int) -> None:
         """That the cluster has it."""
@@ -104,134 +99,162 @@ class LocalCluster:
         url: str = self.config["nats"]["servers"][0]
         return url
 
-    def create(self, nodes: int, port_base: int) -> None:
-        """Write the configuration, unless there is one."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if self.config_file.exists():
-            return
-        config = {
-            "cluster": f"local-{secrets.token_hex(4)}",
-            "credential": secrets.token_hex(16),
-            "nodes": [
-                {
-                    "id": node,
-                    **{
-                        port: f"127.0.0.1:{port_base + PORTS_BETWEEN_NODES * node + at}"
-                        for at, port in enumerate(_PORTS)
-                    },
-                }
-                for node in range(nodes)
-            ],
-            "nats": {"servers": [f"nats://127.0.0.1:{port_base + NATS_PORT}"]},
-        }
-        self.config_file.touch(mode=0o600)  # It holds the credential.
-        self.config_file.write_text(yaml.safe_dump(config, sort_keys=False))
+    def create(self, nodes: int | None = None, port_base: int | None = None) -> None:
+        """Write the configuration; of a cluster that is there, check what is asked for."""
+        with self._processes.changing():
+            if self.config_file.exists():
+                self._check_is(nodes, port_base)
+                return
+            if self.pids():
+                raise ClusterError(
+                    f"{self.config_file} is gone, but not its processes: end them first, with "
+                    + self.command("down")
+                )
+            config = _configuration(nodes or NODES_DEFAULT, port_base or PORT_BASE_DEFAULT)
+            _check_free(_addresses(config))
+            new = self.config_file.with_suffix(".new")
+            new.touch(mode=0o600)  # It holds the credential.
+            new.write_text(yaml.safe_dump(config, sort_keys=False))
+            new.replace(self.config_file)
+
+    def _check_is(self, nodes: int | None, port_base: int | None) -> None:
+        config = self.config
+        count = len(config["nodes"])
+        port = split_address(config["nodes"][0]["grpc"])[1]
+        if nodes not in (None, count) or port_base not in (None, port):
+            raise ClusterError(
+                f"{self.directory} is a cluster of {counted(count)} on port {port}: take another "
+                f"--dir, or delete it first, with {self.command('down --delete')}"
+            )
+
+    def command(self, words: str) -> str:
+        """What to type."""
+        return f"scripts/cluster {words} --dir {shlex.quote(str(self.directory))}"
 
     # All of it.
 
     def start(self) -> None:
         """NATS and every node that is not running; returns when all of them serve."""
+        nodes = self.node_ids
+        with self._processes.changing():
+            self._check_ports(NATS, *map(node_name, nodes))
         self.start_nats()
-        for node in self.node_ids:
+        for node in nodes:
             self.start_node(node)
-        for node in self.node_ids:
-            self.wait_for_node(node)
+        self.wait_for_nodes(*nodes)
 
     def stop(self) -> None:
         """Every node, then NATS."""
-        for name in sorted(self.pids(), reverse=True):  # Nodes before NATS.
-            self.end(name, signal.SIGTERM)
+        if self.pids():
+            with self._processes.changing():
+                self._end_all()
 
     def delete(self) -> None:
-        shutil.rmtree(self.directory)
+        """`stop`, and delete the folder, data and all."""
+        with self._processes.changing():
+            self._end_all()
+            shutil.rmtree(self.directory)
+
+    def _end_all(self) -> None:
+        for name in sorted(self.pids(), reverse=True):  # Nodes before NATS.
+            self.end(name, signal.SIGTERM)
 
     # Processes.
 
     def pids(self) -> dict[str, int]:
         """The processes that are alive, by name: "nats", "node-0", …"""
-        if not self._pids_file.exists():
-            return {}
-        known: dict[str, int] = json.loads(self._pids_file.read_text())
-        return {name: pid for name, pid in known.items() if self._is_ours(pid)}
-
-    def _is_ours(self, pid: int) -> bool:
-        """Whether that process still is the one this folder started: ids are used again."""
-        child = self._children.get(pid)
-        if child is not None:
-            return child.poll() is None
-        try:
-            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return f"{FOLDER_VARIABLE}={self.directory}".encode() in words
-
-    def _start(self, name: str, arguments: list[str]) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
-        environment[FOLDER_VARIABLE] = str(self.directory)
-        with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        self._children[process.pid] = process
-        self._pids_file.write_text(json.dumps({**self.pids(), name: process.pid}))
+        return self._processes.pids()
 
     def start_nats(self) -> None:
-        if NATS in self.pids():
-            return
-        host, _, port = self.nats_url.removeprefix("nats://").partition(":")
-        self._start(NATS, [_program("nats-server"), "--addr", host, "--port", port])
+        """Returns when it takes connections."""
+        host, port = _addresses(self.config)[NATS][0]
+        self._start(NATS, [_program("nats-server"), "--addr", host, "--port", str(port)])
         deadline = time.monotonic() + READY_SECONDS
-        while not _accepts(host, int(port)):
-            self._check_start(NATS, deadline)
+        while not listens(self._pid(NATS), port):
+            if time.monotonic() > deadline:
+                raise self._late(NATS, "it takes no connections")
+            time.sleep(0.03)
 
     def start_node(self, node: int) -> None:
-        """Start its process, unless it runs; `wait_for_node` waits until it serves."""
+        """Start its process, unless it runs; `wait_for_nodes` waits until it serves."""
         self.check_node(node)
-        if node_name(node) in self.pids():
-            return
         data = self.directory / node_name(node)
         config = str(self.node_config_file)
         arguments = ["--config", config, "--node-id", str(node), "--data", str(data)]
         self._start(node_name(node), [*self.server, *arguments])
 
-    def wait_for_node(self, node: int) -> None:
-        """Returns when /readyz says that the node takes part."""
-        address = self.config["nodes"][self.node_ids.index(node)]["http"]
-        deadline = time.monotonic() + READY_SECONDS
-        while not _is_ready(address):
-            self._check_start(node_name(node), deadline)
+    def _start(self, name: str, arguments: list[str]) -> None:
+        with self._processes.changing():
+            if name not in self.pids():
+                self._check_ports(name)
+                self._processes.start(name, arguments)
 
-    def _check_start(self, name: str, deadline: float) -> None:
-        """A pause between two looks; raises ClusterError when there is nothing to wait for."""
-        log = self.directory / f"{name}.log"
-        if name not in self.pids():
-            said = log.read_text(errors="replace").strip().splitlines()
-            raise ClusterError(f"{name} has ended: {said[-1] if said else 'without a word'}")
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{name} is not ready after {READY_SECONDS:.0f} s; see {log}")
-        time.sleep(0.03)
+    def _check_ports(self, *names: str) -> None:
+        """That those that do not run yet find theirs free."""
+        addresses, running = _addresses(self.config), self.pids()
+        _check_free({name: addresses[name] for name in names if name not in running})
 
     def end(self, name: str, number: int) -> bool:
         """Signal a process and wait for its end; whether there was one."""
-        pid = self.pids().get(name)
-        if pid is None:
-            return False
-        os.kill(pid, number)
-        deadline = time.monotonic() + STOP_SECONDS
-        while self._is_ours(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
-        return True
+        return self._processes.end(name, number)
 
     def kill_node(self, node: int) -> bool:
         """SIGKILL, as a crash would end it; whether it ran."""
         return self.end(node_name(node), signal.SIGKILL)
+
+    # Readiness.
+
+    def wait_for_nodes(self, *nodes: int) -> None:
+        """Returns when each of them says that it serves."""
+        for node in nodes:
+            begun = time.monotonic()
+            while reason := self.why_not_ready(node):
+                for each in nodes:
+                    self._pid(node_name(each))
+                waited = time.monotonic() - begun
+                if waited > MAJORITY_SECONDS and (missing := self._missing_majority()):
+                    raise ClusterError(
+                        f"{node_name(node)} runs and {missing}: {self.command('up')} starts all"
+                    )
+                if waited > READY_SECONDS:
+                    raise self._late(node_name(node), reason)
+                time.sleep(0.03)
+
+    def why_not_ready(self, node: int) -> str:
+        """Why a node that runs does not serve; "" when it does."""
+        host, port = _addresses(self.config)[node_name(node)][PORTS.index("http")]
+        pid = self.pids().get(node_name(node))
+        if pid is not None and listens(pid, port):
+            connection = http.client.HTTPConnection(host, port, timeout=1.0)
+            try:
+                connection.request("GET", "/readyz")
+                answer = connection.getresponse()
+                said = answer.read().decode(errors="replace")
+                return "" if answer.status == http.client.OK else "; ".join(said.splitlines())
+            except (OSError, http.client.HTTPException):
+                return "/readyz does not answer"
+            finally:
+                connection.close()
+        return self._missing_majority() or "it is still starting"
+
+    def _missing_majority(self) -> str:
+        """What a node waits for when too few of those run that decide; "" when enough do."""
+        voters = sorted(self.node_ids)[: voter_count(len(self.node_ids))]
+        running = self.pids()
+        if sum(node_name(node) in running for node in voters) > len(voters) // 2:
+            return ""
+        return f"waits for a majority of the nodes {', '.join(map(str, voters))}"
+
+    def _pid(self, name: str) -> int:
+        """Raises ClusterError with the reason when it has ended."""
+        pid = self.pids().get(name)
+        if pid is None:
+            raise ClusterError(f"{name} has ended: {self._processes.last_words(name)}")
+        return pid
+
+    def _late(self, name: str, reason: str) -> ClusterError:
+        log = self._processes.log(name)
+        return ClusterError(f"{name} is not ready after {READY_SECONDS:.0f} s, {reason}; see {log}")
 
 
 @contextmanager
@@ -250,9 +273,47 @@ def free_port_base(nodes: int) -> int:
     """A port base that leaves every port of such a cluster free. Raises ClusterError."""
     ports = range(PORTS_BETWEEN_NODES * nodes)
     for base in range(20_000 + os.getpid() % 5_000, 32_000, len(ports)):  # Below the ephemeral.
-        if not any(_accepts("127.0.0.1", base + port) for port in ports):
+        if all(is_free(_HOST, base + port) for port in ports):
             return base
     raise ClusterError("no free ports")
+
+
+def counted(nodes: int) -> str:
+    """With its noun: 1 node, 2 nodes."""
+    return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def _configuration(nodes: int, port_base: int) -> dict[str, Any]:
+    def addresses(node: int) -> dict[str, str]:
+        first = port_base + PORTS_BETWEEN_NODES * node
+        return {port: f"{_HOST}:{first + at}" for at, port in enumerate(PORTS)}
+
+    return {
+        "cluster": f"local-{secrets.token_hex(4)}",
+        "credential": secrets.token_hex(16),
+        "nodes": [{"id": node, **addresses(node)} for node in range(nodes)],
+        "nats": {"servers": [f"nats://{_HOST}:{port_base + NATS_PORT}"]},
+    }
+
+
+def _addresses(config: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
+    """Where each process listens, a node in the order of PORTS."""
+    nodes = {
+        node_name(node["id"]): [split_address(node[port]) for port in PORTS]
+        for node in config["nodes"]
+    }
+    nats: str = config["nats"]["servers"][0]
+    return {NATS: [split_address(nats.removeprefix("nats://"))], **nodes}
+
+
+def _check_free(addresses: dict[str, list[tuple[str, int]]]) -> None:
+    for name, listening in addresses.items():
+        for host, port in listening:
+            if not is_free(host, port):
+                raise ClusterError(
+                    f"port {port}, for {name}, is taken by another process: "
+                    "end that, or take another --port-base"
+                )
 
 
 def _program(name: str) -> str:
@@ -261,19 +322,3 @@ def _program(name: str) -> str:
     if found is None:
         raise ClusterError(f"there is no {name}; make the environment with scripts/environment")
     return found
-
-
-def _accepts(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=0.2).close()
-    except OSError:
-        return False
-    return True
-
-
-def _is_ready(http_address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{http_address}/readyz", timeout=1.0):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False

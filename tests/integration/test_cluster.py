@@ -93,8 +93,7 @@ def test_all_nodes_killed_at_once_keep_what_was_acknowledged(cluster: TestCluste
         cluster.kill(node)
     for node in cluster.nodes:
         cluster.cluster.start_node(node)
-    for node in cluster.nodes:
-        cluster.cluster.wait_for_node(node)
+    cluster.cluster.wait_for_nodes(*cluster.nodes)
     cluster.wait_for_isr("orders", cluster.nodes)
     load.wait_for_acks(500)
     load.stop()

@@ -3,27 +3,62 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
+from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, LocalCluster
+from examples.cluster.processes import FOLDER_VARIABLE
 from examples.cluster.publisher import Books, judge
 from tests.support.server import free_port_base
 
 TREE = Path(__file__).parents[2]
 
 
-def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "examples.cluster", *arguments],
+COMMAND = (sys.executable, "-m", "examples.cluster")
+
+
+def begun(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
         cwd=TREE,
-        capture_output=True,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=110,
     )
+
+
+def cluster_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return ended(begun(*arguments))
+
+
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=110)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three nodes, which a test may find killed: `up` mends that. Before them ports are free."""
+    cluster = LocalCluster(tmp_path_factory.mktemp("shared") / "cluster")
+    try:
+        base = str(free_port_base(PORTS_BETWEEN_NODES * 4) + PORTS_BETWEEN_NODES)
+        done = cluster_command("up", "--dir", str(cluster.directory), "--port-base", base)
+        assert done.returncode == 0, done.stderr
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def port_base(cluster: LocalCluster) -> int:
+    return int(cluster.grpc_addresses[0].rpartition(":")[2])
 
 
 def test_a_cluster_is_started_looked_at_broken_mended_and_stopped(tmp_path: Path) -> None:
@@ -62,10 +97,126 @@ def test_a_folder_without_a_cluster_says_how_to_make_one(
 
 
 def test_a_folder_that_cannot_hold_a_cluster_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert str(tmp_path / "file") in one_line("up", "--dir", str(tmp_path / "file" / "cluster"))
-    (tmp_path / "cluster.yaml").write_text("nodes: [")
-    assert "cluster.yaml is damaged" in one_line("up", "--dir", str(tmp_path))
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in (file, file / "cluster"):
+        assert f"{folder} cannot be a folder" in one_line("up", "--dir", str(folder))
+
+
+@pytest.mark.parametrize(
+    "content", [b"nodes: [", b"\xff\xfe\0", b"", b"nodes: {}", b"nodes: [{id: 0}]", b"- 1"]
+)
+@pytest.mark.parametrize("command", ["up", "status", "down"])
+def test_a_damaged_configuration_is_said_in_one_line(
+    tmp_path: Path, command: str, content: bytes
+) -> None:
+    (tmp_path / "cluster.yaml").write_bytes(content)
+    said = one_line(command, "--dir", str(tmp_path))
+    assert "cluster.yaml is damaged; mend or delete it" in said
+
+
+def test_ports_of_others_are_refused_before_anything_is_written_or_started(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    other = LocalCluster(tmp_path / "other")
+    base = port_base(shared)
+    for taken, wanted in ((base + NATS_PORT, base), (base, base - PORTS_BETWEEN_NODES)):
+        said = one_line("up", "--dir", str(other.directory), "--port-base", str(wanted))
+        assert f"port {taken}, for " in said
+        assert "--port-base" in said
+        assert not other.config_file.exists()
+        assert other.pids() == {}
+
+
+def test_a_stranger_on_a_port_of_a_stopped_cluster_is_named_and_nothing_is_started(
+    tmp_path: Path,
+) -> None:
+    cluster = LocalCluster(tmp_path)
+    cluster.create(1, free_port_base(PORTS_BETWEEN_NODES))
+    http = port_base(cluster) + 3
+    with socket.create_server(("127.0.0.1", http)):
+        assert f"port {http}, for node-0, is taken" in one_line("up", "--dir", str(tmp_path))
+    assert cluster.pids() == {}
+
+
+def test_a_folder_keeps_its_nodes_and_ports(shared: LocalCluster) -> None:
+    folder, base = ("--dir", str(shared.directory)), port_base(shared)
+    for asked in (("--nodes", "5"), ("--port-base", str(base + 1000))):
+        said = one_line("up", *folder, *asked)
+        assert f"{shared.directory} is a cluster of 3 nodes on port {base}: " in said
+        assert "down --delete" in said
+    same = cluster_command("up", *folder, "--nodes", "3", "--port-base", str(base))
+    assert same.returncode == 0, same.stderr
+
+
+def test_every_spelling_of_a_folder_is_the_same_cluster(
+    shared: LocalCluster, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(shared.directory)
+    pids = shared.pids()
+    for spelling in (link, tmp_path / ".." / tmp_path.name / "link"):
+        folder = ("--dir", str(spelling))
+        assert cluster_command("status", *folder).stdout.count("running, pid") == 4
+        assert cluster_command("up", *folder).returncode == 0
+        assert LocalCluster(spelling).pids() == pids == shared.pids()
+
+
+def test_a_node_without_a_majority_says_what_it_waits_for(shared: LocalCluster) -> None:
+    folder = ("--dir", str(shared.directory))
+    for node in shared.node_ids:
+        shared.kill_node(node)
+    said = one_line("start", "2", *folder)
+    assert "node-2 runs and waits for a majority of the nodes 0, 1, 2: scripts/cluster up" in said
+    status = cluster_command("status", *folder).stdout.splitlines()
+    pid = shared.pids()["node-2"]
+    assert status[2].endswith(f"running, pid {pid}, not ready: waits for a majority of the "
+                              "nodes 0, 1, 2")  # fmt: skip
+    assert cluster_command("up", *folder).returncode == 0
+    assert shared.pids()["node-2"] == pid
+    assert "not ready" not in cluster_command("status", *folder).stdout
+
+
+def test_commands_that_run_at_once_start_each_process_once(shared: LocalCluster) -> None:
+    folder = ("--dir", str(shared.directory))
+    for name in sorted(shared.pids()):
+        shared.end(name, signal.SIGKILL)
+    together = [
+        begun(*command, *folder)
+        for command in (("start", "0"), ("start", "1"), ("start", "1"), ("start", "0"))
+    ]
+    for process in together:
+        done = ended(process)
+        assert done.returncode == 0, done.stderr
+    first = shared.pids()
+    assert sorted(first) == ["nats", "node-0", "node-1"]
+    for process in [begun("up", *folder) for _ in range(3)]:
+        done = ended(process)
+        assert done.returncode == 0, done.stderr
+    assert sorted(shared.pids()) == ["nats", "node-0", "node-1", "node-2"]
+    assert first.items() <= shared.pids().items()
+
+
+def test_what_a_node_said_last_and_what_still_runs_is_told(tmp_path: Path) -> None:
+    folder = ("--dir", str(tmp_path / "cluster"))
+    cluster = LocalCluster(tmp_path / "cluster")
+    base = str(free_port_base(PORTS_BETWEEN_NODES))
+    try:
+        up = cluster_command("up", *folder, "--nodes", "1", "--port-base", base)
+        assert up.stdout.startswith("cluster of 1 node is up in ")
+        cluster.kill_node(0)
+        whole = cluster.config_file.read_text()
+        cluster.config_file.write_text(f"{whole}nonsense: 1\n")
+        said = one_line("up", *folder)
+        assert "node-0 has ended: error: " in said
+        assert "nonsense" in said
+        assert f"(still running: nats; end that with scripts/cluster down {folder[0]}" in said
+        cluster.config_file.unlink()
+        assert "is gone, but not its processes: end them first" in one_line("up", *folder)
+        assert cluster_command("down", *folder).returncode == 0
+        assert cluster.pids() == {}
+    finally:
+        cluster.stop()
 
 
 def one_line(*arguments: str) -> str:
@@ -76,11 +227,43 @@ def one_line(*arguments: str) -> str:
     return done.stderr
 
 
-def test_processes_of_others_are_left_alone_even_under_a_remembered_id(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path)
-    (tmp_path / "processes.json").write_text(f'{{"node-0": {os.getpid()}}}')
-    assert cluster.pids() == {}
-    assert not cluster.kill_node(0)
+def test_processes_of_other_folders_are_left_alone(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "cluster")
+    others = [
+        subprocess.Popen(
+            ["sleep", "60"],
+            env={**os.environ, FOLDER_VARIABLE: str(tmp_path / name)},
+            start_new_session=name != "cluster/node-0",
+        )
+        for name in ("cluster-2/node-0", "cluster/inner/node-0", "node-0", "cluster/node-0")
+    ]
+    try:
+        assert cluster.pids() == {}
+        assert not cluster.kill_node(0)
+        assert [other.poll() for other in others] == [None] * len(others)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_a_relative_folder_is_the_callers(tmp_path: Path) -> None:
+    tree, here = tmp_path / "tree", tmp_path / "here"
+    for folder in (tree / "scripts", here):
+        folder.mkdir(parents=True)
+    shutil.copy(TREE / "scripts" / "cluster", tree / "scripts")
+    (tree / "scripts" / "environment").symlink_to(shutil.which("true") or "")
+    (tree / "examples").symlink_to(TREE / "examples")
+    (tree / ".venv").symlink_to(sys.prefix)
+    (here / "yaml.py").write_text("raise ValueError('the wrong module')")
+    said = subprocess.run(
+        ["../tree/scripts/cluster", "status", "--dir", "mine"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert said.stderr.startswith(f"error: {here}/mine holds no cluster")
 
 
 def test_the_failover_demo_finds_nothing_lost() -> None:

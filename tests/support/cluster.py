@@ -42,8 +42,7 @@ class TestCluster:
         self.cluster.start_nats()
         for node in self.nodes:
             self.cluster.start_node(node)
-        for node in self.nodes:
-            self.cluster.wait_for_node(node)
+        self.cluster.wait_for_nodes(*self.nodes)
 
     def close(self) -> None:
         for api in self._apis.values():
@@ -74,7 +73,7 @@ class TestCluster:
 
     def restart(self, node: int) -> None:
         self.cluster.start_node(node)
-        self.cluster.wait_for_node(node)
+        self.cluster.wait_for_nodes(node)
 
     def log(self, node: int) -> str:
         return (self.cluster.directory / f"node-{node}.log").read_text()

@@ -1,0 +1,115 @@
+"""The processes of one folder: started, found again, ended.
+
+Nothing about them is written down. Each carries its folder and its name in its environment, where
+/proc shows them: so there is no record that could be damaged or outlive its process, and nobody
+else's process is ever signalled. Two that start or end processes wait for each other by a lock on
+the folder; the kernel releases it however its holder ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+STOP_SECONDS = 20.0
+FOLDER_VARIABLE = "JETSTREAM_CLUSTER_FOLDER"
+"""In the environment of every process started here: its folder, a slash, and its name."""
+
+
+class ClusterError(Exception):
+    """The cluster cannot do that; the message is one line."""
+
+
+class Processes:
+    """Those of `directory`, an absolute path without links."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._mark = os.fsencode(f"{FOLDER_VARIABLE}={directory}/")
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """For whoever starts or ends some: one at a time. The folder is made if need be."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ClusterError(
+                f"{self._directory} cannot be a folder, a file is in the way: take another --dir"
+            ) from error
+        folder = os.open(self._directory, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if os.fstat(folder).st_nlink == 0:
+                raise ClusterError(f"{self._directory} was deleted meanwhile: try again")
+            yield
+        finally:
+            os.close(folder)
+
+    def pids(self) -> dict[str, int]:
+        """Those that are alive, by name."""
+        for child in self._children.values():
+            child.poll()  # One that has ended is to be forgotten.
+        numbers = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+        return {name: pid for pid in numbers if (name := self._name(pid))}
+
+    def _name(self, pid: int) -> str:
+        """What it was started as; "" when it has ended or is none of these."""
+        try:
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            is_started_here = os.getsid(pid) == pid  # And not by one that was.
+        except OSError:
+            return ""
+        names = [word.removeprefix(self._mark) for word in words if word.startswith(self._mark)]
+        if not is_started_here or not names or b"/" in names[0]:
+            return ""
+        return os.fsdecode(names[0])
+
+    def start(self, name: str, arguments: list[str]) -> None:
+        """Its output goes to NAME.log. The caller is `changing` them, and it does not run."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
+        environment[FOLDER_VARIABLE] = str(self._directory / name)
+        with self.log(name).open("ab") as log:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self._children[process.pid] = process
+        while process.poll() is None and not self._name(process.pid):
+            time.sleep(0.001)  # The kernel shows an environment a moment after it has taken it.
+
+    def end(self, name: str, number: int) -> bool:
+        """Signal it and wait for its end, which SIGKILL brings at last; whether it ran."""
+        pid = self.pids().get(name)
+        if pid is None:
+            return False
+        deadline = time.monotonic() + STOP_SECONDS
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+            while self._is_alive(pid):
+                if time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.01)
+        return True
+
+    def _is_alive(self, pid: int) -> bool:
+        child = self._children.get(pid)
+        return child.poll() is None if child is not None else self._name(pid) != ""
+
+    def log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+    def last_words(self, name: str) -> str:
+        """The last line of its log."""
+        lines = self.log(name).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "without a word"
