@@ -28,6 +28,8 @@ from jetstream_client import JetstreamError
 from jetstream_server.config import PORT_BASE_DEFAULT
 
 DIRECTORY_DEFAULT = Path("jetstream-cluster")
+TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
+"""The second is that of a terminal that is closed: it comes from the kernel and from the shell."""
 
 command = typer.Typer(
     add_completion=False,
@@ -154,13 +156,19 @@ def demo(
         raise typer.Exit(1)
 
 
-def _terminate(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+def _terminate(_number: int, _frame: object) -> None:
+    """As Ctrl-C, which asyncio turns into an end in good order; once, so that it comes to it."""
+    for number in TERMINATIONS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)
 
 
 def main() -> None:
     """Exit codes: 0 done; 1 it could not be, one line says why; 130 interrupted."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # A script's jobs begin without.
+    for number in TERMINATIONS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # As nohup has it.
+            signal.signal(number, _terminate)
     try:
         command()
     except (ClusterError, OSError) as error:

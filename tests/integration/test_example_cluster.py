@@ -266,6 +266,20 @@ def test_a_relative_folder_is_the_callers(tmp_path: Path) -> None:
     assert said.stderr.startswith(f"error: {here}/mine holds no cluster")
 
 
+def test_a_demo_whose_terminal_is_closed_leaves_nothing(tmp_path: Path) -> None:
+    demo = begun("demo", "--rate", "300", TMPDIR=str(tmp_path))
+    assert demo.stdout is not None
+    while "stream orders" not in (line := demo.stdout.readline()):
+        assert line, ended(demo)
+    (folder,) = tmp_path.iterdir()
+    assert len(LocalCluster(folder).pids()) == 4
+    demo.send_signal(signal.SIGHUP)
+    demo.send_signal(signal.SIGHUP)  # The terminal's, and the shell's.
+    assert ended(demo).returncode == 130
+    assert LocalCluster(folder).pids() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_failover_demo_finds_nothing_lost() -> None:
     done = cluster_command("demo", "--rate", "300")
     assert done.returncode == 0, done.stdout + done.stderr
