@@ -122,7 +122,7 @@ class LeaderState:
         """Raise NotEnoughReplicasError while level `all` cannot be promised."""
         if not self.can_commit:
             raise NotEnoughReplicasError(
-                f"{len(self._in_sync.committed)} replicas are in sync, "
+                f"too few replicas are in sync: {len(self._in_sync.committed)}, and "
                 f"{self.stream.config.min_insync_replicas} are needed; "
                 "wait for a replica to catch up"
             )

@@ -61,12 +61,6 @@ def takes_all_for_mapped(patches: Patches) -> None:
 
 
 @mutant(compacted=True)
-def takes_what_was_cut_for_clean(patches: Patches) -> None:
-    """What is appended after a truncation counts as compacted, as what was there before did."""
-    patches.set(CompactionState, "cut_to", lambda self, end_offset: self)
-
-
-@mutant(compacted=True)
 def keeps_what_tombstones_deleted(patches: Patches) -> None:
     """A follower that was away longer than the grace time goes on where it stood."""
     patches.set(FollowerState, "_missed_tombstones", lambda self, standing: False)
