@@ -179,7 +179,8 @@ class AsyncClient:
         return await self._streams.transfer_leader(stream, node)
 
     async def drain_node(self, node: int, *, undo: bool = False) -> None:
-        """Mark a node as draining: its leaderships move away and nothing new comes to it.
+        """Mark a node as draining: its leaderships move away, and new streams go to it only where
+        there are too few other nodes. The mark outlives the node's restarts.
 
         Returns before they have moved: `describe_stream` shows when. undo: take the mark back.
         """

@@ -53,7 +53,7 @@ def drain(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Move a node's leaderships to others, until --undo.
+    """Move a node's leaderships to others, until --undo, also across its restarts.
 
     `cluster status` shows the mark, `stream list` who leads.
 
