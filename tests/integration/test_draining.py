@@ -39,7 +39,7 @@ def test_a_new_stream_waits_for_as_many_nodes_as_it_is_to_have_replicas(
     reasons = [line["reason"] for line in lines]
     assert len(reasons) == len(set(reasons)), "the same was said again and again"
     cluster.restart(1)
-    cluster.cluster.wait_for_node(0)
+    cluster.cluster.wait_for_nodes(0)
     two = ",".join(cluster.cluster.grpc_addresses[:2])
     with Client(two, timeout=1) as client:
         for replicas in (None, 3):

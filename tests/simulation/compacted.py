@@ -66,8 +66,8 @@ class Held:
         """By compaction; a power failure may bring them back."""
         self.dropped: dict[int, None] = {}
         """Offsets of those that were removed since the log was opened, or begun anew."""
-        self.superseded_at: dict[int, int] = {}
-        """By key: when compaction last removed one that a later one superseded."""
+        self.superseded_at: dict[int, dict[int, int]] = {}
+        """By key and offset: when compaction last removed one that a later one superseded."""
         self.checked_to = 0
 
     def add(self, offset: int, record: Record) -> None:
@@ -276,12 +276,14 @@ class CompactingChecker(Checker):
         known = self._committed_of.get(key, [])
         later = [at for at, _ in known if offset < at < replica.high_watermark]
         if later or key in self._uncertain:
-            held.superseded_at[key] = now
+            held.superseded_at.setdefault(key, {})[offset] = now
             return
         if record.number not in self._tombstones:
             raise Violation(f"node {node_id} has removed the last record of key {key}, at {offset}")
         self._world.count("tombstone removed")
-        since = max(record.since_us, held.superseded_at.get(key, 0))
+        superseded_at = held.superseded_at.get(key, {})
+        deleted = (at_us for at, at_us in superseded_at.items() if at < offset)
+        since = max([record.since_us, *deleted])
         if now - since < self._grace_us:
             raise Violation(
                 f"node {node_id} has removed the tombstone of key {key} at {offset} {now - since} "

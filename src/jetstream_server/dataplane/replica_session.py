@@ -255,7 +255,8 @@ class ReplicaSession:
             if answer is None:
                 continue
             self._put_off.pop(stream_id, None)
-            stream.told = answer.standing
+            # Where the logs part, nothing follows from how the leader stands: it is told again.
+            stream.told = answer.standing if isinstance(answer, Records) else None
             records.parts.append(answer_to_proto(answer))
             if not isinstance(answer, Records):
                 stream.is_answered = True

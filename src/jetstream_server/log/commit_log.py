@@ -435,11 +435,12 @@ class CommitLog:
                 self.producers.clear()
             if self.segment_count:
                 self._save(LogCheckpoint())  # Or the missing records would look like a loss.
-                self.compaction.forget()
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):
                 self._storage.restart_at(offset)
+            # Not sooner, or what a kill leaves of a copy would pass for complete.
+            self.compaction.forget()
             self._save(self._checkpoint())
 
     def discard_damage(self) -> None:

@@ -87,6 +87,7 @@ class LogCompaction:
         a restart has to know that its gaps are committed, else no follower would take them; and
         which tombstones it may lack, else a follower would keep what they deleted."""
         with self._mutex:
+            self._require_uncut(task)
             state = self.state
             begun = replace(
                 state,
@@ -134,8 +135,7 @@ class LogCompaction:
         nothing: what was appended since is not clean."""
         with self._mutex:
             self._health.require_online()
-            if self._token != task.token:
-                raise UnavailableError("the log was cut while it was compacted")
+            self._require_uncut(task)
             with self._health.committed("syncing compacted segments of"):
                 self._disk.fsync_directory(self._storage.directory)
             now = self.state
@@ -148,6 +148,10 @@ class LogCompaction:
                 )
             )
 
+    def _require_uncut(self, task: Task) -> None:
+        if self._token != task.token:
+            raise UnavailableError("the log was cut while it was compacted")
+
     def cut_to(self, log_end_offset: int) -> None:
         """The log is about to be cut there, or was found to end there: what is appended next is
         not clean. **safety** Nor is it committed."""
@@ -159,21 +163,28 @@ class LogCompaction:
     def forget(self) -> None:
         """The log was emptied: nothing of it is left to be told of."""
         self._token = ""
-        if self.state != CompactionState():
-            self._write(CompactionState())
+        try:
+            is_known = self.state != CompactionState()
+        except StorageError:
+            is_known = True  # What cannot be read is not needed any more.
+        if is_known:
+            self._state = CompactionState()  # So it is, whatever the disk does.
+            self._write(self._state)
 
     def lead_from(self, log_end_offset: int) -> None:
         """A leadership begins there: its log is all there is. Where it was elected uncleanly, what
         it was copied from may have gone on, and what this log says of that is not so any more."""
-        state = self.state.cut_to(log_end_offset)
-        state = replace(state, copied_under=min(state.copied_under, log_end_offset))
-        if state != self.state:
-            self._token = ""
-            self._write(state)
+        with self._mutex:
+            state = self.state.cut_to(log_end_offset)
+            state = replace(state, copied_under=min(state.copied_under, log_end_offset))
+            if state != self.state:
+                self._token = ""
+                self._state = state  # So it is, whatever the disk does.
+                self._write(state)
 
     def note_copied_under(self, tombstones_gone_below: int) -> None:
         """The copying of the leader's log begins, from which it had removed tombstones below."""
-        if tombstones_gone_below and tombstones_gone_below > self.state.copied_under:
+        if tombstones_gone_below != self.state.copied_under:
             with self._mutex:
                 self._write(replace(self.state, copied_under=tombstones_gone_below))
 

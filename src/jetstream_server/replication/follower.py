@@ -137,11 +137,13 @@ class FollowerState:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether this log holds all that it was begun for: else it may be begun anew yet."""
-        if not self.stream.was_compacted:
+        """Whether this log holds all that it was begun for: else it may be begun anew yet. One
+        that holds nothing is begun with the next record."""
+        log = self._log
+        if not self.stream.was_compacted or log.log_start_offset == log.log_end_offset:
             return True
         try:
-            return self._log.log_end_offset >= self._log.copied_under
+            return log.log_end_offset >= log.copied_under
         except StorageError:
             return False  # `decide` needs it as well, and raises.
 

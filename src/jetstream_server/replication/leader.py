@@ -145,7 +145,12 @@ class LeaderState:
                 counted = min(counted, request.flushed_offset)
             progress.fetched(counted, self._log.log_end_offset, now_us)
             self._advance()
-        elif problem is None and request.stream_epoch == INCOMPLETE:
+        elif (
+            problem is None
+            and request.stream_epoch == INCOMPLETE
+            # A member's is an old one, that was overtaken on the way.
+            and request.follower not in self._in_sync.maximal
+        ):
             progress.copied(request.incarnation, request.fetch_offset, now_us)
         return problem
 

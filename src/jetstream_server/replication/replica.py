@@ -27,6 +27,7 @@ from jetstream_protocol.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     StorageError,
+    StorageFullError,
     StreamNotFoundError,
     UnknownEpochError,
 )
@@ -226,6 +227,8 @@ class Replica:
         if self.stream.was_compacted and not log.offline_reason:
             try:
                 log.compaction.lead_from(log.log_end_offset)
+            except StorageFullError:
+                pass  # It is known here, and the next leadership notes it again.
             except StorageError as error:
                 log.set_offline(error.message)
         if not log.offline_reason:

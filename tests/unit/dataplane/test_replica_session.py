@@ -217,3 +217,18 @@ async def test_a_frame_of_more_positions_than_followers_send_ends_the_session(
         assert follower.session is not None
         with pytest.raises(InvalidRequestError, match="more than 500 positions"):
             await follower.session
+
+
+@on_loop
+async def test_where_the_logs_part_it_is_told_once_more_how_the_leader_stands(
+    tmp_path: Path,
+) -> None:
+    """A follower that was cut to the leader's end hears so, though there is nothing to send."""
+    async with followed(tmp_path) as follower:
+        follower.node.cluster.change_isr(follower.replica.stream, (0,))
+        follower.node.apply()
+        follower.node.append(follower.replica, b"a", flush=False)
+        for offset in (5, 1):
+            told = len(follower.told)
+            await follower.ask(offset)
+            await eventually(lambda told=told: len(follower.told) > told)

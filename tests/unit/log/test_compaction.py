@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -318,3 +321,61 @@ def test_passes_are_remembered_as_long_as_they_matter() -> None:
     later = state.after_pass(5000, 2_000_000, 1_000_000)
     assert later.passes == ((199, 1990), (2_000_000, 5000))
     assert later.cut_to(100).passes == ((199, 100), (2_000_000, 100))
+
+
+class PausedDisk(MemoryDisk):
+    """Lets the test in while the compaction's state is being written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] | None = None
+
+    def mutex(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
+    def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None and path.endswith("compaction"):
+            meanwhile()
+        super().write_atomic(path, data, durable=durable)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_leadership_that_begins_while_the_state_is_written_has_the_last_word(
+    ends: bool,
+) -> None:
+    disk = PausedDisk()
+    log = keyed_log(disk)
+    log.compaction.note_copied_under(1_000)
+    end = log.log_end_offset
+    task = log.compaction.plan(
+        log.compaction.sources(end), token="1", now_us=1, grace_us=0, kept_base_offsets=frozenset()
+    )
+    leading = threading.Thread(target=log.compaction.lead_from, args=(end,))
+
+    def lead() -> None:
+        leading.start()
+        leading.join(0.1)  # It has to wait.
+
+    if ends:
+        log.compaction.begin(task)
+        disk.meanwhile = lead
+        log.compaction.finish(task, log.compaction.state.after_pass(end, 1, 0))
+    else:
+        disk.meanwhile = lead
+        log.compaction.begin(task)
+    leading.join()
+    assert log.copied_under == end
+    assert CommitLog.open(disk, "/17", CONFIG, clean=True).copied_under == end
+
+
+def test_a_pass_over_a_log_that_was_cut_since_does_not_begin() -> None:
+    log = keyed_log(memory_disk())
+    task = log.compaction.plan(
+        log.compaction.sources(log.log_end_offset), token="1", now_us=1, grace_us=0,
+        kept_base_offsets=frozenset(),
+    )  # fmt: skip
+    log.truncate(10)
+    with pytest.raises(UnavailableError, match="cut"):
+        log.compaction.begin(task)
+    assert log.committed_below <= log.log_end_offset

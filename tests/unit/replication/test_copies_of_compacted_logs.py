@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+
+import pytest
 
 from jetstream_protocol.batch import encode
 from jetstream_protocol.types import LeaderEpoch, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.replication.messages import INCOMPLETE, Records
+from jetstream_server.replication.messages import INCOMPLETE, Records, Standing
 from jetstream_server.replication.replica import Replica
 from tests.support.compacting import GRACE_US, compact, records, table
-from tests.support.log_disk import MemoryDisk
+from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.unit.replication.cores import nodes, stream
 
 VALUE_AT, TOMBSTONE_AT = 5, 12
@@ -69,6 +72,38 @@ class Node:
             if self.log.log_end_offset >= until:
                 return
         raise AssertionError(f"it stands at {self.log.log_end_offset}")
+
+    def follow(self, leader: Node) -> None:
+        """Until the leader has nothing to say: what it has told already, it does not send again."""
+        told: Standing | None = None
+        for _ in range(100):
+            position = self.replica.position()
+            assert position is not None
+            answer = leader.replica.fetch(position, 0)
+            data = b""
+            if isinstance(answer, Records):
+                if answer.slice is not None:
+                    data = leader.log.pread(answer.slice)
+                elif answer.standing == told:
+                    return
+            told = answer.standing if isinstance(answer, Records) else None
+            self.replica.accept(answer, data, 0)
+        raise AssertionError(f"it still asks, at {self.log.log_end_offset}")
+
+    def reopen(self, disk: MemoryDisk) -> None:
+        """After the process was killed."""
+        stopped = replace(self.replica.stream, leader=NodeId(-1))
+        self.disk = disk
+        self.log = CommitLog.open(disk, "/1", LogConfig(segment_bytes=300), clean=False)
+        self.replica = Replica(stopped, self.log, node_id=self.node_id, incarnation=10)
+
+
+def isr_with(leader: Node) -> tuple[int, ...]:
+    """What the leader would propose now, or has."""
+    leadership = leader.replica.leadership
+    assert leadership is not None
+    change = leadership.propose(1)
+    return leadership.isr if change is None else change.isr
 
 
 def test_a_copy_begun_under_one_leader_is_not_continued_from_a_log_that_is_less_compacted() -> None:
@@ -158,3 +193,74 @@ def test_whoever_leads_with_an_incomplete_copy_says_nothing_of_what_is_lost() ->
         assert change is not None
         assert change.isr == (1, 2)
         assert table(records(node.log)) == table(records(elected.log))
+
+
+def test_a_copy_cut_to_its_leaders_end_begins_anew_although_nothing_is_appended() -> None:
+    compacted, elected, longer = Node(0), Node(1), Node(2)
+    compacted.fill()
+    compacted.compact()
+    compacted.leads(2, elected, longer)
+    longer.copy(compacted, until=20)
+    elected.copy(compacted, until=15)
+    elected.leads(3, longer)
+    longer.follow(elected)
+    assert isr_with(elected) == (1, 2)
+    assert table(records(longer.log)) == table(records(elected.log))
+
+
+def test_a_copy_of_which_nothing_is_left_is_complete() -> None:
+    compacted, empty, copy = Node(0), Node(1), Node(2)
+    compacted.fill()
+    compacted.compact()
+    compacted.leads(2, empty, copy)
+    copy.copy(compacted, until=2)
+    empty.leads(3, copy)
+    copy.follow(empty)
+    assert copy.log.log_end_offset == 0
+    assert isr_with(empty) == (1, 2)
+
+
+def test_a_kill_while_a_log_is_emptied_leaves_nothing_that_passes_for_complete() -> None:
+    def begun() -> tuple[Node, Node]:
+        """A copy, and a leader with a longer log of which nothing was compacted."""
+        compacted, copy, elected = Node(0), Node(1), Node(2)
+        compacted.fill()
+        for offset in range(8):
+            key = b"deleted" if offset == VALUE_AT else b"%d" % offset
+            elected.log.append(encode([b"v"], b"s", keys=[key]), leader_epoch=1, timestamp_us=0)
+        compacted.compact()
+        compacted.leads(2, copy, elected)
+        copy.copy(compacted, until=7)
+        elected.leads(3, copy)
+        return copy, elected
+
+    copy, elected = begun()
+    before = copy.disk.operations
+    copy.follow(elected)
+    for after in range(copy.disk.operations - before):
+        copy, elected = begun()
+        copy.disk.crash_after = copy.disk.operations + after
+        with pytest.raises(Killed):
+            copy.follow(elected)
+        copy.reopen(copy.disk.killed())
+        elected.leads(4, copy)
+        copy.follow(elected)
+        assert isr_with(elected) == (1, 2), after
+        assert table(records(copy.log)) == table(records(elected.log)), after
+
+
+def test_whoever_leads_with_an_incomplete_copy_goes_on_although_the_disk_is_full() -> None:
+    compacted, elected, other = Node(0), Node(1), Node(2)
+    disk = FaultyDisk(elected.disk)
+    elected.log = CommitLog.open(disk, "/1", LogConfig(segment_bytes=300), clean=False)
+    elected.replica = Replica(elected.replica.stream, elected.log, node_id=1, incarnation=10)
+    compacted.fill()
+    compacted.compact()
+    compacted.leads(2, elected)
+    elected.copy(compacted, until=15)
+    disk.fail("write_atomic", "compaction", errno.ENOSPC)
+    elected.leads(3, other)
+    assert elected.log.offline_reason == ""
+    assert elected.log.tombstones_gone_below <= elected.log.log_end_offset
+    other.follow(elected)
+    assert isr_with(elected) == (1, 2)
