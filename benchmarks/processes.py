@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.nats_socket import wait_for_port
+from examples.cluster.ports import is_free
 
 HOST = "127.0.0.1"
 START_SECONDS = 20.0
@@ -34,19 +34,9 @@ def executable(name: str) -> str:
 def free_port_base(count: int) -> int:
     """The first of `count` successive ports that nobody listens on."""
     for base in range(20_000 + os.getpid() % 10_000, 60_000, count):
-        if all(map(_is_free, range(base, base + count))):
+        if all(is_free(HOST, port) for port in range(base, base + count)):
             return base
     raise OSError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
 
 
 @contextmanager

@@ -65,13 +65,7 @@ class Streams:
         ref = _wire.to_ref(stream)
         patience = self._control.timeout / _LEADER_SHARE
         try:
-            answer = await self._control.call(
-                lambda stubs: stubs.streams.DescribeStream,
-                pb.DescribeStreamRequest(stream=ref),
-                pb.DescribeStreamResponse,
-                what="describing the stream",
-                timeout=patience,
-            )
+            answer = await self._described(ref, patience, "describing the stream")
         except JetstreamError as error:
             if not error.retriable:
                 raise
@@ -87,13 +81,7 @@ class Streams:
     async def leader_of(self, ref: common_pb2.StreamRef, timeout: float) -> int:
         """The node that leads the stream, -1 while none does."""
         try:
-            answer = await self._control.call(
-                lambda stubs: stubs.streams.DescribeStream,
-                pb.DescribeStreamRequest(stream=ref),
-                pb.DescribeStreamResponse,
-                what="looking for the leader",
-                timeout=timeout,
-            )
+            answer = await self._described(ref, timeout, "looking for the leader")
         except JetstreamError as error:
             if error.retriable:
                 return -1
@@ -107,11 +95,21 @@ class Streams:
     async def _known(
         self, ref: common_pb2.StreamRef, timeout: float | None = None
     ) -> pb.DescribeStreamResponse:
+        return await self._described(ref, timeout, "looking for the replicas", registry_only=True)
+
+    async def _described(
+        self,
+        ref: common_pb2.StreamRef,
+        timeout: float | None,
+        what: str,
+        *,
+        registry_only: bool = False,
+    ) -> pb.DescribeStreamResponse:
         return await self._control.call(
             lambda stubs: stubs.streams.DescribeStream,
-            pb.DescribeStreamRequest(stream=ref, registry_only=True),
+            pb.DescribeStreamRequest(stream=ref, registry_only=registry_only),
             pb.DescribeStreamResponse,
-            what="looking for the replicas",
+            what=what,
             timeout=timeout,
         )
 

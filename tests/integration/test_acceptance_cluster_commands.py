@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,21 +29,7 @@ def client(cluster: TestCluster) -> Iterator[Client]:
 
 @pytest.fixture
 def jetstream(cluster: TestCluster) -> Run:
-    """Run the command; returns what it printed where it should."""
-
-    def run(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "jetstream_client", "--server", cluster.servers, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-        assert done.returncode == code, done
-        if code:
-            assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
-        return done.stderr if code else done.stdout
-
-    return run
+    return cluster.jetstream
 
 
 def test_status_names_the_nodes_the_controller_and_nats(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -48,19 +46,7 @@ def controller(cluster: TestCluster) -> int:
 
 @pytest.fixture
 def jetstream(cluster: TestCluster) -> Run:
-    """Run the command; returns what it printed where it should."""
-
-    def run(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "jetstream_client", "--server", cluster.servers, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-        assert done.returncode == code, done
-        return done.stderr if code else done.stdout
-
-    return run
+    return cluster.jetstream
 
 
 def test_a_reader_of_the_leader_is_served_by_the_replica_that_is_left(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,12 +34,24 @@ class TestCluster:
 
     @property
     def nats(self) -> str:
-        url: str = self.cluster.config["nats"]["servers"][0]
-        return url
+        return self.cluster.nats_url
 
     @property
     def servers(self) -> str:
         return ",".join(self.cluster.grpc_addresses)
+
+    def jetstream(self, *arguments: str, code: int = 0) -> str:
+        """Run the command; returns what it printed where it should."""
+        done = subprocess.run(
+            [sys.executable, "-m", "jetstream_client", "--server", self.servers, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == code, done
+        if code:
+            assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
+        return done.stderr if code else done.stdout
 
     def start(self) -> None:
         self.cluster.start_nats()

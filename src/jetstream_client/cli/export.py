@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from jetstream_client._messages import Message
-from jetstream_client._positions import Position
-from jetstream_client._sync import Client
-from jetstream_client._types import ReadFrom
+from jetstream_client._scan import Scan
+from jetstream_client._sync import Client, Consumer
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import encoded, json_line, message_row
 from jetstream_protocol.errors import InvalidRequestError
@@ -67,22 +67,17 @@ def export(
     start, stop = positions.parse_position(from_), positions.parse_position(to)
     with Client.from_config(options.config(context, server, timeout)) as client:
         if format_ is Format.parquet:
-            _parquet(client, stream, start, stop, read_from.value, output)
+            scan = partial(client.scan, stream, start, stop, read_from=read_from.value)
+            _parquet(scan, output)
         else:
-            _jsonl(client, stream, start, stop, read_from.value, output)
+            patience = client.config.timeout
+            consumer = client.consume(
+                stream, start, stop=stop, read_from=read_from.value, patience=patience
+            )
+            _jsonl(consumer, output)
 
 
-def _jsonl(
-    client: Client,
-    stream: str,
-    start: Position,
-    stop: Position,
-    read_from: ReadFrom,
-    output: Path | None,
-) -> None:
-    consumer = client.consume(
-        stream, start, stop=stop, read_from=read_from, patience=client.config.timeout
-    )
+def _jsonl(consumer: Consumer, output: Path | None) -> None:
     length = (consumer.stop or 0) - (consumer.position or 0)
     with consumer, _whole(output) as file, _progress(length) as advance:
         for messages in consumer.batches():
@@ -97,14 +92,8 @@ def export_row(message: Message) -> dict[str, Any]:
     return {**message_row(message), "header_block": block, "header_block_encoding": encoding}
 
 
-def _parquet(
-    client: Client,
-    stream: str,
-    start: Position,
-    stop: Position,
-    read_from: ReadFrom,
-    output: Path | None,
-) -> None:
+def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
+    """`begin` asks the cluster, once it is clear that the file can be written."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -114,7 +103,7 @@ def _parquet(
         ) from error
     if output is None and sys.stdout.isatty():
         raise InvalidRequestError("Parquet is not for terminals: say --output FILE")
-    scan = client.scan(stream, start, stop, read_from=read_from)
+    scan = begin()
     with (
         _whole(output) as file,
         _progress(scan.stop - scan.start) as advance,

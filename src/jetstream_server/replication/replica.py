@@ -252,7 +252,7 @@ class Replica:
     def _know_gaps(self) -> None:
         """Compaction leaves gaps in what is committed only, and followers take them only there."""
         if self.stream.was_compacted:
-            known = min(self.log.compaction.committed_below, self.log.log_end_offset)
+            known = min(self.log.committed_below, self.log.log_end_offset)
             self.high_watermark = max(self.high_watermark, known)
 
     def _follow(self, now_us: int) -> None:
