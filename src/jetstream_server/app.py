@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -21,7 +20,6 @@ import uvloop
 from jetstream_protocol.errors import (
     JetstreamError,
     StorageError,
-    UnavailableError,
 )
 from jetstream_protocol.types import NodeId
 from jetstream_server.api.callers import Callers
@@ -35,15 +33,13 @@ from jetstream_server.api.peers import Peers
 from jetstream_server.api.reads import ReadsService
 from jetstream_server.api.server import ApiServer
 from jetstream_server.api.streams import StreamsService
-from jetstream_server.api.transfers import Transfers
 from jetstream_server.authorization import authorize
 from jetstream_server.background import FAILED_TASK, run_in_background
+from jetstream_server.clocks import Clocks, wall_clock_us
 from jetstream_server.config import PORTS, Config, ConfigurationError, NodeConfig, split_address
-from jetstream_server.dataplane.server import DataPlaneServer
 from jetstream_server.descriptors import connections_max, raise_limit
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.connection import NatsConnection
-from jetstream_server.ingest.ingest import Ingest
 from jetstream_server.ingest.nats_child import NatsChild
 from jetstream_server.ingest.options import link_options
 from jetstream_server.ingest.stream import Bounds
@@ -55,20 +51,13 @@ from jetstream_server.metadata.alteration import StreamAlteration
 from jetstream_server.metadata.creation import StreamCreation
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.replication.compaction import Compaction
-from jetstream_server.replication.fetch import Fetches
-from jetstream_server.replication.fetcher import NodeIdentity
-from jetstream_server.replication.following import Following
-from jetstream_server.replication.hand_over import HandOvers
-from jetstream_server.replication.isr_driver import IsrDriver
-from jetstream_server.replication.membership import Membership, new_session
-from jetstream_server.replication.replicas import Replicas
-from jetstream_server.replication.retention import Retention
-from jetstream_server.replication.run_book import RunBook
+from jetstream_server.node import Environment, Node, NodeSettings
+from jetstream_server.replication.frame_socket import dial
+from jetstream_server.replication.membership import new_session
+from jetstream_server.replication.run_book import boot_id
 from jetstream_server.replication.space import watch_space
 
 QUARANTINE_DAYS = 7
-LEASE_CHECK_SECONDS = 0.1
 NATS_CONNECT_SECONDS = 10.0
 """How long a start waits for NATS; without it the node serves reads and goes on trying."""
 
@@ -126,11 +115,10 @@ class Server:
     def __init__(self, config: Config, node: NodeConfig, *, accept_voters: bool = False) -> None:
         self._accept_voters = accept_voters
         self._config = config
-        self._node = node
+        self._configured = node
         self._stack = AsyncExitStack()
         self._reasons_not_ready: list[str] = ["starting"]
-        self._left_clean = False
-        self._joined = False
+        self._is_joining = False
         self.failed = asyncio.Event()
 
     async def start(self) -> None:
@@ -150,52 +138,61 @@ class Server:
         self._folder = DataFolder.open(
             self._disk,
             str(self._config.data),
-            node_id=self._node.id,
+            node_id=self._configured.id,
             cluster="" if alone else self._config.cluster,
         )
-        self._stack.callback(self._close_folder)
+        self._stack.callback(self._folder.close)
         await self._start_metadata()
-        self._open_replicas()
+        self._set_unknown_streams_aside()
+        self._node.open_logs()
         await self._start_ingest()
         await self._join()
-        await self._replicas.until_served()
         await self._start_listeners()
         self._reasons_not_ready.clear()
 
     async def _start_metadata(self) -> None:
-        session = new_session()
+        session, log = new_session(), self._config.log
         self._metadata = RaftMetadataLog(
             MemberConfig(
                 directory=self._folder.metadata_directory,
-                node_id=NodeId(self._node.id),
+                node_id=NodeId(self._configured.id),
                 voters={NodeId(node): at for node, at in self._config.voters.items()},
-                listen=self._node.raft.listen,
+                listen=self._configured.raft.listen,
                 accept_voters=self._accept_voters,
                 secret=self._config.credential.encode(),
             ),
             session,
             self._metadata_failed,
         )
-        self._membership = Membership(
+        loop = asyncio.get_running_loop()
+        self._node = Node(
+            Environment(
+                disk=self._disk,
+                folder=self._folder.path,
+                boot_id=boot_id(),
+                dial=dial,
+                make_flusher=lambda: Flusher(loop.call_soon_threadsafe),
+                clocks=Clocks(),
+            ),
+            NodeSettings(
+                node_id=self._configured.id,
+                is_alone=len(self._config.nodes) == 1,
+                credential=self._config.credential.encode(),
+                log=LogConfig(segment_bytes=log.segment_bytes),
+                flush_interval_seconds=log.flush_interval_ms / 1000,
+                compaction_bytes_per_second=log.compaction_bytes_per_second,
+                connections_max=connections_max(raise_limit()),
+            ),
             self._metadata,
-            node_id=self._node.id,
+            self._stack,
             session=session,
             lost=self.failed.set,
         )
-        await self._metadata.start()
-        self._stack.push_async_callback(self._metadata.close)
-        if len(self._config.nodes) > 1:
-            # What it still leads is stored and acknowledged by then.
-            self._stack.push_async_callback(self._membership.leave)
-        cluster_id = await self._membership.until_led(
+        cluster_id = await self._node.start_metadata(
             self._folder.cluster_id, list(self._config.ingest.ack_subjects)
         )
         self._folder.join(cluster_id)
-        self._runs = RunBook(
-            self._disk, f"{self._folder.path}/runs", f"{cluster_id}/{self._node.id}"
-        )
-        self._was_clean = self._runs.record.clean
-        self._runs.begin(session)
+        self._node.begin_run(cluster_id)
 
     def _loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake in a callback is logged; without one of its tasks the node cannot go on."""
@@ -212,49 +209,15 @@ class Server:
 
     async def _join(self) -> None:
         """Register, take up the roles given, and be heard."""
-        node = self._node
-        addresses = {port: getattr(node, port).advertise for port in PORTS}
-        incarnation = await self._membership.register(
-            self._replicas, self._runs, rack=node.rack, addresses=addresses
-        )
-        self._joined = True
-        identity = NodeIdentity(
-            node.id, incarnation, self._folder.cluster_id, self._config.credential.encode()
-        )
-        following = Following(
-            self._replicas,
-            self._metadata,
-            identity,
-            now_us=_now_us,
-            controller_now_us=self._membership.controller_now_us,
-        )
-        self._stack.push_async_callback(following.close)
-        isr_driver = IsrDriver(self._metadata, now_us=_now_us)
-        retention = Retention(self._replicas, clock_us=_clock_us)
-        self._stack.push_async_callback(retention.close)
-        compaction = Compaction(
-            self._replicas,
-            clock_us=_clock_us,
-            bytes_per_second=self._config.log.compaction_bytes_per_second,
-        )
-        self._stack.push_async_callback(compaction.close)
-        self._replicas.roles += [following, isr_driver, retention, compaction]
-        self._replicas.progress.add(isr_driver)
-        self._replicas.begin(incarnation)
-        isr_driver.start()
-        retention.start()
-        compaction.start()
-        self._stack.push_async_callback(isr_driver.close)
         self._grpc_loop = GrpcLoop()
         self._grpc_loop.start()
         self._stack.push_async_callback(self._grpc_loop.stop)
         self._peers = Peers(self._metadata.registry, self._grpc_loop)
         self._stack.push_async_callback(self._peers.close)
-        self._hand_overs = HandOvers(self._metadata, self._replicas, self._ingest, self._peers)
-        self._transfers = Transfers(self._hand_overs, self._peers, node.id)
-        await self._membership.take_part(
-            self._replicas, self._runs, self._transfers.gracefully, self._stack
-        )
+        node = self._configured
+        addresses = {port: getattr(node, port).advertise for port in PORTS}
+        self._is_joining = True
+        await self._node.join(self._peers, rack=node.rack, addresses=addresses)
 
     def _set_unknown_streams_aside(self) -> None:
         """Folders of streams nobody registered are kept for QUARANTINE_DAYS, then deleted.
@@ -272,29 +235,6 @@ class Server:
             # Nobody needs those folders: no reason not to serve the others.
             logger.error("quarantine_failed", reason=str(error))
 
-    def _open_replicas(self) -> None:
-        self._set_unknown_streams_aside()
-        loop = asyncio.get_running_loop()
-        log = self._config.log
-        flusher = Flusher(loop.call_soon_threadsafe)
-        self._stack.callback(flusher.close)
-        self._replicas = Replicas(
-            node_id=self._node.id,
-            registry=self._metadata.registry,
-            disk=self._disk,
-            directory=f"{self._folder.path}/streams",
-            config=LogConfig(segment_bytes=log.segment_bytes),
-            flusher=flusher,
-            runs=self._runs,
-            flush_interval_seconds=log.flush_interval_ms / 1000,
-            clock_us=_clock_us,
-            now_us=_now_us,
-            speaks=self._membership.speaks,
-        )
-        self._replicas.open(clean=self._was_clean)
-        self._metadata.watch(self._replicas.apply)
-        self._stack.callback(self._close_replicas)
-
     async def _start_ingest(self) -> None:
         ingest = self._config.ingest
         servers = list(self._config.nats.servers)
@@ -302,32 +242,19 @@ class Server:
             servers = [await self._start_embedded_nats()]
         self._connection = NatsConnection(
             servers,
-            link_options(self._config.nats, self._node.id),
-            before_feed=lambda: self._ingest.may_feed(),
-            on_disconnect=lambda reason: self._ingest.disconnected(reason),
+            link_options(self._config.nats, self._configured.id),
+            before_feed=lambda: self._node.ingest.may_feed(),
+            on_disconnect=lambda reason: self._node.ingest.disconnected(reason),
         )
         self._bounds = Bounds(ingest.pending_acks_max, ingest.uncommitted_bytes_max)
-        self._ingest = Ingest(
-            self._connection,
-            self._replicas,
-            AckPolicy(ingest.ack_subjects),
-            self._bounds,
-            self._membership.speaks,
+        await self._node.start_ingest(
+            self._connection, AckPolicy(ingest.ack_subjects), self._bounds, NATS_CONNECT_SECONDS
         )
-        self._replicas.listener = self._ingest
-        try:
-            await self._connection.connect(NATS_CONNECT_SECONDS)
-        except UnavailableError as error:
-            # The log can be read all the same; the connection goes on trying.
-            logger.error("nats_unreachable", reason=error.message)
-        self._stack.push_async_callback(self._ingest.stop)
-        self._watch_space = run_in_background(
-            watch_space(self._config.data, self._config.log.disk_reserve_bytes, self._replicas),
-            "space checks",
+        reserve = self._config.log.disk_reserve_bytes
+        watch = run_in_background(
+            watch_space(self._config.data, reserve, self._node.replicas), "space checks"
         )
-        self._stack.callback(self._watch_space.cancel)
-        self._watch_lease = run_in_background(self._check_lease(), "lease checks")
-        self._stack.callback(self._watch_lease.cancel)
+        self._stack.callback(watch.cancel)
 
     async def _start_embedded_nats(self) -> str:
         host, port = split_address(self._config.nats.embedded_listen)
@@ -336,81 +263,59 @@ class Server:
         self._stack.push_async_callback(child.stop)
         return child.url
 
-    def _close_replicas(self) -> None:
-        self._left_clean = self._replicas.close()
-
-    def _close_folder(self) -> None:
-        if self._left_clean:
-            self._runs.stop()
-        self._folder.close()
-
     async def _start_listeners(self) -> None:
-        node = self._node
-        self._fetches = Fetches(self._membership.speaks)
-        self._data_plane = DataPlaneServer(
-            self._replicas,
-            self._fetches,
-            authorize,
-            node_id=node.id,
-            cluster_id=self._folder.cluster_id,
-            secret=self._config.credential.encode(),
-            now_us=_now_us,
-            disk=self._disk,
-            connections_max=connections_max(raise_limit()),
-        )
-        await _listen(self._data_plane.start(*split_address(node.data.listen)), node.data.listen)
-        self._stack.push_async_callback(self._data_plane.close)
-        hang_up_on = partial(hang_up, port=split_address(node.grpc.listen)[1])
+        configured, node = self._configured, self._node
+        data_listen = configured.data.listen
+        await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
+        hang_up_on = partial(hang_up, port=split_address(configured.grpc.listen)[1])
         api = ApiServer(
             StreamsService(
                 self._metadata,
-                self._replicas,
+                node.replicas,
                 authorize,
                 StreamCreation(
-                    self._metadata, _clock_us, nodes_configured=len(self._config.nodes)
+                    self._metadata, wall_clock_us, nodes_configured=len(self._config.nodes)
                 ).create,
                 StreamAlteration(self._metadata),
-                self._ingest.confirm,
+                node.ingest.confirm,
                 self._peers,
-                node.id,
+                configured.id,
             ),
             ReadsService(
-                self._replicas,
-                self._fetches,
+                node.replicas,
+                node.fetches,
                 authorize,
                 Outstanding(hang_up_on),
             ),
             ClusterService(
                 self._metadata,
                 authorize,
-                node_id=node.id,
+                node_id=configured.id,
                 version=version("jetstream-log"),
                 nats_urls=self._nats_urls,
-                replicas=self._replicas,
-                hand_overs=self._hand_overs,
-                transfers=self._transfers,
+                replicas=node.replicas,
+                hand_overs=node.hand_overs,
+                transfers=node.transfers,
             ),
             Callers(hang_up_on),
             self._grpc_loop,
         )
         self._stack.push_async_callback(api.stop)
-        await _listen(api.start(node.grpc.listen), node.grpc.listen)
-        http = HttpServer(self._not_ready, [NodeMetrics(self._replicas, self._numbers)])
-        await _listen(http.start(*split_address(node.http.listen)), node.http.listen)
+        await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
+        http = HttpServer(self._not_ready, [NodeMetrics(node.replicas, self._numbers)])
+        await _listen(http.start(*split_address(configured.http.listen)), configured.http.listen)
         self._stack.push_async_callback(http.stop)
 
     async def stop(self) -> None:
         """Stop in the reverse order of the start; everything acknowledged is on its way to disk."""
         self._reasons_not_ready.append("stopping")
-        if self._joined and not self.failed.is_set() and len(self._config.nodes) > 1:
-            await self._membership.hand_over(self._replicas)
-            if not any(replica.leadership is not None for replica in self._replicas):
-                await self._membership.leave()
+        if self._is_joining and not self.failed.is_set():
+            await self._node.step_down()
         await self._stack.aclose()
 
     def ready_line(self) -> str:
         """What a person or a script needs to know, on one line."""
-        node = self._node
+        node = self._configured
         return (
             f"jetstream-server ready: node={node.id} grpc={node.grpc.advertise} "
             f"data={node.data.advertise} http=http://{node.http.advertise} "
@@ -425,27 +330,22 @@ class Server:
         if not reasons:
             if not self._connection.is_connected:
                 reasons.append("not connected to NATS")
-            if not self._membership.speaks():
+            if not self._node.membership.speaks():
                 reasons.append("no session: the controller does not answer")
-            if self._replicas.full_reason:
-                reasons.append(self._replicas.full_reason)
+            if self._node.replicas.full_reason:
+                reasons.append(self._node.replicas.full_reason)
         return reasons
 
     def _numbers(self) -> NodeNumbers:
         counters = self._connection.counters
         return NodeNumbers(
-            data_plane_connections=self._data_plane.connection_count,
-            waiting_fetches=self._fetches.waiting,
+            data_plane_connections=self._node.data_plane.connection_count,
+            waiting_fetches=self._node.fetches.waiting,
             nats_disconnects=counters.disconnects,
             nats_reconnects=counters.reconnects,
             pending_acks=self._bounds.pending_acks,
             uncommitted_bytes=self._bounds.uncommitted_bytes,
         )
-
-    async def _check_lease(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_CHECK_SECONDS)
-            self._ingest.check_lease()
 
 
 async def _listen(starting: Awaitable[None], address: str) -> None:
@@ -456,11 +356,3 @@ async def _listen(starting: Awaitable[None], address: str) -> None:
         # Python adds the address in its own spelling; gRPC says nothing.
         reason = (error.strerror or "perhaps it is in use").partition(" (")[0]
         raise StartError(f"cannot listen on {address}: {reason}") from error
-
-
-def _clock_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _now_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -99,9 +99,7 @@ def simulated_time(world: World) -> Iterator[None]:
         world.later(round(seconds * 1e6), None, event.happen)
         return event
 
-    clock = SimpleNamespace(monotonic=lambda: world.now / 1e6)
     with (
-        patch.object(hand_over, "time", clock),
         patch.object(hand_over, "asyncio", SimpleNamespace(sleep=sleep)),
         patch.object(hand_over, "POLL_SECONDS", POLL_SECONDS),
         patch.object(hand_over, "logger", SimpleNamespace(info=_silent)),
@@ -117,7 +115,9 @@ class HandingOver:
         self._world = process.world
         self._asked: dict[int, Event] = {}
         self._next = 0
-        self._hand_overs = HandOvers(self, cast(Replicas, self), self, self)
+        self._hand_overs = HandOvers(
+            self, cast(Replicas, self), self, self, now_us=lambda: self._world.now
+        )
         self.is_quiet = False
         """The stream is being handed over, and NATS has been told that nobody listens."""
         self.stand_by_of: StandBy | None = None

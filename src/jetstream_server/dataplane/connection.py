@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -21,9 +20,9 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.complaints import Complaints
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import OsDisk
 from jetstream_server.refusals import bounded
-from jetstream_server.replication.frame_socket import FrameSocket, decode_head
+from jetstream_server.replication.frame_connection import FrameConnection
+from jetstream_server.replication.frame_socket import decode_head
 
 PENDING_MAX = 64
 HELLO_SECONDS = 10.0
@@ -36,24 +35,23 @@ logger = structlog.get_logger("jetstream.dataplane")
 FetchHandler = Callable[
     [pb.DataFetchRequest], Awaitable[tuple[pb.DataFetchResponse, LogSlice | None]]
 ]
-NodeHandler = Callable[[FrameSocket, int, pb.NodeHello, bytes], Awaitable[None]]
+NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[None]]
 """(socket, correlation, hello, our nonce): serves a follower until it leaves."""
 
 
 class Connection:
-    """Serves one accepted socket: `await connection.run()`."""
+    """Serves one accepted connection: `await connection.run()`."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        socket: FrameConnection,
         hello: pb.HelloReply,
         fetch: FetchHandler,
         node: NodeHandler,
         complaints: Complaints,
-        files: OsDisk,
     ) -> None:
         self._complaints = complaints
-        self._socket = FrameSocket(sock, frames.REQUEST_BYTES_MAX, files)
+        self._socket = socket
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._hello = pb.HelloReply()
         self._hello.CopyFrom(hello)
@@ -62,7 +60,7 @@ class Connection:
         self._node = node
         self._sending = asyncio.Lock()
         self._slots = asyncio.Semaphore(PENDING_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
         """Serve until the client leaves or misbehaves; always closes the socket."""
@@ -105,7 +103,7 @@ class Connection:
             request = decode_head(frame, pb.DataFetchRequest)
             serving = self._serve(frame.correlation, request)
             task = asyncio.get_running_loop().create_task(serving)
-            self._tasks.add(task)
+            self._tasks[task] = None
             task.add_done_callback(self._served)
 
     async def _slot(self) -> None:
@@ -121,7 +119,7 @@ class Connection:
                     raise EOFError from None
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task)
         self._slots.release()
         error = None if task.cancelled() else task.exception()
         if error is None:

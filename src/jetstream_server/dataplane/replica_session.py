@@ -16,7 +16,7 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError, Stora
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.frame_connection import FrameConnection
 from jetstream_server.replication.messages import Answer, FetchRequest, Records, Standing
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
@@ -70,7 +70,7 @@ class ReplicaSession:
 
     def __init__(
         self,
-        socket: FrameSocket,
+        socket: FrameConnection,
         replicas: Replicas,
         *,
         follower: int,
@@ -94,12 +94,12 @@ class ReplicaSession:
         self._silent_ticks = 0
 
     async def run(self) -> None:
-        self._replicas.progress.add(self)
+        self._replicas.progress[self] = None
         keeping_alive = self._loop.create_task(self._keep_alive())
         try:
             await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
         finally:
-            self._replicas.progress.discard(self)
+            self._replicas.progress.pop(self, None)
             if self._notice_timer is not None:
                 self._notice_timer.cancel()
             tasks = [task for task in (keeping_alive, self._sending) if task is not None]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from jetstream_protocol import frames
 from jetstream_protocol.errors import UnauthenticatedError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
@@ -21,6 +22,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication import credential
 from jetstream_server.replication.fetch import Fetches, FetchPosition
+from jetstream_server.replication.frame_connection import FrameConnection
 from jetstream_server.replication.frame_socket import FrameSocket
 from jetstream_server.replication.replicas import Replicas
 
@@ -44,10 +46,11 @@ class DataPlaneServer:
         cluster_id: str,
         secret: bytes,
         now_us: Callable[[], int],
-        disk: OsDisk,
+        disk: OsDisk | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """secret: the cluster's credential, which followers must know."""
+        """secret: the cluster's credential, which followers must know. disk: where the logs are
+        that are read by clients of `start`."""
         self._replicas = replicas
         self._fetches = fetches
         self._connections_max = connections_max
@@ -57,7 +60,7 @@ class DataPlaneServer:
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._complaints = Complaints()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -80,15 +83,19 @@ class DataPlaneServer:
                 logger.warning("too_many_connections", connections_max=self._connections_max)
             sock.close()
             return
+        self.serve(FrameSocket(sock, frames.REQUEST_BYTES_MAX, self._disk))
+
+    def serve(self, accepted: FrameConnection) -> None:
+        """Serve a connection until it ends, and close it."""
         connection = Connection(
-            sock, self._hello, self._fetch, self._replicate, self._complaints, self._disk
+            accepted, self._hello, self._fetch, self._replicate, self._complaints
         )
         task = asyncio.get_running_loop().create_task(connection.run())
-        self._connections.add(task)
+        self._connections[task] = None
         task.add_done_callback(self._disconnected)
 
     def _disconnected(self, task: asyncio.Task[None]) -> None:
-        self._connections.discard(task)
+        self._connections.pop(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("connection_failed", exc_info=task.exception())
 
@@ -116,7 +123,7 @@ class DataPlaneServer:
         return response, found
 
     async def _replicate(
-        self, connection: FrameSocket, correlation: int, hello: pb.NodeHello, nonce: bytes
+        self, connection: FrameConnection, correlation: int, hello: pb.NodeHello, nonce: bytes
     ) -> None:
         """Serve a follower node, once it has shown that it belongs to this cluster."""
         proofs = {

@@ -18,7 +18,6 @@ several at a time, and in the end without its help.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
+from jetstream_server.clocks import monotonic_us
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.controller import Election, balancing_moves
 from jetstream_server.metadata.raft import RaftMetadataLog
@@ -76,6 +76,8 @@ class Controller:
         log_ends: Callable[[], LogEnds],
         settings: ControllerSettings | None = None,
         hand_over: HandOver | None = None,
+        *,
+        now_us: Callable[[], int] = monotonic_us,
     ) -> None:
         self._metadata = metadata
         self._log_ends = log_ends
@@ -83,7 +85,8 @@ class Controller:
         self._hand_over = hand_over or self._transfer
         self._working: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._settled_at = 0.0
+        self._now_us = now_us
+        self._settled_at_us = 0
         self._epoch: int | None = None
 
     def start(self) -> None:
@@ -103,7 +106,7 @@ class Controller:
                 self._wake.set()
 
     def _unsettle(self) -> None:
-        self._settled_at = time.monotonic() + self._settings.settle_seconds
+        self._settled_at_us = self._now_us() + round(self._settings.settle_seconds * 1e6)
 
     async def _work(self) -> None:
         while True:
@@ -139,7 +142,7 @@ class Controller:
     def _may_balance(self, tables: Tables) -> bool:
         return (
             self._settings.balance
-            and time.monotonic() >= self._settled_at
+            and self._now_us() >= self._settled_at_us
             and not any(node.fenced for node in tables.nodes.values())
         )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -33,7 +32,7 @@ from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.background import run_in_background
 from jetstream_server.replication import credential
 from jetstream_server.replication.follower import SILENCE_MAX_US, Append, Ignore
-from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.frame_connection import Dial, FrameConnection
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.wire import (
     POSITIONS_MAX,
@@ -68,6 +67,7 @@ class Fetcher:
         address: Callable[[], tuple[str, int] | None],
         identity: NodeIdentity,
         *,
+        dial: Dial,
         now_us: Callable[[], int],
         accepted: Callable[[Replica], None],
         failed: Callable[[Replica, StorageError], None],
@@ -79,6 +79,7 @@ class Fetcher:
         self._leader = leader
         self._address = address
         self._identity = identity
+        self._dial = dial
         self._now_us = now_us
         self._accepted = accepted
         self._failed = failed
@@ -90,7 +91,7 @@ class Fetcher:
         self._tell_due = False
         self._taking = False
         self._sending: asyncio.Task[None] | None = None
-        self._connection: FrameSocket | None = None
+        self._connection: FrameConnection | None = None
         self._heard_at_us = now_us()
         self._last_failure = ""
         self._tasks = [
@@ -140,8 +141,7 @@ class Fetcher:
             logger.warning("leader_unreachable", leader=self._leader, reason=reason)
 
     async def _connect_and_follow(self) -> None:
-        sock = await self._connect()
-        connection = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+        connection = await self._connect()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._greet(connection)
@@ -159,24 +159,14 @@ class Fetcher:
                 await asyncio.gather(self._sending, return_exceptions=True)
             connection.close()
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self) -> FrameConnection:
         address = self._address()
         if address is None:
             raise UnavailableError(f"node {self._leader} is not registered")
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_SECONDS):
-            found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-            family, kind, protocol, _, target = found[0]
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                await loop.sock_connect(sock, target)
-            except BaseException:
-                sock.close()
-                raise
-        return sock
+            return await self._dial(address)
 
-    async def _greet(self, connection: FrameSocket) -> None:
+    async def _greet(self, connection: FrameConnection) -> None:
         identity = self._identity
         hello = pb.Hello(
             version=frames.PROTOCOL_VERSION,

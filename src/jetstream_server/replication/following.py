@@ -12,6 +12,7 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.replication.fetcher import Fetcher, NodeIdentity
+from jetstream_server.replication.frame_connection import Dial
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
@@ -27,17 +28,19 @@ class Following:
         metadata: MetadataLog,
         identity: NodeIdentity,
         *,
+        dial: Dial,
         now_us: Callable[[], int],
         controller_now_us: Callable[[], int | None],
     ) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._identity = identity
+        self._dial = dial
         self._now_us = now_us
         self._controller_now_us = controller_now_us
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._leader_of: dict[int, NodeId] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def role_changed(self, replica: Replica) -> None:
         stream = replica.stream
@@ -81,6 +84,7 @@ class Following:
                 leader,
                 lambda: self._data_address(leader),
                 self._identity,
+                dial=self._dial,
                 now_us=self._now_us,
                 accepted=self._replicas.accepted,
                 failed=self._replicas.failed,
@@ -119,8 +123,8 @@ class Following:
 
     def _propose(self, command: dict[str, Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._try(command))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _try(self, command: dict[str, Any]) -> None:
         try:

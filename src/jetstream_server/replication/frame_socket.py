@@ -22,7 +22,7 @@ import sys
 import termios
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
@@ -31,6 +31,7 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk, storage_error
+from jetstream_server.replication.frame_connection import Head
 from jetstream_server.replication.frame_reader import STALL_SECONDS, Frame, FrameReader
 from jetstream_server.replication.residency import make_resident
 
@@ -38,11 +39,24 @@ TURN_BYTES = 1024 * 1024
 COPIED_BYTES_MAX = 32 * 1024
 """Up to here one read and one send are cheaper than sendfile and the system calls around it."""
 
-Head = TypeVar("Head", bound=Message)
+
+async def dial(address: tuple[str, int]) -> FrameSocket:
+    """Connect to a node's data plane. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, target = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, target)
+        return FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+    except BaseException:
+        sock.close()
+        raise
 
 
 class FrameSocket:
-    """See the module. Owns the socket: `close` it."""
+    """A FrameConnection; see the module. Owns the socket: `close` it."""
 
     def __init__(
         self, sock: socket.socket, frame_bytes_max: int, files: OsDisk | None = None

@@ -24,13 +24,14 @@ no message is stored by both is stand_by.py's.
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, NotLeaderError, UnavailableError
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.clocks import monotonic_us
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.leader import LeaderState
 from jetstream_server.replication.replica import Replica
@@ -104,7 +105,10 @@ class HandOvers:
         replicas: Replicas,
         publishers: Publishers,
         successors: Successors,
+        *,
+        now_us: Callable[[], int] = monotonic_us,
     ) -> None:
+        self._now_us = now_us
         self._metadata = metadata
         self._replicas = replicas
         self._publishers = publishers
@@ -136,13 +140,13 @@ class HandOvers:
         stream_id, leader_epoch = replica.stream.id, replica.stream.leader_epoch
         await self._come_near(replica, leadership, target)
         trip_seconds = await self._prepare(target, stream_id)
-        silent_since = time.monotonic()
+        silent_since = self._seconds()
         is_asked = False
         try:
             _check_leads(replica, leadership)
             await self._publishers.quiet(stream_id)
             # The question has to arrive, too: nobody listens meanwhile.
-            silent_us = round((time.monotonic() - silent_since + trip_seconds) * 1e6)
+            silent_us = round((self._seconds() - silent_since + trip_seconds) * 1e6)
             end_offset = replica.log.log_end_offset
             is_asked = True
             gap_us = await self._successors.stand_by(
@@ -163,7 +167,7 @@ class HandOvers:
             stream=replica.stream.full_name,
             target=target,
             gap_ms=gap_us / 1000,
-            seconds=round(time.monotonic() - silent_since, 4),
+            seconds=round(self._seconds() - silent_since, 4),
             unacknowledged=unacknowledged,
         )
 
@@ -179,25 +183,25 @@ class HandOvers:
         because the first may have to connect."""
         trips = []
         for _ in range(2):
-            asked_at = time.monotonic()
+            asked_at = self._seconds()
             await self._successors.prepare(target, stream_id)
-            trips.append(time.monotonic() - asked_at)
+            trips.append(self._seconds() - asked_at)
         return min(trips)
 
     async def _come_near(self, replica: Replica, leadership: LeaderState, target: NodeId) -> None:
         """Until the target follows closely: a target that lags would be silence."""
-        deadline = time.monotonic() + CATCH_UP_SECONDS
+        deadline = self._seconds() + CATCH_UP_SECONDS
         while True:
-            asked_at = time.monotonic()
+            asked_at = self._seconds()
             end_offset = replica.log.log_end_offset
             while leadership.position_of(target) < end_offset:
-                if time.monotonic() > deadline:
+                if self._seconds() > deadline:
                     raise UnavailableError(
                         f"node {target} does not keep up with {replica.stream.full_name}"
                     )
                 await asyncio.sleep(POLL_SECONDS)
                 _check_leads(replica, leadership)
-            if time.monotonic() - asked_at <= NEAR_SECONDS:
+            if self._seconds() - asked_at <= NEAR_SECONDS:
                 return
 
     async def _replicate_tail(
@@ -207,9 +211,9 @@ class HandOvers:
         can be. Should another follower be slow, the target will acknowledge for itself."""
         _check_leads(replica, leadership)
         stream_id, end_offset = replica.stream.id, replica.log.log_end_offset
-        deadline = time.monotonic() + TAIL_SECONDS
+        deadline = self._seconds() + TAIL_SECONDS
         while leadership.position_of(target) < end_offset or self._publishers.pending(stream_id):
-            if time.monotonic() > deadline:
+            if self._seconds() > deadline:
                 break
             await asyncio.sleep(POLL_SECONDS)
             _check_leads(replica, leadership)
@@ -230,6 +234,9 @@ class HandOvers:
             },
             patience=PROPOSE_SECONDS,
         )
+
+    def _seconds(self) -> float:
+        return self._now_us() / 1e6
 
     # The target's.
 

@@ -21,6 +21,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.clocks import Clocks
 from jetstream_server.complaints import Complaints
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.raft import RaftMetadataLog
@@ -57,6 +58,7 @@ class Membership:
         node_id: int,
         session: str,
         lost: Callable[[], None],
+        clocks: Clocks | None = None,
     ) -> None:
         """Made before the metadata log starts: the node's session rides on its thread."""
         self._metadata = metadata
@@ -65,7 +67,8 @@ class Membership:
         self._lost = lost
         self._left = False
         self._complaints = Complaints()
-        self._node_session = NodeSession(metadata)
+        self._clocks = clocks or Clocks()
+        self._node_session = NodeSession(metadata, clock_us=self._clocks.session_us)
 
     def speaks(self) -> bool:
         """Whether this node may act as a leader at this very moment (design 6, 7)."""
@@ -147,7 +150,10 @@ class Membership:
         stack.push_async_callback(self._node_session.close)
         self._metadata.watch(self._watch_own_registration)
         controller = Controller(
-            self._metadata, lambda: self._node_session.log_ends, hand_over=hand_over
+            self._metadata,
+            lambda: self._node_session.log_ends,
+            hand_over=hand_over,
+            now_us=self._clocks.now_us,
         )
         controller.start()
         stack.push_async_callback(controller.close)

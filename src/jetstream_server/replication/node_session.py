@@ -13,7 +13,6 @@ loop gets round to it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -21,6 +20,7 @@ import structlog
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.background import run_in_background
+from jetstream_server.clocks import session_clock_us
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.replication.lease import SessionSettings
 from jetstream_server.replication.session_driver import SessionDriver
@@ -30,11 +30,6 @@ LOG_ENDS_SECONDS = 0.5
 """Between two looks at which streams wait for an election; only when the metadata changed."""
 
 _log = structlog.get_logger("jetstream.replication")
-
-
-def session_clock_us() -> int:
-    """Monotonic, and going on while the machine sleeps: a lease does not outlive a suspend."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class NodeSession:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol
 
 import structlog
@@ -146,7 +146,7 @@ class Replicas:
         self._flush_ended = asyncio.Event()
         self.listener: ReplicaListener | None = None
         self.roles: list[RoleListener] = []
-        self.progress: set[ProgressListener] = set()
+        self.progress: dict[ProgressListener, None] = {}
         self.full_reason = ""
         """Why no append is taken anywhere (disk below its reserve); "": there is room."""
 
@@ -495,8 +495,9 @@ class Replicas:
             for replica in self._replicas.values():
                 replica.log.forget_message_ids(self._clock_us())
 
-    def close(self) -> bool:
-        """Close every log; returns whether all of them were left clean."""
+    def close(self, threads: Executor | None = None) -> bool:
+        """Close every log; returns whether all of them were left clean. threads: in which that is
+        done, CLOSING_AT_A_TIME of their own by default."""
         for task in self._rounds:
             task.cancel()
         replicas = list(self._replicas.values())
@@ -505,7 +506,7 @@ class Replicas:
             self._forget(replica)
             replica.retire()
         # In parallel: each waits for the disk, which serves many about as fast as one.
-        with ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
+        with threads or ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
             return all(list(threads.map(_close_cleanly, replicas)))
 
 

@@ -12,6 +12,11 @@ _KIND = "runs"
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
+def boot_id() -> str:
+    """Of the machine: another one after each of its starts."""
+    return Path(_BOOT_ID_PATH).read_text().strip()
+
+
 class RunBook:
     """The record, durable after every method. All raise StorageError when the disk fails them."""
 
@@ -21,9 +26,9 @@ class RunBook:
         self._owner = owner
         self.record = RunRecord.from_dict(read_state(disk, path, _KIND, owner))
 
-    def begin(self, session: str) -> None:
+    def begin(self, session: str, boot_id: str) -> None:
         """This run begins, and will register as `session`."""
-        self._write(self.record.begun(session, Path(_BOOT_ID_PATH).read_text().strip()))
+        self._write(self.record.begun(session, boot_id))
 
     def registered(self, session: str) -> None:
         self._write(self.record.registered(session))

@@ -23,6 +23,7 @@ from jetstream_server.dataplane.connection import Connection
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.replication import frame_reader, frame_socket
+from jetstream_server.replication.frame_socket import FrameSocket
 from tests.support.loops import eventually, on_loop
 
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
@@ -106,7 +107,10 @@ async def served(
         raise AssertionError("no follower was expected")
 
     hello = pb.HelloReply(node_id=0)
-    connection = Connection(accepted, hello, fetch, no_node, Complaints(), OsDisk())  # type: ignore[arg-type]
+    connection = Connection(
+        FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()),
+        hello, fetch, no_node, Complaints(),  # type: ignore[arg-type]
+    )  # fmt: skip
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
     if greet:
         await client.send(HELLO)

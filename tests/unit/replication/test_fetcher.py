@@ -15,7 +15,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.replication import credential, fetcher
 from jetstream_server.replication.fetcher import Fetcher, NodeIdentity
-from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.frame_socket import FrameSocket, dial
 from tests.support.loops import eventually, on_loop
 
 SILENCE_US = 300_000
@@ -67,6 +67,7 @@ async def followed(leader: Leader) -> AsyncIterator[Fetcher]:
         0,
         lambda: listener.getsockname(),
         IDENTITY,
+        dial=dial,
         now_us=lambda: time.monotonic_ns() // 1000,
         accepted=lambda _: None,
         failed=lambda _, __: None,

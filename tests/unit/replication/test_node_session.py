@@ -10,10 +10,11 @@ import pytest
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.clocks import session_clock_us
 from jetstream_server.metadata.passenger import Passenger
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.replication.lease import SessionSettings
-from jetstream_server.replication.node_session import NodeSession, session_clock_us
+from jetstream_server.replication.node_session import NodeSession
 from jetstream_server.replication.session_driver import SessionDriver
 from jetstream_server.replication.session_messages import Grant, LogEnd, encode
 from jetstream_server.replication.unclean import ReplicaReport

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.replication import run_book
 from jetstream_server.replication.run_book import RunBook
 from jetstream_server.replication.trust import RunRecord
+
+BOOT = "a boot"
 
 
 @pytest.fixture
@@ -27,24 +28,22 @@ def open_book(disk: OsDisk, tmp_path: Path, owner: str = "cluster/0") -> RunBook
 def test_a_run_is_clean_only_if_it_said_so_and_only_once(disk: OsDisk, tmp_path: Path) -> None:
     book = open_book(disk, tmp_path)
     assert not book.record.clean
-    book.begin("first")
+    book.begin("first", BOOT)
     assert not open_book(disk, tmp_path).record.clean
     book.registered("first")
     book.stop()
     book = open_book(disk, tmp_path)
     assert book.record.clean
-    book.begin("second")
+    book.begin("second", BOOT)
     assert not open_book(disk, tmp_path).record.clean
     assert book.record.sessions == ("first", "second")
 
 
 def test_another_boot_after_an_unclean_run_is_remembered_until_it_is_registered(
-    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: OsDisk, tmp_path: Path
 ) -> None:
-    open_book(disk, tmp_path).begin("first")
-    (tmp_path / "boot_id").write_text("another\n")
-    monkeypatch.setattr(run_book, "_BOOT_ID_PATH", str(tmp_path / "boot_id"))
-    open_book(disk, tmp_path).begin("second")
+    open_book(disk, tmp_path).begin("first", BOOT)
+    open_book(disk, tmp_path).begin("second", "another boot")
     book = open_book(disk, tmp_path)
     assert book.record.power_lost
     book.registered("second")
@@ -59,7 +58,7 @@ def test_a_suspected_stream_is_remembered(disk: OsDisk, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"JSLC 1 00000000\n{}\n", b"\0" * 100])
 def test_a_damaged_record_vouches_for_nothing(disk: OsDisk, tmp_path: Path, content: bytes) -> None:
     book = open_book(disk, tmp_path)
-    book.begin("first")
+    book.begin("first", BOOT)
     book.stop()
     (tmp_path / "runs").write_bytes(content)
     assert open_book(disk, tmp_path).record == RunRecord()
@@ -67,6 +66,6 @@ def test_a_damaged_record_vouches_for_nothing(disk: OsDisk, tmp_path: Path, cont
 
 def test_a_record_of_another_node_vouches_for_nothing(disk: OsDisk, tmp_path: Path) -> None:
     book = open_book(disk, tmp_path)
-    book.begin("first")
+    book.begin("first", BOOT)
     book.stop()
     assert open_book(disk, tmp_path, "cluster/1").record == RunRecord()

@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         journal.append(entry(index))
     journal.sync()
     journal.close()
-    RunBook(disk, str(tmp_path / "data" / "runs"), "c5/1").begin("session")
+    RunBook(disk, str(tmp_path / "data" / "runs"), "c5/1").begin("session", "boot")
     data.close()
     yield tmp_path / "data"
     disk.close()
@@ -192,7 +192,7 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
         [("group.json", 0, Kind.BAD_IDENTITY)],
     ),
     "the record of another folder's runs": (
-        lambda f: RunBook(OsDisk(), str(f / "runs"), "c6/1").begin("session"),
+        lambda f: RunBook(OsDisk(), str(f / "runs"), "c6/1").begin("session", "boot"),
         [("runs", 16, Kind.BAD_RUNS)],
     ),
     "an atomic write that never took place": (
