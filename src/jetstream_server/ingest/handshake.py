@@ -4,12 +4,16 @@ except that credentials may be read from files."""
 from __future__ import annotations
 
 import json
+import socket
 import ssl
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.auth import Credentials
+from jetstream_server.ingest.dial import dial
 from jetstream_server.ingest.servers import ServerAddress
 
 
@@ -17,6 +21,7 @@ from jetstream_server.ingest.servers import ServerAddress
 class LinkOptions:
     """How to open a link.
 
+    dial: connects to host and port within so many seconds. seconds: a monotonic clock.
     tls: None means TLS only where the URL or the server asks for it, with the system's
     authorities. tls_handshake_first: TLS from the first byte, as the server must be configured.
     """
@@ -28,6 +33,8 @@ class LinkOptions:
     tls_handshake_first: bool = False
     connect_timeout_s: float = 3.0
     ping_interval_s: float = 10.0
+    dial: Callable[[str, int, float], Awaitable[socket.socket]] = dial
+    seconds: Callable[[], float] = time.monotonic
 
     def wants_tls(self, address: ServerAddress) -> bool:
         """Whether to refuse a server that does without."""

@@ -20,14 +20,12 @@ Invariants.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
-from jetstream_server.ingest.dial import dial
 from jetstream_server.ingest.handshake import LinkOptions, connect_line, upgrades_to_tls
 from jetstream_server.ingest.parser import (
     Delivery,
@@ -126,7 +124,7 @@ class NatsLink(asyncio.BufferedProtocol):
         first = options.tls_handshake_first
         await self._loop.create_connection(
             lambda: self,
-            sock=await dial(address.host, address.port, options.connect_timeout_s),
+            sock=await options.dial(address.host, address.port, options.connect_timeout_s),
             ssl=options.tls_context() if first else None,
             server_hostname=address.tls_name if first else None,
         )
@@ -216,12 +214,12 @@ class NatsLink(asyncio.BufferedProtocol):
         return self._view[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        begun = time.monotonic()
+        begun = self._options.seconds()
         if not self._turn_ends:
             self._turn_ends = begun + TURN_SECONDS
             self._loop.call_soon(self._end_of_turn)
         self._take(nbytes)
-        ended = time.monotonic()
+        ended = self._options.seconds()
         self._pace(ended - begun)
         if ended >= self._turn_ends:
             self._pause()

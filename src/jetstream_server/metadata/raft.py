@@ -24,7 +24,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.log import Watcher, Watchers
-from jetstream_server.metadata.member import Member
+from jetstream_server.metadata.member import Member, MemberListener
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.passenger import Passenger
 from jetstream_server.metadata.proposal import PATIENCE_SECONDS, Proposal
@@ -47,7 +47,11 @@ class RaftMetadataLog:
     """
 
     def __init__(
-        self, config: MemberConfig, session: str, on_failure: Callable[[str], None] | None = None
+        self,
+        config: MemberConfig,
+        session: str,
+        on_failure: Callable[[str], None] | None = None,
+        make_member: Callable[[MemberConfig, MemberListener], Member] = Member,
     ) -> None:
         self.registry = Registry()
         self.incarnation: int | None = None
@@ -56,7 +60,7 @@ class RaftMetadataLog:
         self._config = config
         self._session = session
         self._on_failure = on_failure
-        self._member = Member(config, self)
+        self._member = make_member(config, self)
         self._status = self._member.status
         self._watchers = Watchers()
         self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []

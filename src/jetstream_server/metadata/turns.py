@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -70,7 +71,11 @@ class Turns:
         group_file: GroupFile,
         listener: Listener,
         passenger: Passenger | None = None,
+        *,
+        make_core: Callable[..., RaftCore] = RaftCore,
+        make_links: Callable[..., PeerLinks] = PeerLinks,
     ) -> None:
+        """make_core, make_links: what decides and what connects; the simulation has its own."""
         self.failure = ""
         self.not_leading = asyncio.Event()
         self.proposals = Proposals()
@@ -81,9 +86,9 @@ class Turns:
         self._journal = journal
         self._group_file = group_file
         self._listener = listener
-        self._core = RaftCore(config.node_id, voters, journal, self.machine, config.raft)
+        self._core = make_core(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
-        self.links = PeerLinks(identity, config.voters, self, self._cluster_digest, config.links)
+        self.links = make_links(identity, config.voters, self, self._cluster_digest, config.links)
         self._carriage = Carriage(
             config.node_id, voters, self._core, self.links, self.machine.registry, passenger
         )

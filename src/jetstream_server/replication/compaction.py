@@ -87,8 +87,15 @@ class Compaction:
     """A RoleListener: `start`, then `close`."""
 
     def __init__(
-        self, replicas: Replicas, *, clock_us: Callable[[], int], bytes_per_second: int
+        self,
+        replicas: Replicas,
+        *,
+        clock_us: Callable[[], int],
+        bytes_per_second: int,
+        spawn: Callable[[], subprocess.Popen[bytes]] | None = None,
     ) -> None:
+        """spawn: begins the process of a pass."""
+        self._spawn = spawn or _spawn
         self._replicas = replicas
         self._clock_us = clock_us
         self._bytes_per_second = bytes_per_second
@@ -217,7 +224,7 @@ class Compaction:
             "parent": os.getpid(),
             "bytes_per_second": self._bytes_per_second,
         }
-        process = _spawn()
+        process = self._spawn()
         self._current, self._process = replica, process
         try:
             await self._in_thread(replica.log.compaction.begin, task)
