@@ -13,6 +13,7 @@ from jetstream_protocol.logfiles.verify import verify
 from tests.support import clocked_server
 from tests.support.cluster import TestCluster
 from tests.support.load import Load
+from tests.support.producing import Producer
 
 HOUR_US = 3_600_000_000
 
@@ -76,3 +77,37 @@ def test_clocks_that_jump_cost_no_lease_and_no_ack_and_time_stamps_never_fall(
         cluster.kill(node)
         findings = list(verify(cluster.cluster.directory / node_name(node)))
         assert not [finding for finding in findings if not finding.repairable]
+
+
+def test_what_is_repeated_to_a_leader_whose_clock_is_hours_off_is_stored_once(
+    cluster: ClockedCluster,
+) -> None:
+    """Ahead and behind, by more than message ids and producers are remembered for; and once more
+    from what a restart finds on disk."""
+    for node in cluster.nodes:
+        cluster.set_clock(node, (0, 30, -30)[node] * HOUR_US)
+    cluster.api(0).create("s", "s")
+    producer = Producer("s")
+    batches, messages = producer.add_batches(3), producer.add_messages(3)
+    producer.deliver(cluster.nats, batches + messages)
+    first = cluster.describe("s").stream.leader
+    for target in [node for node in (1, 2, 0, 1, 2, 0) if node != first] + [first]:
+        cluster.jetstream("stream", "transfer-leader", "s", str(target))
+        producer.deliver(cluster.nats, producer.add_messages(1))  # Under the clock of that node.
+        repeat(cluster, producer, batches + messages)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    for node in cluster.nodes:
+        cluster.cluster.start_node(node)
+    cluster.cluster.wait_for_nodes(*cluster.nodes)
+    repeat(cluster, producer, batches + messages)
+    producer.check(cluster.api(cluster.settled("s").stream.leader).values("s"))
+
+
+def repeat(cluster: ClockedCluster, producer: Producer, names: list[str]) -> None:
+    """What is acknowledged already is sent once more: each answer must be the first one's."""
+    before = {name: producer.acked.pop(name) for name in names}
+    producer.deliver(cluster.nats, names)
+    for name in names:
+        assert producer.acked[name]["duplicate"] is True, name
+        assert producer.acked[name]["seq"] == before[name]["seq"]

@@ -61,7 +61,7 @@ class ModelLog:
     def start_epoch(self, leader_epoch: int) -> None:
         CommitLog.start_epoch(cast(CommitLog, self), leader_epoch)
 
-    def append(self, record: Record, *, leader_epoch: int, timestamp_us: int) -> int:
+    def append(self, record: Record, *, leader_epoch: int, timestamp_us: int, now_us: int) -> int:
         self.start_epoch(leader_epoch)
         self.entries = (*self.entries, Entry(leader_epoch, record.number))
         return len(self.entries) - 1

@@ -134,7 +134,7 @@ class Nodes:
 
     def publish(self, process: Process, number: int) -> Proposal | None:
         replica = _running(process)
-        replica.append(cast(Any, Record(number)), 0)
+        replica.append(cast(Any, Record(number)), 0, 0)
         if not replica.counts_flushed:
             replica.moved()
         return _propose(process, 0)

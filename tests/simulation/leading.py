@@ -164,15 +164,15 @@ class Leading:
             process.request_flush()
             self._wake()
 
-    def wall_clock_us(self) -> int:
+    def now_us(self) -> int:
         """What ingest calls of `Replicas`."""
-        return WALL_CLOCK_US + self._world.now
+        return self._world.now
 
     def append(self, replica: Replica, batch: EncodedBatch) -> int:
         """What ingest calls of `Replicas`."""
         process = self._process
         try:
-            base_offset = replica.append(batch, self.wall_clock_us())
+            base_offset = replica.append(batch, WALL_CLOCK_US + self._world.now, self._world.now)
         except StorageFullError:
             self._world.count("leader's disk full")
             raise

@@ -157,7 +157,7 @@ class StreamIngest:
         log = self.replica.log
         original = None
         if demand.message_id is not None:
-            original = log.producers.offset_of(demand.message_id, self._replicas.wall_clock_us())
+            original = log.producers.offset_of(demand.message_id, self._replicas.now_us())
         if original is not None:
             reply, _ = admitted.reply_at(position)
             self._answer_duplicate(

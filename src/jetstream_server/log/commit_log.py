@@ -158,10 +158,15 @@ class CommitLog:
 
     # Appending.
 
-    def append(self, batch: EncodedBatch, *, leader_epoch: int, timestamp_us: int) -> int:
+    def append(
+        self, batch: EncodedBatch, *, leader_epoch: int, timestamp_us: int,
+        now_us: int | None = None,
+    ) -> int:  # fmt: skip
         """As the leader: stamp the batch, write it, return its base offset.
 
-        Raises StorageFullError (nothing was appended; try later), StorageError.
+        timestamp_us: of the wall clock. now_us: of the monotonic one, by which message ids age;
+        without it they age by timestamps. Raises StorageFullError (nothing was appended; try
+        later), StorageError.
         """
         self._health.require_online()
         base_offset = self.log_end_offset
@@ -176,19 +181,20 @@ class CommitLog:
         self.log_end_offset = next_offset
         if concerns(batch.header):
             with self._noting:
-                self.producers.note(decode_header(batch.header), batch.body)
+                self.producers.note(decode_header(batch.header), batch.body, now_us)
         return base_offset
 
     def append_replica(
-        self, data: bytes, *, leader_epoch: int | None = None, gaps_below: int = 0
-    ) -> None:
+        self, data: bytes, *, leader_epoch: int | None = None, gaps_below: int = 0,
+        now_us: int | None = None,
+    ) -> None:  # fmt: skip
         """As a follower: append whole stamped batches, back to back.
 
         leader_epoch: the epoch they were asked for under; none may be newer. gaps_below: where the
-        gaps that compaction leaves may be; above, none may. Raises
-        CorruptBatchError when the bytes are not whole valid batches, DivergedError when they do
-        not continue this log: then none is appended. StorageFullError, StorageError: those that
-        went into the segments before the failure are.
+        gaps that compaction leaves may be; above, none may. now_us: the monotonic time, if they
+        have just been appended by the leader. Raises CorruptBatchError when the bytes are not whole
+        valid batches, DivergedError when they do not continue this log: then none is appended.
+        StorageFullError, StorageError: those that went into the segments before the failure are.
         """
         self._health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
@@ -203,7 +209,7 @@ class CommitLog:
             self._write(segment, (memoryview(data)[start:end],))
             self._wrote(segment, headers[:count])
             with self._noting:
-                self.producers.note_all(headers[:count], data, start)
+                self.producers.note_all(headers[:count], data, start, now_us)
             start, headers = end, headers[count:]
 
     def _wrote(self, segment: Segment, headers: list[BatchHeader]) -> None:
@@ -289,7 +295,7 @@ class CommitLog:
             raise failure from error
 
     def forget_message_ids(self, now_us: int) -> None:
-        """Those whose window has passed, so that idle logs hold none."""
+        """Those whose window has passed, so that idle logs hold none. now_us: monotonic."""
         if self.producers.holds_message_ids:
             with self._noting:
                 self.producers.expire(now_us)

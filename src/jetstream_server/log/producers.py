@@ -7,9 +7,9 @@ A *producer* numbers its batches from 0, one by one. The last five of each are r
 at most five on their way, so whichever it repeats is among them. A *message id* (`Nats-Msg-Id`) is
 remembered for the stream's duplicate window, the newest `MESSAGE_IDS_MAX` at most.
 
-Everything here is a function of the batches in the log: the leader and its followers `note` each
-batch they append, and `truncate` as their logs are. So whoever is elected knows what is in its own
-log without reading it, and `producers_file.py` can save and rebuild it.
+Everything here but the times is a function of the batches in the log: the leader and its
+followers `note` each batch they append, and `truncate` as their logs are. So whoever is elected
+knows what is in its own log without reading it, and `producers_file.py` can save and rebuild it.
 
 Invariants.
 * **safety** What is remembered of an offset is what the log holds there: nothing at or behind the
@@ -19,7 +19,8 @@ Invariants.
   it sends, batches before it may be on their way, or lost with a failover and still to be repeated,
   and could not be stored behind a later one.
 
-No clock and no I/O; times are append timestamps (µs).
+No clock and no I/O. Times are the log's (log_time.py, µs): append timestamps are of wall clocks
+that may be hours apart.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import Final, NamedTuple
 
 from jetstream_protocol.batch import COMPRESSION_MASK, HEADER_BYTES, Batch, BatchHeader, Flags
 from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
+from jetstream_server.log.log_time import LogTime, LogTimeImage
 
 BATCHES_KEPT: Final = 5
 """Per producer; what publishers may have on their way is bounded by it."""
@@ -70,6 +72,10 @@ def concerns(header: bytes | bytearray) -> bool:
     return bool(producer_id >= 0 or flags & _MAY_HOLD_IDS == _HEADERS)
 
 
+def may_hold_ids(header: BatchHeader) -> bool:
+    return header.flags & _MAY_HOLD_IDS == _HEADERS
+
+
 class StoredBatch(NamedTuple):
     """A batch of a producer in the log: the offsets [base_offset, next_offset)."""
 
@@ -80,11 +86,11 @@ class StoredBatch(NamedTuple):
 
 class Producer(NamedTuple):
     """batches: the last ones, oldest first, in consecutive sequence; none of a producer whose last
-    ones were truncated away. timestamp: of its last batch. known_from: the log has to reach so far
+    ones were truncated away. time_us: of its last batch. known_from: the log has to reach so far
     for the batch before those to be in it."""
 
     last_sequence: int
-    timestamp: int
+    time_us: int
     batches: tuple[StoredBatch, ...]
     known_from: int = 0
 
@@ -93,7 +99,7 @@ class MessageId(NamedTuple):
     """A record that carries an id; known_by: the id, or the digest of a long one."""
 
     offset: int
-    timestamp: int
+    time_us: int
     known_by: bytes
 
 
@@ -108,19 +114,21 @@ class Producers:
     """See the module. Owned by the log's thread; `image` may be taken by another one that holds
     the lock under which the log calls whatever changes it."""
 
-    __slots__ = ("_entries", "_message_ids", "_producers", "window_us")
+    __slots__ = ("_entries", "_message_ids", "_producers", "_time", "window_us")
 
     def __init__(
         self,
         window_us: int = DUPLICATE_WINDOW_US,
         producers: tuple[tuple[int, Producer], ...] = (),
         message_ids: tuple[MessageId, ...] = (),
+        time: LogTimeImage | None = None,
     ) -> None:
         self.window_us = window_us
         """How long message ids are remembered; 0: not at all."""
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers)  # least recent first
         self._message_ids: deque[MessageId] = deque()  # oldest first
         self._entries: dict[bytes, MessageId] = {}  # the newest of each id
+        self._time = LogTime(time)
         for entry in message_ids:
             self._remember(entry)
 
@@ -150,27 +158,39 @@ class Producers:
         )
 
     def offset_of(self, message_id: bytes, now_us: int) -> int | None:
-        """The offset of the record that carries this id, if it came within the window."""
+        """The offset of the record that carries this id, if it came within the window. now_us:
+        monotonic."""
         entry = self._entries.get(_known_by(message_id))
-        if entry is None or not self.window_us or entry.timestamp < now_us - self.window_us:
+        if entry is None or not self.window_us:
             return None
-        return entry.offset
+        return None if self._is_over(entry, self._time.now(now_us)) else entry.offset
 
     # Told of every append, truncation and reset.
 
-    def note(self, header: BatchHeader, body: bytes) -> None:
-        """A batch was appended; body: as stored, with or without padding."""
-        if header.producer_id >= 0:
-            self._note_batch(header)
-        if header.flags & _MAY_HOLD_IDS == _HEADERS and self.window_us:
-            found = message_ids(header, body)
-            for offset, message_id in found:
-                known_by = _known_by(message_id)
-                self._remember(MessageId(offset, header.append_timestamp, known_by))
-            if found:
-                self.expire(header.append_timestamp)
+    def note(self, header: BatchHeader, body: bytes, now_us: int | None = None) -> None:
+        """A batch was appended; body: as stored, with or without padding. now_us: the monotonic
+        time, if it has just been made; None: it was made some time ago."""
+        time_us = self.note_header(header, now_us)
+        if self.window_us and may_hold_ids(header):
+            self.note_ids(header, body, time_us)
 
-    def _note_batch(self, header: BatchHeader) -> None:
+    def note_header(self, header: BatchHeader, now_us: int | None = None) -> int:
+        """All of `note` but the message ids; returns the log's time, for `note_ids`."""
+        time = self._time
+        time_us = time.copied(header) if now_us is None else time.appended(header, now_us)
+        if header.producer_id >= 0:
+            self._note_batch(header, time_us)
+        return time_us
+
+    def note_ids(self, header: BatchHeader, body: bytes, time_us: int) -> None:
+        """The message ids in a batch of that time."""
+        found = message_ids(header, body)
+        for offset, message_id in found:
+            self._remember(MessageId(offset, time_us, _known_by(message_id)))
+        if found:
+            self._expire(time_us)
+
+    def _note_batch(self, header: BatchHeader, time_us: int) -> None:
         producers = self._producers
         stored = StoredBatch(header.producer_sequence, header.base_offset, header.next_offset)
         before = producers.pop(header.producer_id, None)
@@ -180,16 +200,14 @@ class Producers:
             batches, known_from = (*before.batches, stored), before.known_from
             if len(batches) > BATCHES_KEPT:
                 known_from, batches = batches[0].next_offset, batches[1:]
-        producers[header.producer_id] = Producer(
-            stored.sequence, header.append_timestamp, batches, known_from
-        )
+        producers[header.producer_id] = Producer(stored.sequence, time_us, batches, known_from)
         if len(producers) > PRODUCERS_MAX:
             producers.popitem(last=False)
-        self._expire_producers(header.append_timestamp - IDLE_US)
+        self._expire_producers(time_us - IDLE_US)
 
     def _expire_producers(self, before_us: int) -> None:
         producers = self._producers
-        while producers and producers[next(iter(producers))].timestamp < before_us:
+        while producers and producers[next(iter(producers))].time_us < before_us:
             producers.popitem(last=False)
 
     def _remember(self, entry: MessageId) -> None:
@@ -203,9 +221,15 @@ class Producers:
         return bool(self._message_ids)
 
     def expire(self, now_us: int) -> None:
-        """Forget the ids whose window has passed."""
-        while self._message_ids and self._message_ids[0].timestamp < now_us - self.window_us:
+        """Forget the ids whose window has passed; now_us: monotonic."""
+        self._expire(self._time.now(now_us))
+
+    def _expire(self, time_us: int) -> None:
+        while self._message_ids and self._is_over(self._message_ids[0], time_us):
             self._forget(self._message_ids.popleft())
+
+    def _is_over(self, entry: MessageId, time_us: int) -> bool:
+        return entry.time_us < time_us - self.window_us
 
     def _forget(self, entry: MessageId) -> None:
         if self._entries.get(entry.known_by) is entry:
@@ -237,18 +261,21 @@ class Producers:
         while self._message_ids and self._message_ids[-1].offset >= log_end_offset:
             self._forget(self._message_ids.pop())
 
-    def note_all(self, headers: Sequence[BatchHeader], data: bytes, start: int) -> None:
-        """Batches were appended that stand back to back in `data`, from `start` on."""
+    def note_all(
+        self, headers: Sequence[BatchHeader], data: bytes, start: int, now_us: int | None = None
+    ) -> None:
+        """Batches were appended that stand back to back in `data`, from `start` on; see `note`."""
         for header in headers:
-            if header.producer_id >= 0 or header.flags & _MAY_HOLD_IDS == _HEADERS:
+            if header.producer_id >= 0 or may_hold_ids(header):
                 body = start + HEADER_BYTES
-                self.note(header, data[body : body + header.body_length])
+                self.note(header, data[body : body + header.body_length], now_us)
             start += header.length
 
     def clear(self) -> None:
         self._producers.clear()
         self._message_ids.clear()
         self._entries.clear()
+        self._time = LogTime()
 
     # Read by others.
 
@@ -262,9 +289,9 @@ class Producers:
             stored.base_offset for each in self._producers.values() for stored in each.batches
         )
 
-    def image(self) -> tuple[tuple[tuple[int, Producer], ...], tuple[MessageId, ...]]:
+    def image(self) -> tuple[tuple[tuple[int, Producer], ...], tuple[MessageId, ...], LogTimeImage]:
         """Everything remembered, oldest first: the arguments of another one."""
-        return tuple(self._producers.items()), tuple(self._message_ids)
+        return tuple(self._producers.items()), tuple(self._message_ids), self._time.image
 
 
 def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:

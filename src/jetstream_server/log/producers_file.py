@@ -15,10 +15,11 @@ of the last day, as far as that can be read.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, Flags
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
@@ -27,10 +28,16 @@ from jetstream_protocol.logfiles.scan import Tail
 from jetstream_server.log.checkpoint import owner_of
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.log.producers import IDLE_US, MessageId, Producer, Producers, StoredBatch
+from jetstream_server.log.log_time import LogTimeImage
+from jetstream_server.log.producers import (
+    IDLE_US,
+    MessageId,
+    Producer,
+    Producers,
+    StoredBatch,
+    may_hold_ids,
+)
 from jetstream_server.log.segment import Segment
-
-_HEADERS: Final = int(Flags.HEADERS)
 
 
 class Saved(NamedTuple):
@@ -50,15 +57,15 @@ def write_producers(
     disk: Disk, directory: str, producers: Producers, end_offset: int, leader_epoch: int
 ) -> None:
     """Replace the file atomically and durably. Raises OSError."""
-    known, message_ids = producers.image()
+    known, message_ids, time = producers.image()
     state = {
         "end_offset": end_offset,
         "leader_epoch": leader_epoch,
         "producers": [[producer_id, *producer] for producer_id, producer in known],
         "message_ids": [
-            [entry.offset, entry.timestamp, entry.known_by.decode("latin-1")]
-            for entry in message_ids
+            [entry.offset, entry.time_us, entry.known_by.decode("latin-1")] for entry in message_ids
         ],
+        "time": list(time),
     }
     data = checkpoint_file.encode(PRODUCERS_NAME, owner_of(directory), state)
     disk.write_atomic(f"{directory}/{PRODUCERS_NAME}", data)
@@ -81,21 +88,22 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
                 int(producer_id),
                 Producer(
                     int(last_sequence),
-                    int(timestamp),
+                    int(time_us),
                     tuple(StoredBatch(*map(int, row)) for row in batches),
                     int(known_from),
                 ),
             )
-            for producer_id, last_sequence, timestamp, batches, known_from in state["producers"]
+            for producer_id, last_sequence, time_us, batches, known_from in state["producers"]
         )
         message_ids = tuple(
-            MessageId(int(offset), int(timestamp), known_by.encode("latin-1"))
-            for offset, timestamp, known_by in state["message_ids"]
+            MessageId(int(offset), int(time_us), known_by.encode("latin-1"))
+            for offset, time_us, known_by in state["message_ids"]
         )
         end_offset, leader_epoch = int(state["end_offset"]), int(state["leader_epoch"])
+        time = LogTimeImage(*map(int, state["time"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptBatchError(f"the file lacks or garbles {error}") from error
-    return Saved(end_offset, leader_epoch, Producers(window_us, producers, message_ids))
+    return Saved(end_offset, leader_epoch, Producers(window_us, producers, message_ids, time))
 
 
 class ProducersRecovery:
@@ -105,7 +113,6 @@ class ProducersRecovery:
         self, disk: Disk, directory: str, checkpoint: LogCheckpoint, window_us: int
     ) -> None:
         """Raises OSError."""
-        self._ids_since_us = checkpoint.last_append_timestamp - window_us
         self._window_us = window_us
         self._expected = checkpoint.producers
         self._saved = read_producers(disk, directory, window_us) if self._expected else None
@@ -114,14 +121,8 @@ class ProducersRecovery:
 
     def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """A batch was found in the log. Raises OSError."""
-        if header.base_offset >= self._behind:
-            self._note(segment, position, header)
-
-    def _note(self, segment: Segment, position: int, header: BatchHeader) -> None:
-        has_ids = header.flags & _HEADERS and header.append_timestamp >= self._ids_since_us
-        if header.producer_id >= 0 or has_ids:
-            body = segment.read(position + HEADER_BYTES, header.body_length) if has_ids else b""
-            self._producers.note(header, body)
+        if header.base_offset >= self._behind and _matters(header):
+            self._producers.note(header, _body(segment, position, header))
 
     def finish(
         self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
@@ -135,31 +136,54 @@ class ProducersRecovery:
         saved = self._saved
         if saved is not None and saved.fits(tail, epochs) and scanned_from <= saved.end_offset:
             return self._producers
-        self._producers = Producers(self._window_us)
-        self._ids_since_us = max(self._ids_since_us, tail.timestamp - self._window_us)
-        self._replay(_since(segments, tail.timestamp - IDLE_US))
-        return self._producers
+        return self._replayed(_of_the_last_day(segments))
 
-    def _replay(self, segments: Sequence[Segment]) -> None:
+    def _replayed(self, segments: Sequence[Segment]) -> Producers:
+        """The bodies, which hold the ids, are read only where the ids still count."""
+        producers = Producers(self._window_us)
+        with_ids: deque[tuple[int, Segment, int, BatchHeader]] = deque()
         for segment in segments:
             try:
                 for position, header in segment.headers(0, segment.size):
-                    self._note(segment, position, header)
+                    if not _matters(header):
+                        continue
+                    time_us = producers.note_header(header)
+                    if self._window_us and may_hold_ids(header):
+                        with_ids.append((time_us, segment, position, header))
+                    while with_ids and with_ids[0][0] < time_us - self._window_us:
+                        with_ids.popleft()
             except CorruptBatchError:
                 continue  # Rot in a sealed segment is its readers' to report.
+        for time_us, segment, position, header in with_ids:
+            producers.note_ids(header, _body(segment, position, header), time_us)
+        return producers
 
 
-def _since(segments: Sequence[Segment], timestamp_us: int) -> Sequence[Segment]:
-    """The last segments, from the one on that holds the first batch of that time or later."""
-    first = len(segments)
-    while first > 0:
+def _matters(header: BatchHeader) -> bool:
+    return header.producer_id >= 0 or may_hold_ids(header)
+
+
+def _body(segment: Segment, position: int, header: BatchHeader) -> bytes:
+    """As far as it can hold message ids. Raises OSError."""
+    if not may_hold_ids(header):
+        return b""
+    return segment.read(position + HEADER_BYTES, header.body_length)
+
+
+def _of_the_last_day(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """The last segments, at least all that hold batches of a day: where the leader changed, the
+    timestamps of a segment may be of two clocks, so its time does not count."""
+    first, passed_us = len(segments), 0
+    later: BatchHeader | None = None
+    while first > 0 and passed_us < IDLE_US:
         first -= 1
+        if not segments[first].size:
+            continue
         try:
-            if (
-                segments[first].size
-                and segments[first].header_at(0).append_timestamp < timestamp_us
-            ):
-                break
+            header = segments[first].header_at(0)
         except CorruptBatchError:
             continue
+        if later is not None and later.leader_epoch == header.leader_epoch:
+            passed_us += later.append_timestamp - header.append_timestamp
+        later = header
     return segments[first:]

@@ -271,15 +271,20 @@ class Replica:
 
     # As the leader.
 
-    def append(self, batch: EncodedBatch, timestamp_us: int) -> int:
+    def append(self, batch: EncodedBatch, timestamp_us: int, now_us: int) -> int:
         """Append as the leader; returns the base offset. Raises NotLeaderError, StorageError.
+
+        timestamp_us: of the wall clock; now_us: of the monotonic one.
 
         A NotEnoughReplicasError is the caller's to ask for (`leadership.check_can_append`):
         messages that want no acknowledgement are appended even below the minimum.
         """
         self._led()
         base_offset = self.log.append(
-            batch, leader_epoch=self.stream.leader_epoch, timestamp_us=timestamp_us
+            batch,
+            leader_epoch=self.stream.leader_epoch,
+            timestamp_us=timestamp_us,
+            now_us=now_us,
         )
         self.counters.records_appended += batch.record_count
         self.counters.bytes_appended += batch.length
@@ -358,8 +363,15 @@ class Replica:
             case Append(leader_epoch, True):
                 if self.log.log_start_offset == self.log.log_end_offset:
                     self.log.compaction.note_copied_under(answer.standing.tombstones_gone_below)
-                gaps_below = answer.standing.high_watermark if self.stream.was_compacted else 0
-                self.log.append_replica(data, leader_epoch=leader_epoch, gaps_below=gaps_below)
+                committed = answer.standing.high_watermark
+                # What others have committed already was appended some time ago.
+                is_late = committed > self.log.log_end_offset
+                self.log.append_replica(
+                    data,
+                    leader_epoch=leader_epoch,
+                    gaps_below=committed if self.stream.was_compacted else 0,
+                    now_us=None if is_late else now_us,
+                )
             case Truncate(offset):
                 self.log.truncate(offset)
             case Reset(offset):

@@ -392,9 +392,9 @@ class Replicas:
 
     # Appending and flushing.
 
-    def wall_clock_us(self) -> int:
-        """When something appended now was appended."""
-        return self._clock_us()
+    def now_us(self) -> int:
+        """The monotonic time, by which message ids age."""
+        return self._now_us()
 
     def append(self, replica: Replica, batch: EncodedBatch) -> int:
         """Append to a stream this node leads and see to its flush; returns the base offset.
@@ -403,7 +403,7 @@ class Replicas:
         """
         if self.full_reason:
             raise StorageFullError(self.full_reason)
-        base_offset = replica.append(batch, self._clock_us())
+        base_offset = replica.append(batch, self._clock_us(), self._now_us())
         self._grew(replica)
         self._progressed(replica)
         return base_offset
@@ -493,7 +493,7 @@ class Replicas:
         while True:
             await asyncio.sleep(FORGET_SECONDS)
             for replica in self._replicas.values():
-                replica.log.forget_message_ids(self._clock_us())
+                replica.log.forget_message_ids(self._now_us())
 
     def close(self, threads: Executor | None = None) -> bool:
         """Close every log; returns whether all of them were left clean. threads: in which that is

@@ -43,7 +43,7 @@ class Log:
         base = self.end_offset
         batch.stamp(base, 0, timestamp)
         if concerns(batch.header):
-            self.known.note(decode_header(batch.header), batch.body)
+            self.known.note(decode_header(batch.header), batch.body, timestamp)
         self.end_offset = base + batch.last_offset_delta + 1
         return base
 

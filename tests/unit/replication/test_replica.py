@@ -148,7 +148,7 @@ async def test_closing_wakes_waiters_and_ends_reads_and_appends(tmp_path: Path) 
     with pytest.raises(StreamNotFoundError):
         replica.read(0, 1 << 20)
     with pytest.raises(NotLeaderError):
-        replica.append(batch(b"late"), 0)
+        replica.append(batch(b"late"), 0, 0)
 
 
 @on_loop
