@@ -37,7 +37,7 @@ _READ = (
     *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "readFrom",
 )  # fmt: skip
-_BATCH = (*_READ, "endingOffsets", "endingTimestamp", "pushDownFilters")
+_BATCH = (*_READ, "endingOffsets", "endingTimestamp")
 _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _NATS = (
     "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
@@ -57,8 +57,9 @@ _INSTEAD: Mapping[str, str] = {
     "endingoffsetsbytimestamp": "endingTimestamp",
     "topic": "subject",
     "paths": "streams, a list with commas,",
+    "pushdownfilters": "startingOffsets, startingTimestamp or subject",
 }
-"""What Spark's Kafka source, or `load([...])`, calls otherwise."""
+"""What Spark's Kafka source, `load([...])` or an older version calls otherwise, or has."""
 
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """What Spark puts among the options by itself."""
@@ -105,7 +106,6 @@ class ReadOptions:
     min_partitions: int
     max_records_per_partition: int
     read_from: ReadFrom
-    push_down_filters: bool
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
     max_trigger_delay: float
@@ -223,7 +223,6 @@ def read_options(
         min_partitions=given.number("minPartitions", 0),
         max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK),
         read_from=given.read_from(),
-        push_down_filters=given.flag("pushDownFilters", False),
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0),
         min_offsets_per_trigger=given.number("minOffsetsPerTrigger", 0),
         max_trigger_delay=given.seconds("maxTriggerDelay", MAX_TRIGGER_DELAY_SECONDS),

@@ -25,7 +25,7 @@ from jetstream_client import (
 )
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.errors import LOAD_ANEW, DataLossError, explained, log, one_line
-from pyspark_jetstream.filters import Condition, SubjectMatches
+from pyspark_jetstream.filters import SubjectMatches
 from pyspark_jetstream.headers import parsed_headers
 from pyspark_jetstream.options import ReadFrom, ReadOptions
 from pyspark_jetstream.ranges import Range
@@ -53,19 +53,18 @@ class Scan:
     include_headers: bool
     fail_on_data_loss: bool
     read_from: ReadFrom = "any"
-    conditions: tuple[Condition, ...] = ()
+    wanted: SubjectMatches | None = None
     after_loss: str = LOAD_ANEW
 
     @classmethod
-    def of(cls, options: ReadOptions, conditions: Iterable[Condition] = ()) -> Scan:
+    def of(cls, options: ReadOptions) -> Scan:
         subjects = options.selection.subjects
-        chosen: tuple[Condition, ...] = (SubjectMatches(subjects),) if subjects else ()
         return cls(
             options.config,
             options.include_headers,
             options.fail_on_data_loss,
             options.read_from,
-            (*chosen, *conditions),
+            SubjectMatches(subjects) if subjects else None,
         )
 
     def read(self, parts: Iterable[Range]) -> Iterator[pa.RecordBatch]:
@@ -78,8 +77,8 @@ class Scan:
                         yield self._finished(batch)
 
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for condition in self.conditions:
-            batch = batch.filter(condition.mask(batch))
+        if self.wanted is not None:
+            batch = batch.filter(self.wanted.mask(batch))
         if self.include_headers:
             blocks = batch.column("headers")
             batch = batch.set_column(len(COLUMNS), "headers", parsed_headers(blocks))

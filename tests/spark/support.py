@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -22,6 +23,9 @@ from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 needs_admission_control = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="PySpark bounds the batches of Python sources from 4.2 on"
 )
+
+PLANS_ONCE = pyspark.__version__ >= "4.1"
+"""Whether a DataFrame that is used again has the same rows; PySpark 4.0 plans it anew."""
 
 CONFIG = {
     "spark.ui.enabled": "false",

@@ -10,9 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jetstream_client import Client
-from pyspark_jetstream.batch import HAS_PUSH_DOWN
 from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
-from tests.spark.support import Log, last_line, texts
+from tests.spark.support import PLANS_ONCE, Log, last_line, texts
 from tests.support.server import ServerProcess
 
 
@@ -40,8 +39,6 @@ READS = [
     ({"streamPattern": "zzz.*", "streams": ""}, "`jetstream stream list` shows the streams"),
     ({"maxOffsetsPerTrigger": "5"}, "means nothing to a batch read: leave it out"),
 ]
-if not HAS_PUSH_DOWN:
-    READS.append(({"pushDownFilters": "true"}, "needs PySpark 4.1 or newer: upgrade"))
 
 
 @pytest.mark.parametrize(("options", "advice"), READS, ids=lambda each: str(each)[:40])
@@ -71,7 +68,7 @@ def test_a_stream_that_is_deleted_behind_a_dataframe_says_what_to_do(
     with pytest.raises(PySparkException) as raised:
         frame.collect()
     # PySpark 4.0 plans the DataFrame anew.
-    advice = "for what there is now load() again" if HAS_PUSH_DOWN else "there is no such stream"
+    advice = "for what there is now load() again" if PLANS_ONCE else "there is no such stream"
     assert advice in last_line(raised.value)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource as spark
 
 from jetstream_client import Headers
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.filters import Comparison, SubjectMatches, taken
+from pyspark_jetstream.filters import SubjectMatches
 from pyspark_jetstream.headers import HEADERS, parsed_headers
 from pyspark_jetstream.publish import BATCH_BYTES, Identity, pieces
 from pyspark_jetstream.rows import by_subject
@@ -56,38 +53,6 @@ def test_headers_are_what_the_sdk_reads_in_a_block(found: list[bytes | None]) ->
 def test_a_header_name_that_is_no_text_does_not_reach_the_jvm_as_it_is() -> None:
     column = parsed_headers(pa.array([b"NATS/1.0\r\n\xff: \xfe\r\n\r\n"], pa.binary()))
     assert column.to_pylist() == [[{"key": "\ufffd", "value": b"\xfe"}]]
-
-
-NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-
-
-@pytest.mark.skipif(not hasattr(spark, "Filter"), reason="PySpark 4.0 pushes nothing down")
-def test_filters_are_taken_only_where_they_mean_the_same_here() -> None:
-    ours: list[spark.Filter] = [
-        spark.EqualTo(("offset",), 5),
-        spark.GreaterThan(("timestamp",), NOON),
-        spark.In(("subject",), ("a", "b")),
-        spark.LessThanOrEqual(("offset",), 9),
-    ]
-    sparks: list[spark.Filter] = [
-        spark.Not(spark.EqualTo(("offset",), 5)),
-        spark.EqualTo(("key",), b"k"),
-        spark.EqualTo(("value", "x"), 1),
-        spark.GreaterThan(("subject",), "a"),
-        spark.StringStartsWith(("subject",), "a"),
-        spark.IsNotNull(("key",)),
-        spark.EqualTo(("offset",), None),
-        spark.EqualTo(("offset",), 5.5),
-        spark.In(("offset",), (1, None)),
-    ]
-    comparisons, left = taken([*ours, *sparks, spark.IsNotNull(("offset",))])
-    assert comparisons == [
-        Comparison("offset", "equal", 5),
-        Comparison("timestamp", "greater", NOON),
-        Comparison("subject", "is_in", ("a", "b")),
-        Comparison("offset", "less_equal", 9),
-    ]
-    assert left == sparks
 
 
 def test_subject_patterns_match_as_nats_matches() -> None:

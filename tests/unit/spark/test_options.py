@@ -92,7 +92,7 @@ WRONG: list[tuple[Mode, dict[str, str], str]] = [
     ("batch", {"timeout": "soon"}, "say for example 30s, 15m or 1h"),
     ("batch", {"timeout": "0"}, "say for example 30s, 15m or 1h"),
     ("batch", {"minOffsetsPerTrigger": "5"}, "means nothing to a batch read: leave it out"),
-    ("stream", {"pushDownFilters": "true"}, "means nothing to a streaming read: leave it out"),
+    ("batch", {"pushDownFilters": "true"}, "startingOffsets, startingTimestamp or subject instead"),
     ("read", {"natsTls": "true"}, "means nothing to a read: leave it out"),
     ("read", {"maxoffsetpertrigger": "1"}, "did you mean maxOffsetsPerTrigger?"),
     ("read", {"kafka.bootstrap.servers": "x:1"}, "say servers instead"),

@@ -7,7 +7,6 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_jetstream.filters import Comparison, clipped
 from pyspark_jetstream.ranges import Range, tasks
 
 ranges = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)), max_size=8).map(
@@ -50,21 +49,3 @@ def test_small_ranges_share_a_task_unless_tasks_are_asked_for() -> None:
 def test_minimum_partitions_go_by_size() -> None:
     found = tasks([Range(1, "a", 0, 900), Range(2, "b", 0, 100)], 10, 1_000_000)
     assert [task[0].stream_id for task in found] == [1] * 9 + [2]
-
-
-def test_conditions_on_the_offset_narrow_a_range() -> None:
-    whole = Range(1, "a", 100, 200, 3, 5)
-
-    def narrowed(*given: tuple[str, int | tuple[int, ...]]) -> tuple[int, int]:
-        found = clipped(whole, [Comparison("offset", each, value) for each, value in given])
-        return found.start, found.stop
-
-    assert narrowed(("equal", 150)) == (150, 151)
-    assert narrowed(("greater", 150)) == (151, 200)
-    assert narrowed(("greater_equal", 150), ("less", 160)) == (150, 160)
-    assert narrowed(("less_equal", 160)) == (100, 161)
-    assert narrowed(("is_in", (190, 110, 500))) == (110, 200)
-    assert len(clipped(whole, [Comparison("offset", "equal", 5)])) == 0
-    # Cut, its ends are other records than those whose epochs are known.
-    assert clipped(whole, [Comparison("offset", "less", 150)]).stop_epoch == -1
-    assert clipped(whole, [Comparison("subject", "equal", "x")]) is whole
