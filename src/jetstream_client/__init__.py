@@ -37,8 +37,10 @@ from jetstream_client._types import (
     Node,
     OffsetAt,
     ReplicaProgress,
+    ReplicaState,
     Stream,
     StreamDescription,
+    UncleanElection,
 )
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -117,6 +119,7 @@ __all__ = [
     "PublishResult",
     "Publisher",
     "ReplicaProgress",
+    "ReplicaState",
     "Scan",
     "StorageError",
     "StorageFullError",
@@ -127,6 +130,7 @@ __all__ = [
     "Table",
     "UnauthenticatedError",
     "UnavailableError",
+    "UncleanElection",
     "UnknownEpochError",
     "UnknownOutcomeError",
     "UnsupportedHeaderError",

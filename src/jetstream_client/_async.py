@@ -40,6 +40,7 @@ from jetstream_client._types import (
     Stream,
     StreamDescription,
     StreamLike,
+    UncleanElection,
 )
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
@@ -177,6 +178,25 @@ class AsyncClient:
         """
         self._check_open()
         return await self._streams.transfer_leader(stream, node)
+
+    async def elect_uncleanly(
+        self,
+        stream: StreamLike,
+        node: int,
+        *,
+        dry_run: bool = False,
+        stream_epoch: int | None = None,
+    ) -> UncleanElection:
+        """Elect a replica of a stream that nobody leads, although committed records may be lost.
+
+        dry_run: only tell what it would cost. stream_epoch: only if the stream has not changed
+        since it had that epoch. Raises PreconditionFailedError where the stream has a leader, or
+        the replica cannot lead.
+        """
+        self._check_open()
+        return await self._streams.elect_uncleanly(
+            stream, node, dry_run=dry_run, stream_epoch=stream_epoch
+        )
 
     async def drain_node(self, node: int, *, undo: bool = False) -> None:
         """Mark a node as draining: its leaderships move away, and new streams go to it only where

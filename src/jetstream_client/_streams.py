@@ -6,7 +6,13 @@ from jetstream_client import _wire
 from jetstream_client._control import ControlPlane
 from jetstream_client._settings import AlterableSettings, StreamSettings, to_config
 from jetstream_client._text import check_text
-from jetstream_client._types import ClusterInfo, Stream, StreamDescription, StreamLike
+from jetstream_client._types import (
+    ClusterInfo,
+    Stream,
+    StreamDescription,
+    StreamLike,
+    UncleanElection,
+)
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     JetstreamError,
@@ -146,6 +152,24 @@ class Streams:
             changes=True,
         )
         return _wire.stream_of(answer.stream)
+
+    async def elect_uncleanly(
+        self, stream: StreamLike, node: int, *, dry_run: bool, stream_epoch: int | None
+    ) -> UncleanElection:
+        """Repeated after it was done, it finds a leader and is refused."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.ElectLeader,
+            pb.ElectLeaderRequest(
+                stream=_wire.to_ref(stream),
+                node_id=node,
+                dry_run=dry_run,
+                stream_epoch=stream_epoch,
+            ),
+            pb.ElectLeaderResponse,
+            what=f"electing node {node}",
+            changes=not dry_run,
+        )
+        return _wire.election_of(answer)
 
     async def drain_node(self, node: int, draining: bool) -> None:
         """Repeated, it finds the mark as it was to be."""

@@ -39,6 +39,7 @@ from jetstream_client._types import (
     Stream,
     StreamDescription,
     StreamLike,
+    UncleanElection,
 )
 
 if TYPE_CHECKING:
@@ -172,6 +173,19 @@ class Client(Closing):
     def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
         """See AsyncClient.transfer_leader."""
         return self._thread.run(self._client.transfer_leader(stream, node))
+
+    def elect_uncleanly(
+        self,
+        stream: StreamLike,
+        node: int,
+        *,
+        dry_run: bool = False,
+        stream_epoch: int | None = None,
+    ) -> UncleanElection:
+        """See AsyncClient.elect_uncleanly."""
+        return self._thread.run(
+            self._client.elect_uncleanly(stream, node, dry_run=dry_run, stream_epoch=stream_epoch)
+        )
 
     def drain_node(self, node: int, *, undo: bool = False) -> None:
         """See AsyncClient.drain_node."""

@@ -136,6 +136,40 @@ class StreamDescription(Stream):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One replica as it is known now; the offsets are None where nobody has told.
+
+    alive: its node is in touch and has answered. standing: "isr", "elr", "last_known" (not
+    believed, and may hold everything committed all the same), or "" for one that may lack
+    committed records. last_epoch: of its last record, -1 where it holds none. high_watermark: what
+    it knows to be committed. problem: why its log or node is not as it should be, else "".
+    """
+
+    node: int
+    alive: bool
+    standing: str
+    log_start_offset: int | None
+    log_end_offset: int | None
+    last_epoch: int | None
+    high_watermark: int | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """What an election by hand costs, and the stream after it (or as it is, if it was only asked).
+
+    records_lost_max: records that other replicas hold and the chosen one does not, at most.
+    unheard: nodes that may hold further committed records; nobody knows how many.
+    """
+
+    stream: Stream
+    replicas: tuple[ReplicaState, ...]
+    records_lost_max: int
+    unheard: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A server process of the cluster and where to reach its ports."""
 

@@ -13,9 +13,11 @@ from jetstream_client._types import (
     CompactionInfo,
     Node,
     ReplicaProgress,
+    ReplicaState,
     Stream,
     StreamDescription,
     StreamLike,
+    UncleanElection,
     to_datetime,
 )
 from jetstream_protocol.errors import InvalidRequestError
@@ -152,6 +154,31 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
         compaction=(
             _compaction_of(description.compaction) if description.HasField("compaction") else None
         ),
+    )
+
+
+def election_of(answer: api_pb2.ElectLeaderResponse) -> UncleanElection:
+    return UncleanElection(
+        stream_of(answer.stream),
+        tuple(map(_replica_of, answer.replicas)),
+        answer.records_lost_max,
+        tuple(answer.unheard),
+    )
+
+
+def _replica_of(state: api_pb2.ReplicaState) -> ReplicaState:
+    def told(field: str) -> int | None:
+        return int(getattr(state, field)) if state.HasField(field) else None
+
+    return ReplicaState(
+        node=state.node_id,
+        alive=state.alive,
+        standing=state.standing,
+        log_start_offset=told("log_start_offset"),
+        log_end_offset=told("log_end_offset"),
+        last_epoch=told("last_epoch"),
+        high_watermark=told("high_watermark"),
+        problem=state.problem,
     )
 
 

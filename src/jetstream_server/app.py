@@ -24,6 +24,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import NodeId
 from jetstream_server.api.callers import Callers
 from jetstream_server.api.cluster import ClusterService
+from jetstream_server.api.elections import UncleanElections
 from jetstream_server.api.grpc_loop import GrpcLoop
 from jetstream_server.api.hang_up import hang_up
 from jetstream_server.api.http import HttpServer
@@ -296,6 +297,13 @@ class Server:
                 replicas=node.replicas,
                 hand_overs=node.hand_overs,
                 transfers=node.transfers,
+                elections=UncleanElections(
+                    self._metadata,
+                    node.replicas,
+                    self._peers,
+                    lambda: node.runs.record.suspects,
+                    configured.id,
+                ),
             ),
             Callers(hang_up_on),
             self._grpc_loop,

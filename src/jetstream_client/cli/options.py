@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +43,21 @@ StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", help="A stream's name, or name@subject.")
 ]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's number.")]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless `yes`; where nobody can be asked, that is wrong usage."""
+    if yes:
+        return
+    if not all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
+        raise _UsageError(
+            "it asks first, and this is no terminal: --yes goes on without, --dry-run only tells"
+        )
+    typer.confirm(question, abort=True)
 
 
 class ReadFromName(StrEnum):

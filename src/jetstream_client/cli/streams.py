@@ -11,6 +11,7 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import ReplicaProgress
 from jetstream_client.cli import options
+from jetstream_client.cli.elect import elect
 from jetstream_client.cli.output import (
     emit_json,
     node_text,
@@ -304,6 +305,9 @@ def transfer_leader(
         emit_json(stream_row(after))
     else:
         print(f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}")
+
+
+app.command()(elect)
 
 
 @app.command()

@@ -377,6 +377,64 @@ class TransferLeaderResponse(_message.Message):
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
 
+class ReplicaState(_message.Message):
+    __slots__ = ("node_id", "alive", "standing", "log_start_offset", "log_end_offset", "last_epoch", "high_watermark", "problem", "can_lead")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    CAN_LEAD_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    alive: bool
+    standing: str
+    log_start_offset: int
+    log_end_offset: int
+    last_epoch: int
+    high_watermark: int
+    problem: str
+    can_lead: bool
+    def __init__(self, node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., standing: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., problem: _Optional[str] = ..., can_lead: _Optional[bool] = ...) -> None: ...
+
+class ElectLeaderRequest(_message.Message):
+    __slots__ = ("stream", "node_id", "dry_run", "stream_epoch")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    node_id: int
+    dry_run: bool
+    stream_epoch: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., node_id: _Optional[int] = ..., dry_run: _Optional[bool] = ..., stream_epoch: _Optional[int] = ...) -> None: ...
+
+class ElectLeaderResponse(_message.Message):
+    __slots__ = ("stream", "replicas", "records_lost_max", "unheard")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_LOST_MAX_FIELD_NUMBER: _ClassVar[int]
+    UNHEARD_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaState]
+    records_lost_max: int
+    unheard: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ..., records_lost_max: _Optional[int] = ..., unheard: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeReplicaRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class DescribeReplicaResponse(_message.Message):
+    __slots__ = ("replica",)
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaState
+    def __init__(self, replica: _Optional[_Union[ReplicaState, _Mapping]] = ...) -> None: ...
+
 class DrainNodeRequest(_message.Message):
     __slots__ = ("node_id", "draining")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]

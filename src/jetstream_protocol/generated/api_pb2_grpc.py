@@ -453,6 +453,16 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderResponse.FromString,
                 _registered_method=True)
+        self.ElectLeader = channel.unary_unary(
+                '/jetstream.v1.Cluster/ElectLeader',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ElectLeaderRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ElectLeaderResponse.FromString,
+                _registered_method=True)
+        self.DescribeReplica = channel.unary_unary(
+                '/jetstream.v1.Cluster/DescribeReplica',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/jetstream.v1.Cluster/DrainNode',
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
@@ -477,6 +487,21 @@ class ClusterServicer:
 
     def TransferLeader(self, request, context):
         """Hands a stream's leadership to another in-sync replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectLeader(self, request, context):
+        """Elects a replica by hand although committed records may be lost, of a stream that has no leader;
+        or only tells what that would cost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeReplica(self, request, context):
+        """How far the replica of the node that is asked reaches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -510,6 +535,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.TransferLeader,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'ElectLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeader,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ElectLeaderRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ElectLeaderResponse.SerializeToString,
+            ),
+            'DescribeReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeReplica,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaResponse.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -576,6 +611,60 @@ class Cluster:
             '/jetstream.v1.Cluster/TransferLeader',
             jetstream_dot_v1_dot_api__pb2.TransferLeaderRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/ElectLeader',
+            jetstream_dot_v1_dot_api__pb2.ElectLeaderRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ElectLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/DescribeReplica',
+            jetstream_dot_v1_dot_api__pb2.DescribeReplicaRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DescribeReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

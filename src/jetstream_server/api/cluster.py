@@ -11,6 +11,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.api.convert import node_to_proto, stream_to_proto
+from jetstream_server.api.elections import UncleanElections, state_to_proto
 from jetstream_server.api.grpc_loop import Call
 from jetstream_server.api.peers import was_forwarded
 from jetstream_server.api.transfers import Transfers
@@ -37,7 +38,9 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         replicas: Replicas,
         hand_overs: HandOvers,
         transfers: Transfers,
+        elections: UncleanElections,
     ) -> None:
+        self._elections = elections
         self._replicas = replicas
         self._hand_overs = hand_overs
         self._transfers = transfers
@@ -87,6 +90,21 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         await self._metadata.propose(
             {"op": "transfer_leader", "stream_id": stream.id, "leader": target}
         )
+
+    async def ElectLeader(
+        self, request: pb.ElectLeaderRequest, call: Call
+    ) -> pb.ElectLeaderResponse:
+        stream = self._replicas.stream_of(request.stream)
+        self._authorize(ANONYMOUS, Operation.CLUSTER_ALTER, stream.full_name)
+        return await self._elections.elect(request)
+
+    async def DescribeReplica(
+        self, request: pb.DescribeReplicaRequest, call: Call
+    ) -> pb.DescribeReplicaResponse:
+        stream = self._replicas.stream_of(request.stream)
+        self._authorize(ANONYMOUS, Operation.DESCRIBE, stream.full_name)
+        state = self._elections.state_here(stream)
+        return pb.DescribeReplicaResponse(replica=state_to_proto(state))
 
     async def TakeOver(self, request: pb.TakeOverRequest, call: Call) -> pb.TakeOverResponse:
         stream = self._replicas.stream_of(request.stream)

@@ -21,6 +21,8 @@ Answer = TypeVar("Answer")
 FORWARDED = "jetstream-forwarded"
 """Metadata key of a request that came from a node: it is not forwarded again."""
 CALL_SECONDS = 10.0
+DESCRIBE_SECONDS = 2.0
+"""A node that is alive answers at once."""
 TAKE_OVER_SECONDS = 2.0
 """A little more than the node itself waits for NATS (ingest.py)."""
 
@@ -55,6 +57,17 @@ class Peers:
                 request, timeout=CALL_SECONDS, metadata=((FORWARDED, "1"),)
             ),
         )
+
+    async def describe_replica(self, node_id: NodeId, stream_id: StreamId) -> pb.ReplicaState:
+        """How far that node's replica reaches. Raises its JetstreamError."""
+        request = pb.DescribeReplicaRequest(stream=common_pb2.StreamRef(id=stream_id))
+        answer: pb.DescribeReplicaResponse = await self._call(
+            node_id,
+            lambda channel: api_pb2_grpc.ClusterStub(channel).DescribeReplica(
+                request, timeout=DESCRIBE_SECONDS
+            ),
+        )
+        return answer.replica
 
     async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
         """Raise UnavailableError unless that node could lead the stream at once."""

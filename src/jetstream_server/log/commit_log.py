@@ -121,6 +121,11 @@ class CommitLog:
         self._health.end(reason)
 
     @property
+    def is_damaged(self) -> bool:
+        """Offline for bytes that are not what was written: `discard_damage` ends that."""
+        return self._health.is_damaged
+
+    @property
     def directory(self) -> str:
         return self._storage.directory
 

@@ -95,14 +95,16 @@ def transfer_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 
 def elect_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """stream_id, leader, incarnations or force: elect a replica although ISR and ELR are empty.
+    """stream_id, leader, incarnations or force, [stream_epoch]: elect a replica although ISR and
+    ELR are empty.
 
     The controller may once every replica of the last ISR and ELR (`last_known`) has registered
     and told its log's end, choosing the highest (last epoch, log end); `incarnations` are those
     under which they told, in that order, for another power failure makes what they told untrue.
-    An operator may (`force`) at any time. Records may be lost, so it counts as lossy.
+    An operator may (`force`) whenever nobody leads; `incarnations` is then that of the leader.
+    Records may be lost, so it counts as lossy.
     """
-    stream = stream_of(tables, fields)
+    stream = stream_at_epoch(tables, fields, required=False)
     leader, force = fields.node("leader"), fields.flag("force", False)
     incarnations = fields.integers("incarnations", [])
     fields.finish()
@@ -110,7 +112,9 @@ def elect_leader(tables: Tables, fields: Fields, revision: int) -> Decision:
         raise PreconditionFailedError(f"{stream.full_name} has a leader or eligible replicas")
     if leader not in stream.replicas or not tables.is_alive(leader):
         raise PreconditionFailedError(f"node {leader} is no live replica of {stream.full_name}")
-    if not force:
+    if force:
+        _check_incarnation(tables, leader, incarnations)
+    else:
         _check_all_told(tables, stream, leader, incarnations)
     return changed(tables, stream, elected_uncleanly(stream, leader))
 
@@ -165,6 +169,12 @@ def _check_all_told(
         raise UnavailableError(
             f"replicas of {stream.full_name} have restarted since they told what they hold"
         )
+
+
+def _check_incarnation(tables: Tables, leader: NodeId, incarnations: tuple[int, ...]) -> None:
+    """Raise UnavailableError for a replica that has restarted since it told what it holds."""
+    if incarnations and incarnations != (tables.nodes[leader].incarnation,):
+        raise UnavailableError(f"node {leader} has restarted since it told what it holds")
 
 
 def _reports_with(

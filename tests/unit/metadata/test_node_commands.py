@@ -199,6 +199,26 @@ class TestRestartTrust:
         with pytest.raises(PreconditionFailedError):
             cluster.do("elect_leader", stream_id=stream_id, leader=1, force=True)
 
+    def test_an_operators_election_is_void_once_what_was_looked_at_has_changed(self) -> None:
+        cluster, stream_id = self.all_lost()
+        stream = cluster.registry.streams[stream_id]
+        incarnation = cluster.registry.nodes[NodeId(1)].incarnation
+        with pytest.raises(PreconditionFailedError, match="changed"):
+            cluster.do(
+                "elect_leader", stream_id=stream_id, leader=1, force=True,
+                stream_epoch=stream.stream_epoch - 1,
+            )  # fmt: skip
+        with pytest.raises(UnavailableError, match="restarted since"):
+            cluster.do(
+                "elect_leader", stream_id=stream_id, leader=1, force=True,
+                incarnations=[incarnation - 1],
+            )  # fmt: skip
+        cluster.do(
+            "elect_leader", stream_id=stream_id, leader=1, force=True,
+            stream_epoch=stream.stream_epoch, incarnations=[incarnation],
+        )  # fmt: skip
+        assert cluster.registry.streams[stream_id].leader == 1
+
     def test_a_stream_that_flushes_before_ack_trusts_any_restart(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create(config={"flush": "group"})

@@ -1,0 +1,119 @@
+"""`jetstream stream elect`: a leader chosen by hand, and what that may cost, said first."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import ReplicaState, Stream, UncleanElection
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json, print_table, printable, stream_row
+
+
+def elect(
+    context: typer.Context,
+    stream: options.StreamName,
+    unclean: Annotated[
+        int,
+        typer.Option(
+            metavar="NODE", min=0, help="The replica to elect, although it may lack records."
+        ),
+    ],
+    yes: options.Yes = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would cost.")
+    ] = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Elect a leader by hand for a stream that waits for nodes which will not come back.
+
+    Says first what may be lost, and asks. Where the stream has a leader: transfer-leader.
+
+    Example:  jetstream stream elect orders --unclean 2
+    """
+    wants_json = options.wants_json(context, json)
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        plan = client.elect_uncleanly(stream, unclean, dry_run=True)
+        if not wants_json:
+            _print_plan(plan, unclean)
+        if dry_run:
+            done = plan
+        else:
+            options.confirm(f"Elect node {unclean}?", yes=yes)
+            epoch = plan.stream.stream_epoch
+            done = client.elect_uncleanly(plan.stream, unclean, stream_epoch=epoch)
+    after = done.stream
+    if wants_json:
+        emit_json(_row(done, elected=not dry_run))
+    elif not dry_run:
+        print(f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}")
+
+
+def _row(election: UncleanElection, *, elected: bool) -> dict[str, Any]:
+    return {
+        "elected": elected,
+        "records_lost_max": election.records_lost_max,
+        "unheard": election.unheard,
+        "replicas": [dataclasses.asdict(replica) for replica in election.replicas],
+        "stream": stream_row(election.stream),
+    }
+
+
+def _print_plan(plan: UncleanElection, chosen: int) -> None:
+    print(f"{printable(plan.stream.full_name)} has no leader (stream epoch", end=" ")
+    print(f"{plan.stream.stream_epoch}).\n")
+    columns = ("NODE", "STATE", "WAS IN", "LOG", "LAST EPOCH", "COMMITTED", "PROBLEM")
+    print_table(columns, [_cells(replica) for replica in plan.replicas])
+    print(f"\nTo elect node {chosen} may cost:")
+    for line in _costs(plan, chosen):
+        print(f"* {line}")
+    sys.stdout.flush()
+
+
+def _cells(replica: ReplicaState) -> tuple[object, ...]:
+    """COMMITTED is what this replica knows to be; more may be. After a restart it knows none."""
+    where = replica.standing.upper() or "-"
+    state = "alive" if replica.alive else "not alive"
+    if replica.log_end_offset is None:
+        return replica.node, state, where, "unknown", "-", "-", replica.problem or "-"
+    log = f"{replica.log_start_offset}..{replica.log_end_offset}"
+    epoch = "-" if replica.last_epoch in (None, -1) else replica.last_epoch
+    known = replica.high_watermark
+    committed = "-" if known is None or known == replica.log_start_offset else f"below {known}"
+    return replica.node, state, where, log, epoch, committed, replica.problem or "-"
+
+
+def _costs(plan: UncleanElection, chosen: int) -> Iterator[str]:
+    lost = plan.records_lost_max
+    if lost:
+        records = "record" if lost == 1 else "records"
+        yield f"at most {lost} {records} that another replica holds and node {chosen} does not"
+    if plan.unheard:
+        nodes = " and ".join(f"node {node}" for node in plan.unheard)
+        yield (
+            f"what only {nodes} held: records that were committed there and are on no other node. "
+            "How many, nobody alive knows; they are cut off when it comes back"
+        )
+    if not lost and not plan.unheard:
+        yield "nothing that was committed, as far as the logs can be believed"
+    problem = next(each.problem for each in plan.replicas if each.node == chosen)
+    if problem:
+        yield f"what lies behind the damage on node {chosen}: {printable(problem)}"
+    yield from _hints(plan.stream, plan.replicas)
+
+
+def _hints(stream: Stream, replicas: tuple[ReplicaState, ...]) -> Iterator[str]:
+    alive = sum(replica.alive for replica in replicas)
+    if alive < stream.min_insync_replicas:
+        yield (
+            f"and afterwards only {alive} of {stream.min_insync_replicas} replicas in sync that an "
+            "acknowledgement needs: publishers are refused until more are back, or until "
+            f"jetstream stream alter {stream.name} --min-insync-replicas {alive}"
+        )
