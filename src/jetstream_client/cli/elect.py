@@ -32,7 +32,7 @@ def elect(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Elect a leader by hand for a stream that waits for nodes which will not come back.
+    """Elect a leader by hand where the good replicas are gone.
 
     Says first what may be lost, and asks. Where the stream has a leader: transfer-leader.
 
