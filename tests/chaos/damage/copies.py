@@ -1,0 +1,152 @@
+"""One replica's copy of a stream, read from that node alone, over its data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from jetstream_protocol.batch import Batch, decode_header
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    from_proto,
+)
+from jetstream_protocol.generated import dataplane_pb2
+from tests.chaos.damage.streams import Stream
+from tests.support.api import DataPlane
+
+BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """number: of the message, -1 when the value is none that was published."""
+
+    number: int
+    key: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets that the node refuses to serve, and with what words."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Copy:
+    """What is below the node's high watermark.
+
+    data: the batches' bytes. last_offsets: where each batch ends, for whoever compares. holes: what
+    could not be read.
+    """
+
+    node: int
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    data: bytes = b""
+    records: dict[int, Record] = field(default_factory=dict)
+    holes: list[Hole] = field(default_factory=list)
+
+
+class Reader:
+    """Reads copies; batches that it has decoded once it knows again."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[bytes, dict[int, Record]] = {}
+
+    def read(
+        self, address: tuple[str, int], node: int, stream: Stream, resume_at: tuple[int, ...] = ()
+    ) -> Copy:
+        """The whole copy; OSError or JetstreamError when the node serves nothing at all.
+
+        resume_at: offsets to go on at, behind one that cannot be read; none: the copy ends there.
+        """
+        with closing(DataPlane(address)) as plane:
+            copy = Copy(node)
+            offset = _open(plane, stream.name, copy)
+            pieces: list[bytes] = []
+            while offset < copy.high_watermark:
+                try:
+                    offset = self._piece(plane, stream, offset, copy, pieces)
+                except JetstreamError as error:
+                    end = min((at for at in resume_at if at > offset), default=copy.high_watermark)
+                    end = min(end, copy.high_watermark)
+                    copy.holes.append(Hole(offset, end, f"{error.code}: {error.message}"))
+                    offset = end
+            copy.data = b"".join(pieces)
+            return copy
+
+    def _piece(
+        self, plane: DataPlane, stream: Stream, offset: int, copy: Copy, pieces: list[bytes]
+    ) -> int:
+        """One answer; returns the offset behind it."""
+        head, tail = plane.fetch(stream.name, offset, bytes_max=BYTES_MAX)
+        assert isinstance(head, dataplane_pb2.DataFetchResponse)
+        if head.HasField("error"):
+            raise from_proto(head.error)
+        next_offset = offset
+        for header_end, batch in _split(tail):
+            records = self._records(stream, batch)
+            copy.records.update((at, each) for at, each in records.items() if at >= offset)
+            pieces.append(batch)
+            next_offset = header_end
+        if next_offset == offset:
+            raise CorruptBatchError(
+                f"nothing is served at offset {offset}, below the high watermark"
+            )
+        return next_offset
+
+    def _records(self, stream: Stream, data: bytes) -> dict[int, Record]:
+        known = self._decoded.get(data)
+        if known is None:
+            batch = Batch.decode(data)
+            rows = zip(batch.offsets(), batch.keys(), batch.values(), strict=True)
+            known = {offset: Record(stream.number(value), key) for offset, key, value in rows}
+            self._decoded[data] = known
+        return known
+
+
+def _open(plane: DataPlane, name: str, copy: Copy) -> int:
+    """Find out what there is; returns the first offset."""
+    head, _ = plane.fetch(name, 0, bytes_max=1)
+    assert isinstance(head, dataplane_pb2.DataFetchResponse)
+    if head.HasField("error"):
+        error = from_proto(head.error)
+        if isinstance(error, OffsetOutOfRangeError):
+            copy.log_start_offset = error.log_start_offset
+            copy.high_watermark = error.high_watermark
+        elif isinstance(error, CorruptBatchError):
+            copy.high_watermark = _high_watermark(plane, name)
+        else:
+            raise error
+    else:
+        copy.log_start_offset = head.log_start_offset
+        copy.high_watermark = head.high_watermark
+    return copy.log_start_offset
+
+
+def _high_watermark(plane: DataPlane, name: str) -> int:
+    """Of a log whose very first batch cannot be read: told to who asks beyond all of it."""
+    head, _ = plane.fetch(name, 1 << 60, bytes_max=1)
+    assert isinstance(head, dataplane_pb2.DataFetchResponse)
+    if head.HasField("error"):
+        error = from_proto(head.error)
+        if isinstance(error, OffsetOutOfRangeError):
+            return error.high_watermark
+        raise error
+    return int(head.high_watermark)
+
+
+def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Next offset and bytes of each batch. Raises CorruptBatchError."""
+    position = 0
+    while position < len(data):
+        header = decode_header(data, position)
+        end = position + header.length
+        yield header.next_offset, data[position:end]
+        position = end
