@@ -91,7 +91,7 @@ class Reader:
             raise from_proto(head.error)
         next_offset = offset
         for header_end, batch in _split(tail):
-            records = self._records(stream, batch)
+            records = self.records(stream, batch)
             copy.records.update((at, each) for at, each in records.items() if at >= offset)
             pieces.append(batch)
             next_offset = header_end
@@ -101,7 +101,8 @@ class Reader:
             )
         return next_offset
 
-    def _records(self, stream: Stream, data: bytes) -> dict[int, Record]:
+    def records(self, stream: Stream, data: bytes) -> dict[int, Record]:
+        """Of one batch, by their offsets. Raises CorruptBatchError."""
         known = self._decoded.get(data)
         if known is None:
             batch = Batch.decode(data)

@@ -231,6 +231,7 @@ class Round:
         """Until all is well and equal, or it has taken too long; then the books are held against
         what is there."""
         begun = time.monotonic()
+        self._publishers.resume()
         for stream in STREAMS:
             self._publishers.repeat(stream.name, self._dice, REPEATED)
         reason = self._wait_for_acks(HEAL_SECONDS)
