@@ -20,6 +20,7 @@ from tests.support.api import call
 from tests.support.cluster import TestCluster
 
 START_SECONDS = 30.0
+FIRST_SECONDS = 60.0
 LEAD_SECONDS = 5.0
 
 
@@ -44,7 +45,12 @@ class DamagedCluster(TestCluster):
         self.cluster.config_file.write_text(yaml.safe_dump(config))
 
     def start(self) -> None:
-        super().start()
+        self.cluster.start_nats()
+        for node in self.nodes:
+            self.cluster.start_node(node)
+        for node in self.nodes:
+            reason = self.begin(node, FIRST_SECONDS)
+            assert not reason, f"a new node {node} does not serve: {reason}"
         for stream in STREAMS:
             made = self.api(0).create(stream.name, stream.name, **stream.config(self.replicas))
             self.stream_ids[stream.name] = made.stream.id
