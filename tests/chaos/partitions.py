@@ -25,7 +25,13 @@ from examples.cluster.local import node_name
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from tests.support.api import call
-from tests.support.fault_cluster import FaultCluster, RoutedCluster, running_fault_cluster
+from tests.support.cluster import TestCluster
+from tests.support.fault_cluster import (
+    FaultCluster,
+    MetadataLeader,
+    RoutedCluster,
+    running_fault_cluster,
+)
 from tests.support.load import Load
 
 WINDOW = 16
@@ -49,17 +55,17 @@ class Case:
     moves: bool = True
 
 
-def _others(cluster: FaultCluster, *nodes: int) -> list[int]:
+def others(cluster: TestCluster, *nodes: int) -> list[int]:
     return [node for node in cluster.nodes if node not in nodes]
 
 
 def _isolate_follower(cluster: FaultCluster, leader: int, controller: int) -> None:
-    (follower,) = _others(cluster, leader, controller)
+    (follower,) = others(cluster, leader, controller)
     cluster.isolate(follower)
 
 
 def _cut_from_controller(cluster: FaultCluster, leader: int, controller: int) -> None:
-    (third,) = _others(cluster, leader, controller)
+    (third,) = others(cluster, leader, controller)
     cluster.network.cut(node_name(third), node_name(controller), "raft")
 
 
@@ -82,17 +88,17 @@ def run(cluster: FaultCluster, case: Case, number: int) -> float:
     """One case on a cluster that is whole; seconds without an ack. Raises AssertionError."""
     name = f"case-{number}"
     cluster.api(cluster.nodes[0]).create(name, name)
-    leader, controller = _take_places(cluster, case, name)
+    leader, controller = take_places(cluster, case.is_controller, name)
     load = Load(cluster.nats, name, window=WINDOW).start()
     try:
         load.wait_for_acks(BEFORE)
         struck_at = time.monotonic()
         case.strike(cluster, leader, controller)
         if case.moves:
-            others = _others(cluster, leader)
+            rest = others(cluster, leader)
             cluster.wait_for(
                 "another node leads",
-                lambda: cluster.describe(name, others).stream.leader in others,
+                lambda: cluster.describe(name, rest).stream.leader in rest,
                 PATIENCE_SECONDS,
             )
         load.wait_for_acks(DURING, PATIENCE_SECONDS)
@@ -111,7 +117,7 @@ def run(cluster: FaultCluster, case: Case, number: int) -> float:
     return gap
 
 
-def _take_places(cluster: FaultCluster, case: Case, name: str) -> tuple[int, int]:
+def take_places(cluster: MetadataLeader, is_controller: bool, name: str) -> tuple[int, int]:
     """Have the stream led by the metadata leader, or by another; (leader, metadata leader)."""
     places = (-1, -1)
 
@@ -119,9 +125,9 @@ def _take_places(cluster: FaultCluster, case: Case, name: str) -> tuple[int, int
         nonlocal places
         stream = cluster.describe(name).stream
         places = (stream.leader, cluster.controller)
-        if len(stream.isr) == 3 and (places[0] == places[1]) == case.is_controller:
+        if len(stream.isr) == 3 and (places[0] == places[1]) == is_controller:
             return True
-        target = places[1] if case.is_controller else _others(cluster, places[1])[0]
+        target = places[1] if is_controller else others(cluster, places[1])[0]
         ref = common_pb2.StreamRef(name=name)
         request = pb.TransferLeaderRequest(stream=ref, node_id=target)
         call(cluster.api(target).cluster.TransferLeader, request)

@@ -41,7 +41,20 @@ class RoutedCluster(LocalCluster):
         return self.directory / "routed.yaml"
 
 
-class FaultCluster(TestCluster):
+class MetadataLeader(TestCluster):
+    """Knows who leads the metadata group."""
+
+    @property
+    def controller(self) -> int:
+        """The metadata leader, as the nodes that know one say; raises AssertionError if none do."""
+        for node in self.nodes:
+            found = call(self.api(node).cluster.DescribeCluster, pb.DescribeClusterRequest())
+            if found.controller >= 0:
+                return int(found.controller)
+        raise AssertionError("no node knows a metadata leader")
+
+
+class FaultCluster(MetadataLeader):
     """Three nodes and a NATS server, each a process, and the network between them."""
 
     kind = RoutedCluster
@@ -63,15 +76,6 @@ class FaultCluster(TestCluster):
     def close(self) -> None:
         super().close()
         self.network.close()
-
-    @property
-    def controller(self) -> int:
-        """The metadata leader, as the nodes that know one say; raises AssertionError if none do."""
-        for node in self.nodes:
-            found = call(self.api(node).cluster.DescribeCluster, pb.DescribeClusterRequest())
-            if found.controller >= 0:
-                return int(found.controller)
-        raise AssertionError("no node knows a metadata leader")
 
     def isolate(self, node: int, *kinds: str, both: bool = True) -> None:
         """Cut a node off from all others on those ports; one way: nothing it says gets out."""

@@ -30,7 +30,10 @@ _NICENESS: Final = 19
 
 
 def main() -> int:
-    given = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line.endswith("\n"):
+        return 1  # The server died before it had said what is to be done.
+    given = json.loads(line)
     _die_with(given["parent"])
     os.nice(_NICENESS)
     disk = OsDisk()

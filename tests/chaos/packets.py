@@ -1,0 +1,200 @@
+"""Three real nodes and NATS on machines of their own, and packets lost between them in every way.
+
+    python -m tests.chaos.packets [--rounds 1] [--seed S] [--only WORDS]
+
+Needs root and iproute2 (network namespaces). Each round: a stream of three replicas is published to
+with acks, packets are lost for a while, then not any more. Acks must come again meanwhile, wherever
+a majority still reaches itself and NATS. Afterwards whatever was acknowledged is at the offset its
+ack named, once, on every replica, and the replicas agree to the byte. partitions.py cuts links
+between nodes by proxies; here NATS can be out of a node's reach, too, and nobody is told anything,
+not even that a connection was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from examples.cluster.local import NATS, node_name
+from tests.chaos.partitions import others, take_places
+from tests.support.load import Load
+from tests.support.namespaces import missing
+from tests.support.packet_cluster import (
+    VARIABLE,
+    PacketCluster,
+    PacketNetwork,
+    running_packet_cluster,
+)
+
+WINDOW = 16
+BEFORE, DURING, AFTER = 300, 300, 300
+"""Acks waited for."""
+SERVING_SECONDS_MAX = 5.0
+"""The promise, held by the command."""
+PATIENCE_SECONDS = 60.0
+HOLD_SECONDS = 1.0
+"""How long the cut lasts once acks come again: until leases, links and reports have run out."""
+UNSERVED_SECONDS = 4.0
+"""How long a cut lasts behind which nobody can acknowledge."""
+FLAPS, FLAP_SECONDS_MAX = 12, 0.9
+
+
+@dataclass(frozen=True)
+class Struck:
+    """Who is who when packets get lost."""
+
+    cluster: PacketCluster
+    leader: int
+    controller: int
+    dice: Random
+
+    @property
+    def followers(self) -> list[int]:
+        return others(self.cluster, self.leader)
+
+    @property
+    def plain_follower(self) -> int:
+        """A follower that is not the metadata leader."""
+        return others(self.cluster, self.leader, self.controller)[0]
+
+    def cut(self, source: int, target: int, *, both: bool = True) -> None:
+        self.cluster.machines.cut(node_name(source), node_name(target), both=both)
+
+
+@dataclass(frozen=True)
+class Case:
+    """is_controller: whether the stream's leader is the metadata leader. is_served: whether acks
+    must come while it lasts."""
+
+    name: str
+    strike: Callable[[Struck], None]
+    is_controller: bool = False
+    is_served: bool = True
+
+
+def _mute(struck: Struck) -> None:
+    for other in struck.followers:
+        struck.cut(struck.leader, other, both=False)
+
+
+def _deafen(struck: Struck) -> None:
+    for other in struck.followers:
+        struck.cut(other, struck.leader, both=False)
+
+
+def _flap(struck: Struck) -> None:
+    """The leader's links come and go, each by itself."""
+    for _ in range(FLAPS):
+        for other in struck.followers:
+            if struck.dice.random() < 0.6:
+                struck.cut(struck.leader, other, both=struck.dice.random() < 0.5)
+        time.sleep(struck.dice.uniform(0.1, FLAP_SECONDS_MAX))
+        struck.cluster.machines.heal()
+        time.sleep(struck.dice.uniform(0.0, FLAP_SECONDS_MAX))
+
+
+def _halve(struck: Struck) -> None:
+    """The leader keeps NATS, and the majority goes without."""
+    struck.cluster.isolate(struck.leader, nats=False)
+    for other in struck.followers:
+        struck.cluster.machines.cut(node_name(other), NATS)
+
+
+CASES = (
+    Case("leader and one follower", lambda s: s.cut(s.leader, s.plain_follower)),
+    Case("leader from everybody", lambda s: s.cluster.isolate(s.leader), is_controller=True),
+    Case(
+        "leader from NATS only", lambda s: s.cluster.machines.cut(node_name(s.leader), NATS)
+    ),
+    Case("follower from everybody", lambda s: s.cluster.isolate(s.plain_follower)),
+    Case("metadata leader from everybody", lambda s: s.cluster.isolate(s.controller)),
+    Case("leader sends in vain", _mute),
+    Case("leader hears nothing", _deafen),
+    Case("halves, NATS with the leader", _halve, is_served=False),
+    Case("links that come and go", _flap),
+)  # fmt: skip
+
+
+def run(cluster: PacketCluster, case: Case, number: int, dice: Random) -> float:
+    """One case on a cluster that is whole; seconds without an ack. Raises AssertionError."""
+    name = f"case-{number}"
+    cluster.api(cluster.nodes[0]).create(name, name)
+    leader, controller = take_places(cluster, case.is_controller, name)
+    load = Load(cluster.nats, name, window=WINDOW).start()
+    try:
+        load.wait_for_acks(BEFORE)
+        struck_at = time.monotonic()
+        case.strike(Struck(cluster, leader, controller, dice))
+        if case.is_served:
+            load.wait_for_acks(DURING, PATIENCE_SECONDS)
+            time.sleep(HOLD_SECONDS)
+        else:
+            time.sleep(UNSERVED_SECONDS)
+        gap = load.books.longest_gap(struck_at) if case.is_served else 0.0
+        cluster.machines.heal()
+        load.wait_for_acks(AFTER, PATIENCE_SECONDS)
+        cluster.wait_for_isr(name, cluster.nodes, PATIENCE_SECONDS)
+    finally:
+        cluster.machines.heal()
+        books = load.stop()
+    cluster.check_everywhere(name, books)
+    cluster.api(cluster.nodes[0]).delete(name)
+    return gap
+
+
+def campaign(arguments: argparse.Namespace) -> int:
+    """On the driver's machine."""
+    cases = [case for case in CASES if arguments.only in case.name]
+    gaps: dict[str, list[float]] = {case.name: [] for case in cases}
+    with (
+        tempfile.TemporaryDirectory(prefix="jetstream-packets-") as folder,
+        running_packet_cluster(Path(folder) / "cluster") as cluster,
+    ):
+        for number in range(arguments.rounds * len(cases)):
+            case = cases[number % len(cases)]
+            gap = run(cluster, case, number, Random(f"{arguments.seed}/{number}"))
+            gaps[case.name].append(gap)
+            print(f"{case.name}: {gap:.2f} s without acks", flush=True)
+    for name, seconds in gaps.items():
+        print(f"{name}: {len(seconds)} rounds, median {statistics.median(seconds):.2f} s without "
+              f"acks, worst {max(seconds):.2f} s")  # fmt: skip
+    late = [name for name, seconds in gaps.items() if max(seconds) > SERVING_SECONDS_MAX]
+    if late:
+        print(f"later than {SERVING_SECONDS_MAX} s: {', '.join(late)}")
+    return 1 if late else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=1, help="of each case")
+    parser.add_argument("--seed", default=secrets.token_hex(4))
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    arguments = parser.parse_args()
+    if VARIABLE in os.environ:
+        return campaign(arguments)
+    if reason := missing():
+        print(f"error: {reason}", file=sys.stderr)
+        return 1
+    print(f"seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        network = PacketNetwork(Path(folder))
+        try:
+            return network.run(
+                "tests.chaos.packets", "--rounds", str(arguments.rounds),
+                "--seed", arguments.seed, "--only", arguments.only,
+            )  # fmt: skip
+        finally:
+            network.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
