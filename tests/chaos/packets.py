@@ -15,16 +15,18 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from examples.cluster.local import NATS, node_name
+from jetstream_protocol.errors import JetstreamError
 from tests.chaos.partitions import others, take_places
 from tests.support.load import Load
 from tests.support.namespaces import missing
@@ -151,26 +153,52 @@ def run(cluster: PacketCluster, case: Case, number: int, dice: Random) -> float:
     return gap
 
 
-def campaign(arguments: argparse.Namespace) -> int:
-    """On the driver's machine."""
-    cases = [case for case in CASES if arguments.only in case.name]
-    gaps: dict[str, list[float]] = {case.name: [] for case in cases}
-    with (
-        tempfile.TemporaryDirectory(prefix="jetstream-packets-") as folder,
-        running_packet_cluster(Path(folder) / "cluster") as cluster,
-    ):
-        for number in range(arguments.rounds * len(cases)):
-            case = cases[number % len(cases)]
-            gap = run(cluster, case, number, Random(f"{arguments.seed}/{number}"))
-            gaps[case.name].append(gap)
-            print(f"{case.name}: {gap:.2f} s without acks", flush=True)
-    for name, seconds in gaps.items():
-        print(f"{name}: {len(seconds)} rounds, median {statistics.median(seconds):.2f} s without "
-              f"acks, worst {max(seconds):.2f} s")  # fmt: skip
-    late = [name for name, seconds in gaps.items() if max(seconds) > SERVING_SECONDS_MAX]
-    if late:
-        print(f"later than {SERVING_SECONDS_MAX} s: {', '.join(late)}")
-    return 1 if late else 0
+class Campaign:
+    """On the driver's machine: every case in turn. A case that fails leaves its nodes' folders and
+    logs behind, and the next one has a new cluster."""
+
+    def __init__(self, cases: list[Case], seed: str) -> None:
+        self._cases = cases
+        self._seed = seed
+        self.gaps: dict[str, list[float]] = {case.name: [] for case in cases}
+        self.failures: list[str] = []
+
+    def run(self, rounds: int) -> None:
+        numbers = iter(range(rounds * len(self._cases)))
+        while self._run_until_one_fails(numbers):
+            pass
+
+    def _run_until_one_fails(self, numbers: Iterator[int]) -> bool:
+        """Whether there is more to do."""
+        folder = Path(tempfile.mkdtemp(prefix="jetstream-packets-"))
+        with running_packet_cluster(folder / "cluster") as cluster:
+            for number in numbers:
+                case = self._cases[number % len(self._cases)]
+                try:
+                    gap = run(cluster, case, number, Random(f"{self._seed}/{number}"))
+                except (AssertionError, JetstreamError, OSError) as error:
+                    reason = str(error).partition("\n")[0]
+                    self.failures.append(case.name)
+                    print(f"{case.name}: FAILED: {reason}; kept: {folder}", flush=True)
+                    return True
+                self.gaps[case.name].append(gap)
+                print(f"{case.name}: {gap:.2f} s without acks", flush=True)
+        shutil.rmtree(folder)
+        return False
+
+    def sum_up(self) -> int:
+        """Print it; the exit code."""
+        for name, seconds in self.gaps.items():
+            failed = self.failures.count(name)
+            print(f"{name}: {len(seconds) + failed} rounds, {failed} failed; without acks: "
+                  f"median {statistics.median(seconds or [0]):.2f} s, "
+                  f"worst {max(seconds, default=0):.2f} s")  # fmt: skip
+        late = [
+            name for name, each in self.gaps.items() if max(each, default=0) > SERVING_SECONDS_MAX
+        ]
+        if late:
+            print(f"later than {SERVING_SECONDS_MAX} s: {', '.join(late)}")
+        return 1 if late or self.failures else 0
 
 
 def main() -> int:
@@ -180,7 +208,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
     if VARIABLE in os.environ:
-        return campaign(arguments)
+        campaign = Campaign([case for case in CASES if arguments.only in case.name], arguments.seed)
+        campaign.run(arguments.rounds)
+        return campaign.sum_up()
     if reason := missing():
         print(f"error: {reason}", file=sys.stderr)
         return 1
