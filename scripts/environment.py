@@ -1,10 +1,10 @@
 """Makes `.venv`, or finds it made; run by the system's Python, so standard library only.
 
 The stamp in `.venv` says what the environment was made from: a hash of pyproject.toml and the place
-of the tree (virtual environments cannot be moved), and the interpreter, which counts only when
-PYTHON asks for one. It is written last, so an interrupted run leaves none and the next one starts
-over. A lock on `.venv` makes a second run wait for the first; the kernel releases it however the
-first one ends.
+of the tree (virtual environments cannot be moved), the interpreter, which counts only when PYTHON
+asks for one, and a hash of what is compiled, which is built again when only that has changed. The
+stamp is written last, so an interrupted run leaves none and the next one starts over. A lock on
+`.venv` makes a second run wait for the first; the kernel releases it however the first one ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parent.parent
 VENV = TREE / ".venv"
 STAMP = VENV / "environment.stamp"
+COMPILED = (TREE / "hatch_build.py", TREE / "src/jetstream_server/ingest/_columns.pyx")
 REQUIREMENTS = ".[server,arrow,sql,spark,dev]"
+PIP = [str(VENV / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
 
 # Not sys.executable: that may be an activated .venv itself, which is about to be emptied.
@@ -35,13 +37,42 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
+def compiled_from() -> str:
+    """What is compiled, hashed; and whether it is there."""
+    digest = hashlib.sha256()
+    for source in COMPILED:
+        digest.update(source.read_bytes())
+    built = any(COMPILED[-1].parent.glob("_columns.*.so"))
+    return f"{digest.hexdigest()}-{'built' if built else 'pure'}"
+
+
 def is_current() -> bool:
+    """Whether the environment serves, but for what is compiled."""
     if not STAMP.is_file() or not (VENV / "bin/python").exists():
         return False
-    made_from, _, interpreter = STAMP.read_text().partition(" ")
+    made_from, _, rest = STAMP.read_text().partition(" ")
+    interpreter = rest.rpartition(" ")[0]
     return made_from == fingerprint() and (
         not os.environ.get("PYTHON") or interpreter == INTERPRETER
     )
+
+
+def is_compiled() -> bool:
+    return STAMP.read_text().rpartition(" ")[2] == compiled_from()
+
+
+def compile_again() -> None:
+    """Build the extension anew. Raises SystemExit."""
+    say("compiling")
+    run(
+        [*PIP, "install", "--quiet", "--no-deps", "--editable", "."],
+        "the package could not be built; pip's message is above",
+    )
+    write_stamp()
+
+
+def write_stamp() -> None:
+    STAMP.write_text(f"{fingerprint()} {INTERPRETER} {compiled_from()}")
 
 
 def make() -> None:
@@ -64,14 +95,13 @@ def make() -> None:
         "the virtual environment could not be made; the message above says why",
     )
     say(f"installing {REQUIREMENTS}")
-    pip = [str(VENV / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     run(
-        [*pip, "install", "--editable", REQUIREMENTS],
+        [*PIP, "install", "--editable", REQUIREMENTS],
         "pip could not install the dependencies; its message is above.\n"
         "Behind a proxy or with an index of your own, configure pip as usual "
         "(pip config, PIP_INDEX_URL, PIP_PROXY, PIP_CERT).",
     )
-    STAMP.write_text(f"{fingerprint()} {INTERPRETER}")
+    write_stamp()
     say("ready")
 
 
@@ -96,6 +126,8 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
     if not is_current():
         make()
+    elif not is_compiled():
+        compile_again()
 
 
 if __name__ == "__main__":

@@ -187,6 +187,11 @@ class EncodedBatch:
         self.record_count = record_count
         self.last_offset_delta = last_offset_delta
 
+    @property
+    def fits(self) -> bool:
+        """Whether readers accept a batch of that size."""
+        return self.length <= BATCH_BYTES_MAX and self.record_count <= RECORDS_MAX
+
     def set_producer(self, producer_id: int, sequence: int) -> None:
         """Write the producer's two fields: a producer may renumber what it has not sent yet."""
         _PRODUCER.pack_into(self.header, _PRODUCER_AT, sequence, producer_id)
@@ -304,6 +309,20 @@ def encode(
     return EncodedBatch(
         header, data + bytes(padding) if padding else data, count, last_offset_delta
     )
+
+
+def seal(flags: int, body: bytes, count: int) -> EncodedBatch:
+    """A batch of `count` records around a body that is built already, not yet stamped.
+
+    body: uncompressed, of columns that say what `flags` do, each padded. No timestamps, no gaps.
+    """
+    header = bytearray(HEADER_BYTES)
+    length = len(body)
+    _HEADER.pack_into(
+        header, 0, MAGIC, VERSION, flags, HEADER_BYTES + length, crc32c(body), 0, 0, 0, count,
+        count - 1, length, -1, NO_PRODUCER, 0, 0, length, 0,
+    )  # fmt: skip
+    return EncodedBatch(header, body, count, count - 1)
 
 
 def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:

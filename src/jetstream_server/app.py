@@ -40,6 +40,7 @@ from jetstream_server.clocks import Clocks, wall_clock_us
 from jetstream_server.config import PORTS, Config, ConfigurationError, NodeConfig, split_address
 from jetstream_server.descriptors import connections_max, raise_limit
 from jetstream_server.ingest.acks import AckPolicy
+from jetstream_server.ingest.compiled import INGEST_FORM, why_pure
 from jetstream_server.ingest.connection import NatsConnection
 from jetstream_server.ingest.nats_child import NatsChild
 from jetstream_server.ingest.options import link_options
@@ -238,6 +239,7 @@ class Server:
 
     async def _start_ingest(self) -> None:
         ingest = self._config.ingest
+        logger.info("ingest_form", form=INGEST_FORM, reason=why_pure)
         servers = list(self._config.nats.servers)
         if self._config.nats.embedded:
             servers = [await self._start_embedded_nats()]

@@ -35,7 +35,12 @@ from jetstream_server.ingest.servers import parse_url
 ENVIRONMENT_PREFIX = "JETSTREAM_"
 NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
 # Read by the SDK, the start-up code and scripts/cluster; not configuration keys.
-OTHER_VARIABLES = {NODE_ID_VARIABLE, "JETSTREAM_SERVERS", "JETSTREAM_CLUSTER_FOLDER"}
+OTHER_VARIABLES = {
+    NODE_ID_VARIABLE,
+    "JETSTREAM_SERVERS",
+    "JETSTREAM_CLUSTER_FOLDER",
+    "JETSTREAM_PURE",
+}
 
 PORT_BASE_DEFAULT = 9292
 VOTERS_MAX = 5

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jetstream_server.ingest.parser import (
     CONTROL_LINE_BYTES_MAX,
-    Delivery,
+    ControlEvent,
     Event,
     Info,
     NatsParser,
@@ -103,7 +103,7 @@ def expected_segments(frames: Iterable[Frame]) -> Segments:
 def received_segments(events: Iterable[Event]) -> Segments:
     segments: Segments = [({}, None)]
     for event in events:
-        if isinstance(event, Delivery):
+        if not isinstance(event, ControlEvent):
             rows = zip(
                 event.subjects,
                 event.replies,
@@ -156,7 +156,7 @@ def test_one_read_makes_one_delivery_per_subscription_and_barrier(frames: list[F
     events = feed_all([b"".join(frame.wire for frame in frames)])
     sids: list[int] = []
     for event in events:
-        if isinstance(event, Delivery):
+        if not isinstance(event, ControlEvent):
             assert event.sid not in sids
             assert len(event) > 0
             sids.append(event.sid)
@@ -190,7 +190,7 @@ def test_foreign_bytes_give_a_protocol_error_or_nothing(data: bytes, places: lis
     try:
         for piece in cut(data, places):
             for event in parser.feed(piece):
-                assert not isinstance(event, Delivery) or all(
+                assert isinstance(event, ControlEvent) or all(
                     len(column) == len(event)
                     for column in (event.subjects, event.replies, event.values)
                 )

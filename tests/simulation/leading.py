@@ -22,7 +22,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_server.ingest.acks import AckPolicy
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.stand_by import StandBy
 from jetstream_server.ingest.stream import Bounds, StreamIngest
 from jetstream_server.log.commit_log import LogSlice

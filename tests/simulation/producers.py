@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from jetstream_protocol import batch as batches
 from jetstream_protocol.envelope import encode_batch
 from jetstream_protocol.errors import CODES, OutOfSequenceError
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.log.producers import BATCHES_KEPT
 from tests.simulation.world import Violation
 

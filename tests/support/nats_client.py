@@ -9,8 +9,8 @@ from typing import Any
 
 from jetstream_protocol.errors import PermissionDeniedError
 from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.handshake import LinkOptions
-from jetstream_server.ingest.parser import Delivery
 
 
 class Collector:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from jetstream_server.ingest.compiled import INGEST_FORM
 from jetstream_server.replication.replicas import Replicas
 
 
@@ -32,6 +34,11 @@ class NodeMetrics(Collector):
         self._numbers = numbers
 
     def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily(
+            "jetstream_build_info", "What runs: always 1", labels=["version", "ingest"]
+        )
+        build.add_metric([version("jetstream-log"), INGEST_FORM], 1)
+        yield build
         numbers = self._numbers()
         replicas = list(self._replicas)
         offline = sum(1 for replica in replicas if replica.log.offline_reason)

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import CODES, JetstreamError
 from jetstream_protocol.subjects import check_pattern
+from jetstream_server.ingest.compiled import compiled
 
 DEFAULT_ACK_SUBJECTS: Final = ("_INBOX.>",)
 
@@ -34,16 +35,62 @@ _ONE_TOKEN: Final = rb"[^\x00-\x20\x7f*>.]++"
 _REST: Final = rb"[^\x00-\x20\x7f*>]++"
 
 
-class Selection(NamedTuple):
+class Replies:
     """The messages of a delivery that are to be answered.
 
     replies: where to. positions: which message of the delivery each belongs to, ascending.
-    refused: how many had a reply that is not allowed.
+    refused: how many had a reply that is not allowed. _columns.pyx has the compiled form.
     """
 
-    replies: list[bytes]
-    positions: Sequence[int]
-    refused: int
+    __slots__ = ("_positions", "_replies", "refused")
+
+    def __init__(
+        self, replies: list[bytes], positions: Sequence[int] = range(0), refused: int = 0
+    ) -> None:
+        self._replies = replies
+        self._positions = positions
+        self.refused = refused
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def to_list(self) -> list[bytes]:
+        """Where to, for those that need objects."""
+        return self._replies
+
+    def positions(self) -> list[int]:
+        """Of each in its delivery."""
+        return list(self._positions)
+
+    def at(self, positions: Sequence[int]) -> Replies:
+        """The same, where `positions` says which message each message of the delivery is."""
+        return Replies(self._replies, [positions[at] for at in self._positions], self.refused)
+
+    def acks(self, before: bytes, after: bytes, base_offset: int) -> bytes:
+        """One PUB each: `before`, the sequence (offset + 1), `after`."""
+        positions = self._positions
+        first_sequence = base_offset + 1
+        if isinstance(positions, range) and positions.step == 1:
+            sequences: Sequence[int] = range(
+                positions.start + first_sequence, positions.stop + first_sequence
+            )
+        else:
+            sequences = [first_sequence + position for position in positions]
+        parts = []
+        start = 0
+        # All numbers of as many digits make payloads of one length, which is in the PUB line.
+        while start < len(sequences):
+            digits = len(str(sequences[start]))
+            stop = bisect_left(sequences, 10**digits, start)
+            length = len(before) + digits + len(after)
+            # Twice as fast as formatting one ack at a time: one format over one flat tuple.
+            ack = b"PUB %%b %d\r\n" % length + _literal(before) + b"%d" + _literal(after) + b"\r\n"
+            fields: list[bytes | int] = [0] * (2 * (stop - start))
+            fields[0::2] = self._replies[start:stop]
+            fields[1::2] = sequences[start:stop]
+            parts.append(ack * (stop - start) % tuple(fields))
+            start = stop
+        return b"".join(parts)
 
 
 class Answer(NamedTuple):
@@ -63,13 +110,15 @@ class Answer(NamedTuple):
 class AckPolicy:
     """The reply subjects that may be answered, compiled from patterns."""
 
-    __slots__ = ("_all", "_one", "patterns")
+    __slots__ = ("_all", "_one", "matcher", "patterns")
 
     def __init__(self, ack_subjects: Sequence[str] = DEFAULT_ACK_SUBJECTS) -> None:
         """Raises InvalidRequestError for a pattern that is none. No patterns: no acks at all."""
         for pattern in ack_subjects:
             check_pattern(pattern)
         self.patterns = tuple(ack_subjects)
+        self.matcher = None if compiled is None else compiled.ReplyMatcher(self.patterns)
+        """The same patterns for compiled deliveries."""
         one = b"|".join(map(_pattern_regex, ack_subjects)) or rb"(?!)"
         self._one = re.compile(b"(?:%b)" % one)
         # The newline is in no token, so a match of the joined replies is a match of each.
@@ -78,16 +127,16 @@ class AckPolicy:
     def allows(self, reply: bytes) -> bool:
         return self._one.fullmatch(reply) is not None
 
-    def select(self, replies: list[bytes]) -> Selection:
+    def select(self, replies: list[bytes]) -> Replies:
         """Which of a delivery's replies (b"" for none) to answer."""
         if not any(replies):
-            return Selection([], range(0), 0)
+            return Replies([])
         if self._all.fullmatch(b"\n".join(replies) + b"\n"):
-            return Selection(replies, range(len(replies)), 0)
+            return Replies(replies, range(len(replies)))
         allowed = self._one.fullmatch
         positions = [index for index, reply in enumerate(replies) if reply and allowed(reply)]
         asked = len(replies) - replies.count(b"")
-        return Selection([replies[i] for i in positions], positions, asked - len(positions))
+        return Replies([replies[i] for i in positions], positions, asked - len(positions))
 
 
 def _pattern_regex(pattern: str) -> bytes:
@@ -108,35 +157,9 @@ class AckFormat:
         self._before = b'{"stream":%b,"seq":' % self._name.encode()
         self._after = b"}"
 
-    def acks(self, replies: Sequence[bytes], positions: Sequence[int], base_offset: int) -> bytes:
+    def acks(self, replies: Replies, base_offset: int) -> bytes:
         """One PUB per reply, for the record at `base_offset` + its position (ascending)."""
-        first_sequence = base_offset + 1
-        if isinstance(positions, range) and positions.step == 1:
-            sequences: Sequence[int] = range(
-                positions.start + first_sequence, positions.stop + first_sequence
-            )
-        else:
-            sequences = [first_sequence + position for position in positions]
-        parts = []
-        start = 0
-        # All numbers of as many digits make payloads of one length, which is in the PUB line.
-        while start < len(sequences):
-            digits = len(str(sequences[start]))
-            stop = bisect_left(sequences, 10**digits, start)
-            parts.append(self._of_one_length(replies[start:stop], sequences[start:stop], digits))
-            start = stop
-        return b"".join(parts)
-
-    def _of_one_length(
-        self, replies: Sequence[bytes], sequences: Sequence[int], digits: int
-    ) -> bytes:
-        """Twice as fast as formatting one ack at a time: one format over one flat tuple."""
-        length = len(self._before) + digits + len(self._after)
-        ack = b"PUB %%b %d\r\n" % length + _literal(self._before) + b"%d" + self._after + b"\r\n"
-        fields: list[bytes | int] = [0] * (2 * len(replies))
-        fields[0::2] = replies
-        fields[1::2] = sequences
-        return ack * len(replies) % tuple(fields)
+        return replies.acks(self._before, self._after, base_offset)
 
     def answer(self, answer: Answer) -> bytes:
         """One PUB, of an ack that says more."""

@@ -19,6 +19,8 @@ from jetstream_protocol.errors import (
     PreconditionFailedError,
     UnsupportedHeaderError,
 )
+from jetstream_server.ingest.acks import AckPolicy, Replies
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.headers import (
     NOTHING,
     AckLevel,
@@ -27,7 +29,6 @@ from jetstream_server.ingest.headers import (
     inspect,
     keys_only,
 )
-from jetstream_server.ingest.parser import Delivery
 
 
 class Opened(NamedTuple):
@@ -102,6 +103,10 @@ class Admitted:
         """Of values and header blocks together."""
         blocks = self.header_blocks or ()
         return sum(map(len, filter(None, self.values))) + sum(map(len, blocks))
+
+    def select(self, policy: AckPolicy) -> Replies:
+        """Those that are to be answered at ack level `all`."""
+        return policy.select(self.replies)
 
     def correlation(self, position: int) -> bytes:
         """What to repeat in the answer to the message there; b"" for nothing."""

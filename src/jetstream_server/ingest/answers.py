@@ -13,7 +13,7 @@ Invariants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
@@ -25,7 +25,9 @@ from jetstream_protocol.errors import (
     StorageFullError,
     UnknownOutcomeError,
 )
-from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer
+from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer, Replies
+from jetstream_server.ingest.admission import Admitted
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.replication.replica import Counters
 
 Write = Callable[[bytes], bool]
@@ -57,8 +59,7 @@ class Pending(NamedTuple):
 
     end_offset: int
     base_offset: int
-    replies: list[bytes]
-    positions: Sequence[int]
+    replies: Replies
     length: int
     answers: list[Answer]
 
@@ -93,20 +94,37 @@ class Answers:
 
     # At once.
 
-    def allowed(self, replies: list[bytes]) -> tuple[list[bytes], Sequence[int]]:
-        """Those that may be answered, and where in `replies` they are; the others are counted."""
-        allowed, positions, refused = self._policy.select(replies)
-        self._counters.acks_suppressed += refused
-        return allowed, positions
+    def select(self, asking: Delivery | Admitted) -> Replies:
+        """Those that may be answered; the others are not counted yet."""
+        return asking.select(self._policy)
+
+    def suppressed(self, replies: Replies) -> None:
+        """Count those that may not."""
+        self._counters.acks_suppressed += replies.refused
+
+    def allowed(self, asking: Delivery | Admitted) -> Replies:
+        """Those that may be answered; the others are counted."""
+        replies = self.select(asking)
+        self.suppressed(replies)
+        return replies
 
     def may_answer(self, reply: bytes) -> bool:
         """Whether there is anybody to answer there."""
-        return bool(self.allowed([reply])[0])
+        return bool(self._allowed([reply]))
 
-    def ack(self, replies: Sequence[bytes], positions: Sequence[int], base_offset: int) -> None:
+    def _allowed(self, replies: list[bytes]) -> Replies:
+        allowed = self._policy.select(replies)
+        self.suppressed(allowed)
+        return allowed
+
+    def ack_early(self, early: Mapping[int, bytes], base_offset: int) -> None:
+        """early: replies by position."""
+        self.ack(self._allowed(list(early.values())).at(list(early)), base_offset)
+
+    def ack(self, replies: Replies, base_offset: int) -> None:
         """To allowed replies only."""
-        if replies:
-            self._write(self._format.acks(replies, positions, base_offset))
+        if len(replies):
+            self._write(self._format.acks(replies, base_offset))
             self._counters.acks_sent += len(replies)
 
     def answer(self, answer: Answer) -> None:
@@ -115,9 +133,10 @@ class Answers:
         self._counters.acks_sent += 1
 
     def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
-        allowed, _ = self.allowed(replies)
-        if allowed:
-            self._write(self._format.nacks(allowed, _for_publishers(error), correlation))
+        allowed = self._allowed(replies)
+        if len(allowed):
+            nacks = self._format.nacks(allowed.to_list(), _for_publishers(error), correlation)
+            self._write(nacks)
             self._counters.nacks_sent += len(allowed)
 
     def nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
@@ -141,7 +160,7 @@ class Answers:
         while pending and pending[0].end_offset <= high_watermark:
             done = pending.popleft()
             self._forget(done)
-            self.ack(done.replies, done.positions, done.base_offset)
+            self.ack(done.replies, done.base_offset)
             for answer in done.answers:
                 self.answer(answer)
 
@@ -151,7 +170,9 @@ class Answers:
             pending = self._pending.popleft()
             self._forget(pending)
             askers = [(answer.reply, answer.correlation) for answer in pending.answers]
-            self.nack_all([*zip(pending.replies, repeat(b""), strict=False), *askers], error)
+            self.nack_all(
+                [*zip(pending.replies.to_list(), repeat(b""), strict=False), *askers], error
+            )
 
     def drop(self) -> None:
         """The leadership ended: say nothing, the successor may have acknowledged (design 6)."""

@@ -26,10 +26,11 @@ from typing import Any, Final
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, PermissionDeniedError, UnavailableError
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.handshake import LinkOptions
 from jetstream_server.ingest.keeper import REPEAT_LOG_S, KeeperEvents, LinkKeeper
 from jetstream_server.ingest.link import LinkEvents, NatsLink
-from jetstream_server.ingest.parser import Delivery, Info
+from jetstream_server.ingest.parser import Info
 from jetstream_server.ingest.servers import ServerPool
 from jetstream_server.ingest.subscriptions import (
     OnDelivery,

@@ -14,8 +14,8 @@ from jetstream_protocol.envelope import COOKIE, BatchEnvelope, RecordEnvelope, p
 from jetstream_protocol.errors import UnsupportedHeaderError
 from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
 from jetstream_server.ingest.admission import Opened
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.headers import asks_for
-from jetstream_server.ingest.parser import Delivery
 
 
 class Run(NamedTuple):

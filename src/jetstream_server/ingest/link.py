@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.handshake import LinkOptions, connect_line, upgrades_to_tls
 from jetstream_server.ingest.parser import (
-    Delivery,
-    Event,
+    ControlEvent,
     Info,
     NatsParser,
     NatsProtocolError,
@@ -259,7 +259,7 @@ class NatsLink(asyncio.BufferedProtocol):
         for event in events:
             if self._reason:
                 return  # given up already, perhaps because of the event before this one
-            if not isinstance(event, Delivery):
+            if isinstance(event, ControlEvent):
                 self._handle(event)
             elif self._accepted:
                 self._events.delivered(event)
@@ -293,7 +293,7 @@ class NatsLink(asyncio.BufferedProtocol):
             return UnauthenticatedError(text)
         return UnavailableError(text)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: ControlEvent) -> None:
         if isinstance(event, Ping):
             self.write(b"PONG\r\n")
         elif isinstance(event, Pong):

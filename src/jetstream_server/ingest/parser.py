@@ -5,8 +5,8 @@
     HMSG subject sid [reply] header-length total-length␍␊ header-block payload ␍␊
 
 No I/O: `feed` takes whatever a socket read gave and returns what is complete, the rest is kept.
-Messages are gathered by subscription into one `Delivery` of parallel lists, which is what a record
-batch is built from; nothing here makes an object per message.
+Messages are gathered by subscription into one `Delivery`, which is what a record batch is built
+from (delivery.py). The loop over the messages is gathering.py, or its compiled twin.
 
 Invariants.
 * How the bytes were split over reads never changes what is delivered, nor its order within a sid.
@@ -20,77 +20,21 @@ Invariants.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-from jetstream_protocol.envelope import COOKIE
-
-PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Header block and payload together. Not the `max_payload` of the server's INFO: that binds its own
-publishers, while a message routed from a differently configured server of the cluster, or one to
-which NATS added headers, may be longer. Taking it for a broken connection would let one publisher
-cut every stream off, again and again. nats-server refuses to be configured beyond 64 MiB."""
+from jetstream_server.ingest.compiled import compiled
+from jetstream_server.ingest.delivery import Delivery
+from jetstream_server.ingest.gathering import PAYLOAD_BYTES_MAX, Gathering, is_sid, length_of
 
 CONTROL_LINE_BYTES_MAX: Final = 64 * 1024
 """nats-server's own default is 4 KiB; INFO grows with the cluster's list of addresses."""
 
-_LENGTHS_MAX: Final = 4096
-"""Lengths remembered: a table look-up is half the price of `int`, and it keeps the checks off the
-hot path. Beyond this many different lengths they are computed."""
-
-
-_COOKIE_START: Final = COOKIE[:1]
-"""One byte that ASCII does not have: looking for it in a whole read costs a few nanoseconds a
-message, and saves looking at each."""
+_MESSAGE_LINES: Final = {(b"MSG", 4), (b"MSG", 5), (b"HMSG", 5), (b"HMSG", 6)}
+"""Verb and number of fields, without and with a reply."""
 
 
 class NatsProtocolError(Exception):
     """The peer does not speak NATS, or not to us. The connection must be closed."""
-
-
-class Delivery:
-    """Messages of one subscription that arrived together, as parallel lists in wire order.
-
-    replies: b"" for messages without one. header_blocks: verbatim, from `NATS/1.0` to the empty
-    line, b"" for messages without headers; None when no message had any. may_be_enveloped: whether
-    a value may begin as envelopes do; no part of what is compared, for it depends on the reads.
-    """
-
-    __slots__ = ("header_blocks", "may_be_enveloped", "replies", "sid", "subjects", "values")
-
-    def __init__(
-        self,
-        sid: int,
-        subjects: list[bytes] | None = None,
-        replies: list[bytes] | None = None,
-        values: list[bytes] | None = None,
-        header_blocks: list[bytes] | None = None,
-        *,
-        may_be_enveloped: bool = True,
-    ) -> None:
-        self.sid = sid
-        self.may_be_enveloped = may_be_enveloped
-        self.subjects: list[bytes] = [] if subjects is None else subjects
-        self.replies: list[bytes] = [] if replies is None else replies
-        self.values: list[bytes] = [] if values is None else values
-        self.header_blocks = header_blocks
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Delivery):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
-
-    __hash__ = None  # type: ignore[assignment]  # mutable
-
-    def __repr__(self) -> str:
-        return f"Delivery(sid={self.sid}, {len(self)} messages)"
-
-
-_COMPARED: Final = ("header_blocks", "replies", "sid", "subjects", "values")
 
 
 class Info(NamedTuple):
@@ -113,19 +57,22 @@ class ServerError(NamedTuple):
     text: str
 
 
-Event = Delivery | Info | Ping | Pong | ServerError
+ControlEvent = Info | Ping | Pong | ServerError
+Event = Delivery | ControlEvent
+
+FASTEST_GATHERING: type[Gathering] = Gathering if compiled is None else compiled.Gathering
 
 
 class NatsParser:
     """One per connection, from its first byte."""
 
-    __slots__ = ("_held", "_held_bytes", "_lengths", "_needed_bytes")
+    __slots__ = ("_gathering", "_held", "_held_bytes", "_needed_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, gathering: type[Gathering] = FASTEST_GATHERING) -> None:
+        self._gathering = gathering()
         self._held: list[bytes] = []  # the unfinished frame, in the pieces it came in
         self._held_bytes = 0
         self._needed_bytes = 0  # parsing again is pointless before so many are held
-        self._lengths: dict[bytes, int] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -153,128 +100,51 @@ class NatsParser:
 
     def _parse(self, data: bytes, events: list[Event]) -> tuple[int, int]:
         """Append the events of all whole frames; returns the bytes used, and how many the first
-        unfinished frame needs in all (0: unknown).
-
-        The hot loop. Plain `find` and `split` beat a regex and splitting the chunk as a whole.
-        """
-        find = data.find
-        lengths = self._lengths
-        may_be_enveloped = _COOKIE_START in data
-        end = len(data)
-        position = 0
-        gathered: dict[bytes, _Gathered] = {}
-        current: bytes | None = None  # no sid equals it, not even an empty one
-        delivery, add_subject, add_reply, add_value = _NOWHERE
-        while position < end:
-            line_end = find(b"\r\n", position)
+        unfinished frame needs in all (0: unknown)."""
+        gathering = self._gathering
+        position, needed = 0, 0
+        while not needed:
+            position = gathering.take(data, position)
+            line_end = data.find(b"\r\n", position)
             if line_end < 0:
                 break
-            fields = data[position:line_end].split(b" ")
-            header_bytes = 0
-            count = len(fields)
-            if count == 5 and fields[0] == b"MSG":
-                _, subject, sid, reply, digits = fields
-            elif count == 4 and fields[0] == b"MSG":
-                _, subject, sid, digits = fields
-                reply = b""
-            elif count == 6 and fields[0] == b"HMSG":
-                _, subject, sid, reply, header_digits, digits = fields
-                header_bytes = lengths.get(header_digits) or self._length(header_digits)
-            elif count == 5 and fields[0] == b"HMSG":
-                _, subject, sid, header_digits, digits = fields
-                reply = b""
-                header_bytes = lengths.get(header_digits) or self._length(header_digits)
-            else:
-                event = _control_event(data[position:line_end])
+            line = data[position:line_end]
+            needed = _needed_bytes(line, data, line_end + 2)
+            if not needed:
+                event = _control_event(line)
                 if event is not None:
-                    _finish(gathered, events)
-                    current = None
+                    events += gathering.finish()
                     events.append(event)
                 position = line_end + 2
-                continue
-            try:
-                length = lengths[digits]
-            except KeyError:
-                length = self._length(digits)
-            start = line_end + 2
-            stop = start + length
-            if data[stop : stop + 2] != b"\r\n":
-                if stop + 2 > end:
-                    _finish(gathered, events)
-                    return position, stop + 2 - position
-                raise _refused(
-                    "payload does not end where its length says", data[position:line_end]
-                )
-            if sid != current:
-                current = sid
-                delivery, add_subject, add_reply, add_value = gathered.get(sid) or _gather(
-                    gathered, sid, may_be_enveloped
-                )
-            if header_bytes:
-                if header_bytes > length:
-                    raise _refused("header block longer than its message", data[position:line_end])
-                if delivery.header_blocks is None:
-                    delivery.header_blocks = []
-                if len(delivery.header_blocks) < len(delivery.values):
-                    _pad_header_blocks(delivery)
-                delivery.header_blocks.append(data[start : start + header_bytes])
-                start += header_bytes
-            add_subject(subject)
-            add_reply(reply)
-            add_value(data[start:stop])
-            position = stop + 2
-        if end - position > CONTROL_LINE_BYTES_MAX:
+        if not needed and len(data) - position > CONTROL_LINE_BYTES_MAX:
             raise _refused("control line too long", data[position:])
-        _finish(gathered, events)
-        return position, 0
-
-    def _length(self, digits: bytes) -> int:
-        """A length field as a number: digits only, within bounds."""
-        length = self._lengths.get(digits)
-        if length is None:
-            if not digits.isdigit() or len(digits) > 8:
-                raise _refused("malformed length", digits)
-            length = int(digits)
-            if length > PAYLOAD_BYTES_MAX:
-                raise _refused(f"message longer than {PAYLOAD_BYTES_MAX} bytes", digits)
-            if len(self._lengths) < _LENGTHS_MAX:
-                self._lengths[digits] = length
-        return length
+        events += gathering.finish()
+        return position, needed
 
 
-_Adder = Callable[[bytes], None]
-_Gathered = tuple[Delivery, _Adder, _Adder, _Adder]
-"""A delivery and the `append` of its subjects, replies and values."""
+def _needed_bytes(line: bytes, data: bytes, start: int) -> int:
+    """How long the message that begins with `line` is in all; 0 for a line of another kind.
 
-
-def _gather(gathered: dict[bytes, _Gathered], sid: bytes, may_be_enveloped: bool) -> _Gathered:
-    """Begin the delivery of a subscription."""
-    # Our own sids are decimal numbers: anything else was not asked for by us.
-    if not sid.isdigit() or len(sid) > 18:
+    start: of its payload in `data`. Only for a message that is unfinished; raises
+    NatsProtocolError for one that is malformed.
+    """
+    fields = line.split(b" ")
+    has_headers = fields[0] == b"HMSG"
+    if (fields[0], len(fields)) not in _MESSAGE_LINES:
+        return 0
+    sid, digits = fields[2], fields[-1]
+    length = length_of(digits)
+    header_length = length_of(fields[-2]) if has_headers else 0
+    if length < 0 or header_length < 0:
+        raise _refused(f"malformed length, or one of more than {PAYLOAD_BYTES_MAX} bytes", line)
+    stop = start + length
+    if data[stop : stop + 2] != b"\r\n" and stop + 2 <= len(data):
+        raise _refused("payload does not end where its length says", line)
+    if header_length > length:
+        raise _refused("header block longer than its message", line)
+    if not is_sid(sid):
         raise _refused("malformed subscription id", sid)
-    delivery = Delivery(int(sid), may_be_enveloped=may_be_enveloped)
-    entry = (delivery, delivery.subjects.append, delivery.replies.append, delivery.values.append)
-    gathered[sid] = entry
-    return entry
-
-
-_NOWHERE: Final = _gather({}, b"0", False)
-"""What the hot loop's names are bound to before the first message."""
-
-
-def _pad_header_blocks(delivery: Delivery) -> None:
-    """Messages since the last one with headers had none."""
-    blocks = delivery.header_blocks
-    if blocks is not None:
-        blocks.extend(repeat(b"", len(delivery.values) - len(blocks)))
-
-
-def _finish(gathered: dict[bytes, _Gathered], events: list[Event]) -> None:
-    """Hand over what was gathered."""
-    for entry in gathered.values():
-        _pad_header_blocks(entry[0])
-        events.append(entry[0])
-    gathered.clear()
+    return len(line) + 2 + length + 2
 
 
 def _control_event(line: bytes) -> Event | None:

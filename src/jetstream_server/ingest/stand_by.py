@@ -17,7 +17,7 @@ for an ack hear nothing, the others' messages are part of the gap.
 from __future__ import annotations
 
 from jetstream_protocol.errors import PermissionDeniedError
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.stream import StreamIngest
 
 BYTES_MAX = 32 * 1024 * 1024
@@ -52,7 +52,7 @@ class StandBy:
         if self._ingest is not None:
             self._ingest.deliver(delivery)
             return
-        self._bytes += sum(map(len, delivery.values))
+        self._bytes += delivery.value_bytes
         if self._bytes > BYTES_MAX:
             self._kept = None
         if self._kept is not None:

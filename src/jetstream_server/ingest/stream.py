@@ -29,15 +29,17 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_server.ingest.acks import AckPolicy, Answer
+from jetstream_server.ingest.acks import AckPolicy, Answer, Replies
 from jetstream_server.ingest.admission import NOTHING_OPENED, Admitted, Demand, Opened, admit
 from jetstream_server.ingest.answers import Answers, Bounds, Pending, Write
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.enveloped import ArrivedBatch, holds_envelopes, take_apart
-from jetstream_server.ingest.parser import Delivery
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
 __all__ = ["Bounds", "StreamIngest"]
+
+NOBODY: Final = Replies([])
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of compressed batches in one delivery: a few kilobytes claim more than the loop may spend on one
@@ -84,6 +86,8 @@ class StreamIngest:
     # Records.
 
     def _deliver_records(self, delivery: Delivery, opened: Mapping[int, Opened]) -> None:
+        if not opened and delivery.is_plain and self._append_plain(delivery):
+            return
         admitted = admit(delivery, self.replica.stream.name, opened)
         for refused in admitted.refused:
             self._answers.nack([refused.reply], refused.error, refused.correlation)
@@ -99,6 +103,30 @@ class StreamIngest:
             self._append_demanding(admitted)
         else:
             self._append(admitted)
+
+    def _append_plain(self, delivery: Delivery) -> bool:
+        """Append messages that ask for nothing but acks, without looking at each.
+
+        Returns False, with nothing done, when they have to be looked at after all.
+        """
+        acks = self.replica.stream.config.acks
+        replies = self._answers.select(delivery) if acks == "reply" else NOBODY
+        if self._why_not_ack(len(replies) + replies.refused) is not None:
+            return False
+        encoded = delivery.encode()
+        if not encoded.fits:
+            return False
+        try:
+            base_offset = self._replicas.append(self.replica, encoded)
+        except JetstreamError as error:
+            self._answers.nack(replies.to_list(), error)
+            return True
+        finally:
+            self._answers.suppressed(replies)
+        if acks != "off":
+            end_offset = base_offset + encoded.record_count
+            self._wait(Pending(end_offset, base_offset, replies, encoded.length, []))
+        return True
 
     def _why_not_ack(self, asked: int) -> JetstreamError | None:
         """Why so many messages that ask for an ack cannot be taken now; None when they can."""
@@ -177,8 +205,7 @@ class StreamIngest:
             keys=admitted.keys,
             header_blocks=admitted.header_blocks,
         )
-        count = len(admitted.values)
-        if encoded.length > batches.BATCH_BYTES_MAX or count > batches.RECORDS_MAX:
+        if not encoded.fits:
             self._append_in_halves(admitted)
             return
         try:
@@ -204,12 +231,10 @@ class StreamIngest:
         """Answer level `leader` now, and level `all` once it is committed (perhaps it is)."""
         answers = self._told_more(admitted, base_offset) if admitted.demands else []
         if admitted.early:
-            early, indexes = self._answers.allowed(list(admitted.early.values()))
-            at = list(admitted.early)
-            self._answers.ack(early, [at[index] for index in indexes], base_offset)
-        replies, positions = self._answers.allowed(admitted.replies)
+            self._answers.ack_early(admitted.early, base_offset)
+        replies = self._answers.allowed(admitted)
         end_offset = base_offset + len(admitted.values)
-        self._wait(Pending(end_offset, base_offset, replies, positions, length, answers))
+        self._wait(Pending(end_offset, base_offset, replies, length, answers))
 
     def _told_more(self, admitted: Admitted, base_offset: int) -> list[Answer]:
         """Take the askers that gave a correlation id out of the usual ones; answers those of level
@@ -266,7 +291,7 @@ class StreamIngest:
         if answers and envelope.ack_leader:
             self._answers.answer(answers.pop())
         if self.replica.stream.config.acks != "off":
-            self._wait(Pending(end_offset, base_offset, [], (), encoded.length, answers))
+            self._wait(Pending(end_offset, base_offset, NOBODY, encoded.length, answers))
 
     # Answers.
 
@@ -283,7 +308,7 @@ class StreamIngest:
             self._answers.nack([answer.reply], error, answer.correlation)
             return
         end_offset = self.replica.log.log_end_offset
-        self._wait(Pending(end_offset, end_offset, [], (), 0, [answer]))
+        self._wait(Pending(end_offset, end_offset, NOBODY, 0, [answer]))
 
     def _wait(self, pending: Pending) -> None:
         """It may be committed already."""

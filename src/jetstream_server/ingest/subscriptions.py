@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import PermissionDeniedError
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 
 OnDelivery = Callable[[Delivery], None]
 OnRefusal = Callable[[int, PermissionDeniedError], None]

@@ -15,7 +15,7 @@ from jetstream_client import (
 from jetstream_client._ack import Pending, parse_ack
 from jetstream_client._feeds import Feed
 from jetstream_protocol.errors import CODES
-from jetstream_server.ingest.acks import AckFormat
+from jetstream_server.ingest.acks import AckFormat, Replies
 from tests.support.loops import on_loop
 
 A, B = frozenset({"a"}), frozenset({"b"})
@@ -35,7 +35,7 @@ def nack(stream: str, error: JetstreamError) -> bytes:
 
 
 def test_an_ack_is_the_servers() -> None:
-    line = AckFormat('o"rders').acks([b"_INBOX.1"], range(1), 41)
+    line = AckFormat('o"rders').acks(Replies([b"_INBOX.1"], range(1)), 41)
     assert parse_ack(line.split(b"\r\n")[1]) == Ack('o"rders', 41)
 
 

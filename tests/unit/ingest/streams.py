@@ -9,7 +9,7 @@ from typing import Any
 
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_server.ingest.acks import AckPolicy
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.stream import Bounds, StreamIngest
 from jetstream_server.replication.replica import Replica
 from tests.support.log_disk import FaultyDisk

@@ -13,7 +13,7 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasError,
     UnsupportedHeaderError,
 )
-from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer
+from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer, Replies
 
 
 def published(wire: bytes) -> list[tuple[bytes, bytes]]:
@@ -33,21 +33,22 @@ def published(wire: bytes) -> list[tuple[bytes, bytes]]:
 def test_a_whole_delivery_of_inbox_replies_is_selected_as_it_is() -> None:
     replies = [b"_INBOX.abc.1", b"_INBOX.abc.2"]
     selection = AckPolicy().select(replies)
-    assert selection.replies is replies
-    assert selection.positions == range(2)
+    assert selection.to_list() is replies
+    assert selection.positions() == [0, 1]
     assert selection.refused == 0
 
 
 def test_replies_outside_ack_subjects_are_not_answered_but_counted() -> None:
     replies = [b"_INBOX.a", b"", b"orders.eu", b"$SYS.REQ.SERVER.PING", b"_INBOX", b"_INBOX.b"]
     selection = AckPolicy().select(replies)
-    assert selection.replies == [b"_INBOX.a", b"_INBOX.b"]
-    assert list(selection.positions) == [0, 5]
+    assert selection.to_list() == [b"_INBOX.a", b"_INBOX.b"]
+    assert selection.positions() == [0, 5]
     assert selection.refused == 3
 
 
 def test_a_delivery_without_replies_selects_nothing_and_refuses_nothing() -> None:
-    assert AckPolicy().select([b"", b""]) == ([], range(0), 0)
+    selection = AckPolicy().select([b"", b""])
+    assert (len(selection), selection.refused) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +84,9 @@ def test_only_literal_subjects_under_ack_subjects_are_allowed(
 ) -> None:
     policy = AckPolicy(patterns)
     assert policy.allows(reply) is allowed
-    assert policy.select([reply]).replies == [reply] * allowed
+    assert policy.select([reply]).to_list() == [reply] * allowed
     assert policy.select([reply, reply]).refused == 2 * (not allowed)
-    assert policy.select([b"", reply]).replies == [reply] * allowed
+    assert policy.select([b"", reply]).to_list() == [reply] * allowed
 
 
 def test_an_ack_subject_that_is_no_pattern_is_refused() -> None:
@@ -94,7 +95,7 @@ def test_an_ack_subject_that_is_no_pattern_is_refused() -> None:
 
 
 def test_acks_say_stream_and_sequence_the_way_publishers_expect() -> None:
-    wire = AckFormat("orders").acks([b"_INBOX.a", b"_INBOX.b"], range(2), 41)
+    wire = AckFormat("orders").acks(Replies([b"_INBOX.a", b"_INBOX.b"], range(2)), 41)
     assert wire == (
         b'PUB _INBOX.a 28\r\n{"stream":"orders","seq":42}\r\n'
         b'PUB _INBOX.b 28\r\n{"stream":"orders","seq":43}\r\n'
@@ -106,16 +107,15 @@ def test_acks_say_stream_and_sequence_the_way_publishers_expect() -> None:
 def test_lengths_are_right_where_sequences_grow_by_a_digit(base_offset: int, count: int) -> None:
     replies = [b"_INBOX.%d" % i for i in range(count)]
     sparse = list(range(0, 2 * count, 2))
-    whole = published(AckFormat("s").acks(replies, range(count), base_offset))
-    every_other = published(AckFormat("s").acks(replies, sparse, base_offset))
+    whole = published(AckFormat("s").acks(Replies(replies, range(count)), base_offset))
+    every_other = published(AckFormat("s").acks(Replies(replies, sparse), base_offset))
     assert [json.loads(p)["seq"] for _, p in whole] == [base_offset + 1 + i for i in range(count)]
     assert [json.loads(p)["seq"] for _, p in every_other] == [base_offset + 1 + i for i in sparse]
     assert [subject for subject, _ in whole] == replies
 
 
 def test_no_acks_are_no_bytes() -> None:
-    assert AckFormat("s").acks([], range(0), 5) == b""
-    assert AckFormat("s").acks([], [], 5) == b""
+    assert AckFormat("s").acks(Replies([]), 5) == b""
     assert AckFormat("s").nacks([], NotEnoughReplicasError("x")) == b""
 
 
@@ -155,7 +155,7 @@ def test_text_in_a_nack_cannot_break_out_of_it(text: str) -> None:
         assert response["error"]["description"] == text
         assert response["stream"] == 'a"%d'
         assert response["seq"] == 0
-    ((_, ack),) = published(AckFormat('a"%d').acks([b"r"], [0], 0))
+    ((_, ack),) = published(AckFormat('a"%d').acks(Replies([b"r"], [0]), 0))
     assert json.loads(ack) == {"stream": 'a"%d', "seq": 1}
 
 
@@ -171,6 +171,6 @@ def test_nats_py_reads_every_nack_as_an_api_error(kind: type[JetstreamError]) ->
 
 
 def test_nats_py_reads_an_ack() -> None:
-    ((_, payload),) = published(AckFormat("orders").acks([b"r"], range(1), 0))
+    ((_, payload),) = published(AckFormat("orders").acks(Replies([b"r"], range(1)), 0))
     ack = nats.js.api.PubAck.from_response(json.loads(payload))
     assert (ack.stream, ack.seq, ack.duplicate) == ("orders", 1, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 from jetstream_server.ingest.admission import admit
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 
 
 def block(**fields: str) -> bytes:

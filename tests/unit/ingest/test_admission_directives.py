@@ -6,7 +6,7 @@ import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
 from jetstream_server.ingest.admission import admit
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 
 
 def block(*lines: bytes) -> bytes:

@@ -17,8 +17,8 @@ from jetstream_protocol.errors import (
 from jetstream_server.ingest import ingest as ingests
 from jetstream_server.ingest.acks import AckPolicy
 from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.ingest import Ingest
-from jetstream_server.ingest.parser import Delivery
 from jetstream_server.ingest.stream import Bounds
 from jetstream_server.replication.replica import Replica
 from tests.support.loops import on_loop

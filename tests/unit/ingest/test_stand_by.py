@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from jetstream_server.ingest import stand_by
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.stand_by import StandBy
 from jetstream_server.ingest.stream import StreamIngest
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_server.ingest.parser import Delivery
+from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.subscriptions import (
     Complaint,
     Subscription,

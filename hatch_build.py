@@ -1,0 +1,62 @@
+"""Builds the compiled core where a C compiler is at hand. Without one the package is plain Python.
+
+JETSTREAM_REQUIRE_COMPILED=1 makes a failed build an error: for those who build wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULE = "jetstream_server.ingest._columns"
+
+
+class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
+    """Puts the extension beside its source: there an editable install finds it too."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        source = Path(self.root, "src", *MODULE.split(".")).with_suffix(".pyx")
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                built = compile_extension(source, Path(scratch))
+        except (Exception, SystemExit) as error:  # Compilers fail in many ways.
+            if os.environ.get("JETSTREAM_REQUIRE_COMPILED"):
+                raise
+            print(f"{MODULE} is not compiled, plain Python is used: {error}", file=sys.stderr)
+            return
+        build_data["artifacts"].append(str(built.relative_to(self.root)))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+def compile_extension(source: Path, scratch: Path) -> Path:
+    """Compile `source`; returns the extension, which lies beside it."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    extension = Extension(MODULE, [str(source)], extra_compile_args=["-O3"])
+    distribution = Distribution(
+        {"ext_modules": cythonize([extension], build_dir=str(scratch), quiet=True)}
+    )
+    command = build_ext(distribution)
+    command.ensure_finalized()
+    command.build_temp = str(scratch)
+    command.build_lib = str(scratch)
+    command.run()
+    built = Path(command.get_ext_fullpath(MODULE))
+    final = source.with_name(built.name)
+    temporary = final.with_suffix(".tmp")
+    temporary.write_bytes(built.read_bytes())
+    temporary.chmod(0o755)
+    temporary.replace(final)  # A process that has loaded the old one keeps it.
+    return final

@@ -1,0 +1,106 @@
+"""The compiled hot path does exactly what its twin in plain Python does, whatever arrives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_server.ingest.acks import AckFormat, AckPolicy
+from jetstream_server.ingest.compiled import compiled, why_pure
+from jetstream_server.ingest.delivery import Delivery
+from jetstream_server.ingest.gathering import Gathering
+from jetstream_server.ingest.parser import ControlEvent, NatsParser, NatsProtocolError
+from tests.property.test_nats_parser import Frame, cut, streams
+
+pytestmark = pytest.mark.skipif(compiled is None, reason=why_pure or "it is there")
+
+places = st.lists(st.integers(0, 10_000), max_size=4)
+policies = st.sampled_from(
+    [(), ("_INBOX.>",), ("_INBOX.*", "orders.eu"), ("*.eu", "*"), (">",), ("0.$X.>",)]
+).map(AckPolicy)
+
+
+def outcome(gathering: type[Gathering], pieces: list[bytes]) -> tuple[list[Any], str]:
+    """All events, and the error that ended them."""
+    parser = NatsParser(gathering)
+    events: list[Any] = []
+    try:
+        for piece in pieces:
+            events += parser.feed(piece)
+            events.append(parser.held_bytes)
+    except NatsProtocolError as error:
+        return events, str(error)
+    return events, ""
+
+
+def assert_same(pieces: list[bytes]) -> list[tuple[Delivery, Delivery]]:
+    """Returns the deliveries of both, in pairs."""
+    assert compiled is not None
+    pure, pure_error = outcome(Gathering, pieces)
+    fast, fast_error = outcome(compiled.Gathering, pieces)
+    assert pure_error == fast_error
+    assert pure == fast
+    assert [type(event).__name__ for event in fast if isinstance(event, ControlEvent)] == [
+        type(event).__name__ for event in pure if isinstance(event, ControlEvent)
+    ]
+    return [
+        (one, other) for one, other in zip(pure, fast, strict=True) if isinstance(one, Delivery)
+    ]
+
+
+@given(streams, places)
+def test_the_same_messages(frames: list[Frame], where: list[int]) -> None:
+    for pure, fast in assert_same(cut(b"".join(frame.wire for frame in frames), where)):
+        assert (fast.sid, len(fast)) == (pure.sid, len(pure))
+        assert fast.value_bytes == pure.value_bytes
+        assert fast.is_plain == pure.is_plain
+
+
+@given(streams, places, st.integers(0, 10_000), st.integers(1, 255))
+def test_the_same_of_damaged_streams(
+    frames: list[Frame], where: list[int], at: int, difference: int
+) -> None:
+    wire = bytearray(b"".join(frame.wire for frame in frames) or b"PING\r\n")
+    wire[at % len(wire)] ^= difference
+    assert_same(cut(bytes(wire), where))
+
+
+@given(st.binary(max_size=100) | st.text("MSGH 1a.\r\n0", max_size=60).map(str.encode), places)
+def test_the_same_of_foreign_bytes(data: bytes, where: list[int]) -> None:
+    assert_same(cut(data, where))
+
+
+@given(streams, policies, st.integers(0, 10**18 - 100))
+def test_the_same_batch_and_the_same_acks(
+    frames: list[Frame], policy: AckPolicy, base_offset: int
+) -> None:
+    wire = b"".join(frame.wire for frame in frames)
+    for pure, fast in assert_same([wire]):
+        if pure.is_plain:
+            assert fast.encode().to_bytes() == pure.encode().to_bytes()
+        chosen, chosen_fast = pure.select(policy), fast.select(policy)
+        assert chosen_fast.to_list() == chosen.to_list()
+        assert chosen_fast.positions() == chosen.positions()
+        assert (len(chosen_fast), chosen_fast.refused) == (len(chosen), chosen.refused)
+        acks = AckFormat("orders")
+        assert acks.acks(chosen_fast, base_offset) == acks.acks(chosen, base_offset)
+
+
+@given(st.binary(max_size=20), policies)
+def test_the_same_replies_are_allowed(reply: bytes, policy: AckPolicy) -> None:
+    assert policy.matcher is not None
+    assert policy.matcher.allows(reply) == policy.allows(reply)
+
+
+def test_replies_that_are_replaced_are_the_ones_that_are_answered() -> None:
+    ((_, fast),) = assert_same([b"MSG a 1 _INBOX.a 1\r\nx\r\n"])
+    fast.replies = [b""]
+    assert len(fast.select(AckPolicy())) == 0
+
+
+def test_an_envelope_is_noticed() -> None:
+    ((_, fast),) = assert_same([b"MSG a 1 1\r\nx\r\nMSG a 1 6\r\n\x89JSENV\r\n"])
+    assert fast.may_be_enveloped
