@@ -181,7 +181,7 @@ def test_every_metric_is_described() -> None:
     section = page("operations.md").partition("## Metrics")[2]
     documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
     numbers = NodeNumbers(**dict.fromkeys(NodeNumbers.__slots__, 0))
-    families = list(NodeMetrics(cast("Replicas", []), lambda: numbers).collect())
+    families = list(NodeMetrics(cast("Replicas", []), lambda: numbers, ingest_form="").collect())
     assert documented == {
         f"{family.name}_total" if family.type == "counter" else family.name for family in families
     }

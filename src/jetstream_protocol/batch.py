@@ -296,33 +296,31 @@ def encode(
     if compression:
         flags |= compression
         data = body_compression.compress(data, compression)
-    body_length = len(data)
-    body_crc = crc32c(data)
-    length = _padded(HEADER_BYTES + body_length)
-    padding = length - HEADER_BYTES - body_length
+    return seal(
+        flags, data, count, last_offset_delta, uncompressed_length,
+        producer_sequence, producer_id, (min_timestamp, max_timestamp),
+    )  # fmt: skip
+
+
+def seal(
+    flags: int,
+    data: bytes,
+    count: int,
+    last_offset_delta: int,
+    uncompressed_length: int,
+    producer_sequence: int = -1,
+    producer_id: int = NO_PRODUCER,
+    timestamps: tuple[int, int] = (0, 0),
+) -> EncodedBatch:
+    """A batch around its columns, each padded; not yet stamped. timestamps: least and greatest."""
+    length = _padded(HEADER_BYTES + len(data))
+    padding = length - HEADER_BYTES - len(data)
     header = bytearray(HEADER_BYTES)
     _HEADER.pack_into(
-        header, 0, MAGIC, VERSION, flags, length, body_crc, 0, 0, 0, count, last_offset_delta,
-        uncompressed_length, producer_sequence, producer_id, min_timestamp, max_timestamp,
-        body_length, 0,
+        header, 0, MAGIC, VERSION, flags, length, crc32c(data), 0, 0, 0, count, last_offset_delta,
+        uncompressed_length, producer_sequence, producer_id, *timestamps, len(data), 0,
     )  # fmt: skip
-    return EncodedBatch(
-        header, data + bytes(padding) if padding else data, count, last_offset_delta
-    )
-
-
-def seal(flags: int, body: bytes, count: int) -> EncodedBatch:
-    """A batch of `count` records around a body that is built already, not yet stamped.
-
-    body: uncompressed, of columns that say what `flags` do, each padded. No timestamps, no gaps.
-    """
-    header = bytearray(HEADER_BYTES)
-    length = len(body)
-    _HEADER.pack_into(
-        header, 0, MAGIC, VERSION, flags, HEADER_BYTES + length, crc32c(body), 0, 0, 0, count,
-        count - 1, length, -1, NO_PRODUCER, 0, 0, length, 0,
-    )  # fmt: skip
-    return EncodedBatch(header, body, count, count - 1)
+    return EncodedBatch(header, data + bytes(padding), count, last_offset_delta)
 
 
 def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:

@@ -312,7 +312,8 @@ class Server:
         )
         self._stack.push_async_callback(api.stop)
         await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
-        http = HttpServer(self._not_ready, [NodeMetrics(node.replicas, self._numbers)])
+        metrics = NodeMetrics(node.replicas, self._numbers, ingest_form=INGEST_FORM)
+        http = HttpServer(self._not_ready, [metrics])
         await _listen(http.start(*split_address(configured.http.listen)), configured.http.listen)
         self._stack.push_async_callback(http.stop)
 

@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from jetstream_server.ingest.compiled import INGEST_FORM
 from jetstream_server.replication.replicas import Replicas
 
 
@@ -29,7 +28,11 @@ class NodeNumbers:
 class NodeMetrics(Collector):
     """Sums over the streams of this node: with ten thousand streams a series each is a burden."""
 
-    def __init__(self, replicas: Replicas, numbers: Callable[[], NodeNumbers]) -> None:
+    def __init__(
+        self, replicas: Replicas, numbers: Callable[[], NodeNumbers], *, ingest_form: str
+    ) -> None:
+        """ingest_form: how the hot path of ingest runs, `compiled` or `python`."""
+        self._ingest_form = ingest_form
         self._replicas = replicas
         self._numbers = numbers
 
@@ -37,7 +40,7 @@ class NodeMetrics(Collector):
         build = GaugeMetricFamily(
             "jetstream_build_info", "What runs: always 1", labels=["version", "ingest"]
         )
-        build.add_metric([version("jetstream-log"), INGEST_FORM], 1)
+        build.add_metric([version("jetstream-log"), self._ingest_form], 1)
         yield build
         numbers = self._numbers()
         replicas = list(self._replicas)

@@ -253,7 +253,7 @@ cdef class Columns:
             memcpy(out + 4, data + message.subject, message.subject_length)
             end = 4 + message.subject_length
             memset(out + end, 0, _padded(end) - end)
-            return seal(0, body, count)
+            return seal(0, body, count, count - 1, length)
         offsets = <int32_t*>out
         column = out + offsets_length
         memset(out + 4 * (count + 1), 0, offsets_length - 4 * (count + 1))
@@ -265,7 +265,7 @@ cdef class Columns:
             end += message.subject_length
             offsets[at + 1] = end
         memset(column + end, 0, _padded(end) - end)
-        return seal(_SUBJECT_COLUMN, body, count)
+        return seal(_SUBJECT_COLUMN, body, count, count - 1, length)
 
     def select(self, policy):
         """The messages that are to be answered."""
