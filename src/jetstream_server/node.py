@@ -41,6 +41,7 @@ from jetstream_server.replication.frame_connection import Dial
 from jetstream_server.replication.hand_over import HandOvers
 from jetstream_server.replication.isr_driver import IsrDriver
 from jetstream_server.replication.membership import Membership
+from jetstream_server.replication.mending import Mending
 from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.retention import Retention
 from jetstream_server.replication.run_book import RunBook
@@ -207,12 +208,22 @@ class Node:
             bytes_per_second=settings.compaction_bytes_per_second,
         )
         self._stack.push_async_callback(compaction.close)
-        self.replicas.roles += [following, isr_driver, retention, compaction]
+        mending = Mending(
+            self.replicas,
+            self.metadata,
+            node_id=settings.node_id,
+            incarnation=incarnation,
+            ask_anew=following.ask_anew,
+            now_us=clocks.now_us,
+        )
+        self._stack.push_async_callback(mending.close)
+        self.replicas.roles += [following, isr_driver, retention, compaction, mending]
         self.replicas.progress[isr_driver] = None
         self.replicas.begin(incarnation)
         isr_driver.start()
         retention.start()
         compaction.start()
+        mending.start()
         self._stack.push_async_callback(isr_driver.close)
         self.hand_overs = HandOvers(
             self.metadata, self.replicas, self.ingest, peers, now_us=clocks.now_us

@@ -43,6 +43,8 @@ class ModelLog:
 
     log_start_offset = 0
     offline_reason = ""
+    is_damaged = False
+    health = SimpleNamespace(has_failed=False)
     tombstones_gone_below = copied_under = committed_below = 0
     producers = SimpleNamespace(window_us=0)
     compaction = SimpleNamespace(tombstones_gone_below=0, note_copied_under=lambda offset: None)

@@ -114,7 +114,7 @@ class Process:
         if log.offline_reason:
             self.world.count("damaged log")
             if cluster.profile.replicas == 1 and cluster.faults.healing:
-                log.discard_damage()  # The operator's decision: there is no other replica.
+                log.mend()  # The operator's decision: there is no other replica.
         elif not clean:
             log.flush()
         cluster.checker.reopened(self.node_id, log)

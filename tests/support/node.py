@@ -48,9 +48,16 @@ class Flushes:
 class Node:
     """Node 0, its registry and its replicas. `start` needs a running event loop."""
 
-    def __init__(self, folder: Path, *, disk: Disk | None = None, segment_bytes: int = 1 << 20):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        disk: Disk | None = None,
+        segment_bytes: int = 1 << 20,
+        nodes: int = 1,
+    ) -> None:
         self.folder = folder
-        self.cluster = Cluster(nodes=1)
+        self.cluster = Cluster(nodes=nodes)
         self.flushes = Flushes()
         self.clock_us = 1_000
         self.flush_interval_seconds = 3600.0
@@ -59,7 +66,13 @@ class Node:
         folder.mkdir(exist_ok=True)
 
     def start(self, listener: ReplicaListener | None = None, *, clean: bool = False) -> Replicas:
-        """Open what the registry knows, as a server's start does."""
+        """Open what the registry knows, and take up its roles, as a server's start does."""
+        self.open(listener, clean=clean)
+        self.replicas.begin(self.cluster.registry.nodes[NodeId(0)].incarnation)
+        return self.replicas
+
+    def open(self, listener: ReplicaListener | None = None, *, clean: bool = False) -> Replicas:
+        """The first half of that: what a node does before it registers."""
         self.replicas = Replicas(
             node_id=0,
             registry=self.cluster.registry,
@@ -75,7 +88,6 @@ class Node:
         )
         self.replicas.listener = listener
         self.replicas.open(clean=clean)
-        self.replicas.begin(self.cluster.registry.nodes[NodeId(0)].incarnation)
         return self.replicas
 
     def restart(self, listener: ReplicaListener | None = None, *, clean: bool = True) -> Replicas:
@@ -84,9 +96,15 @@ class Node:
         self.cluster.register(0)
         return self.start(listener, clean=clean)
 
-    def create(self, name: str = "orders", subject: str = "orders.>", **fields: object) -> Replica:
-        """A stream with one replica, here; applied."""
-        stream = self.cluster.create(name, subject, (0,), **fields)
+    def create(
+        self,
+        name: str = "orders",
+        subject: str = "orders.>",
+        replicas: tuple[int, ...] = (0,),
+        **fields: object,
+    ) -> Replica:
+        """A stream with a replica here; applied."""
+        stream = self.cluster.create(name, subject, replicas, **fields)
         self.apply()
         return self.replica(stream)
 

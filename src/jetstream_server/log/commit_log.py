@@ -116,13 +116,14 @@ class CommitLog:
         """Why nothing can be appended; "" while all is well."""
         return self._health.offline_reason
 
-    def set_offline(self, reason: str) -> None:
-        """Take no more appends, for a reason found outside the log; an older reason stays."""
-        self._health.end(reason)
+    @property
+    def health(self) -> Health:
+        """Why it is offline; who finds a reason outside the log says so there."""
+        return self._health
 
     @property
     def is_damaged(self) -> bool:
-        """Offline for bytes that are not what was written: `discard_damage` ends that."""
+        """Whether it is offline because of damage: what is readable is as good as before."""
         return self._health.is_damaged
 
     @property
@@ -439,9 +440,9 @@ class CommitLog:
             self._storage.cut(segment, position, end)
 
     def reset(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`: the leader's log starts beyond our end."""
+        """Drop everything and begin anew at `offset`; a log that has failed is whole again then."""
         with self._mutex:
-            self._health.require_online()
+            self._health.require_mendable()
             with self._noting:
                 self.producers.clear()
             if self.segment_count:
@@ -453,21 +454,24 @@ class CommitLog:
             # Not sooner, or what a kill leaves of a copy would pass for complete.
             self.compaction.forget()
             self._save(self._checkpoint())
+            self._health.mended()
 
-    def discard_damage(self) -> None:
-        """After corruption: drop the damaged batch and all behind it, and go online again.
+    def mend(self) -> None:
+        """Drop what is damaged, or what failed operations have left, and all behind it, and go
+        online with what can be read; nothing is done where that is not why the log is offline.
 
-        Only for a replica that can fetch those records from another one. Does nothing for a log
-        that is offline for another reason.
+        Only for a replica that fetches the rest from another one, or where nobody holds more. What
+        was not flushed when the log failed may be missing after a power failure, whatever a later
+        flush says.
         """
         with self._mutex:
-            if not self._health.is_damaged:
+            if not (self.is_damaged or self._health.has_failed):
                 return
             self.compaction.cut_to(self.log_end_offset)
             with self._health.committed("repairing"):
                 self._storage.drop_damaged()
             self._save(self._checkpoint())
-            self._health.damage_discarded()
+            self._health.mended()
 
     def advance_log_start(self, offset: int) -> None:
         """Records below `offset` are gone for readers; segments wholly below it are removed.
@@ -535,10 +539,14 @@ class CommitLog:
     def close(self, *, clean: bool) -> None:
         """Stop using the log. clean: flush it, and leave a checkpoint that spares recovery.
 
-        Raises StorageError when that fails; the log is closed nevertheless.
+        **safety** A log that is offline leaves none: recovery looks at it again. Raises
+        StorageError when that fails; the log is closed nevertheless.
         """
         with self._mutex:
             try:
+                if clean and self.offline_reason:
+                    with self._health.changing("closing"):
+                        self._storage.unmark_clean()
                 last = self._storage.segments.last
                 if clean and not self.offline_reason and last is not None:
                     self._flush()

@@ -1,16 +1,19 @@
 """What a failure of the disk means for a log (design 5).
 
 * A **full disk** fails the operation and nothing else: StorageFullError, to be tried again.
-* A **failed read** fails the reader.
-* **Anything else**, above all a failed fsync, takes the log offline for good: appends and flushes
-  raise StorageError, reads go on. A failed fsync is never tried again: the kernel may have dropped
-  the pages it could not write, and a second fsync would call that success.
+* A **failed read** fails the reader. The place it could not read is damaged; what is held elsewhere
+  in the log is as good as before.
+* **Anything else**, above all a failed fsync, is a failure of the log and takes it offline: appends
+  and flushes raise StorageError, reads go on. A failed fsync is never tried again: the kernel may
+  have dropped the pages it could not write, and a second fsync would call that success. The log
+  comes back only by being emptied (`CommitLog.reset`), or, where nobody holds more, as what can be
+  read of it (`CommitLog.mend`).
 * **Damage** found when the log was opened does too, until the damaged records are discarded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jetstream_protocol.errors import StorageError
@@ -18,31 +21,51 @@ from jetstream_server.log.disk import is_full, storage_error
 
 
 class Health:
-    """`offline_reason` is "" while the log takes appends."""
+    """`offline_reason` is "" while the log takes appends. `has_failed`: an operation of it failed,
+    so what it holds is not to be believed. on_failure: called once per failure, by any thread."""
 
-    __slots__ = ("_directory", "_is_damaged", "offline_reason")
+    __slots__ = ("_directory", "_is_damaged", "has_failed", "offline_reason", "on_failure")
 
     def __init__(self, directory: str, damage: str) -> None:
         self._directory = directory
         self._is_damaged = bool(damage)
+        self.has_failed = False
         self.offline_reason = damage
+        self.on_failure: Callable[[], None] | None = None
 
     def require_online(self) -> None:
         """Raises StorageError."""
         if self.offline_reason:
             raise StorageError(f"{self._directory} is offline: {self.offline_reason}")
 
+    def require_mendable(self) -> None:
+        """Raises StorageError for a log that is offline for another reason than failure or damage:
+        closed, deleted, or never opened."""
+        if not (self.has_failed or self._is_damaged):
+            self.require_online()
+
     def end(self, reason: str) -> None:
         """Nothing more is to be done with the log; an older reason stays."""
         self.offline_reason = self.offline_reason or reason
+
+    def fail(self, reason: str) -> None:
+        """The log has failed. Of several failures the first is told."""
+        if self.has_failed or (self.offline_reason and not self._is_damaged):
+            return
+        self.has_failed = True
+        self._is_damaged = False
+        self.offline_reason = reason
+        if self.on_failure is not None:
+            self.on_failure()
 
     @property
     def is_damaged(self) -> bool:
         """Whether damage is what keeps the log offline."""
         return self._is_damaged
 
-    def damage_discarded(self) -> None:
-        self._is_damaged = False
+    def mended(self) -> None:
+        """What had failed or was damaged is out of the log."""
+        self._is_damaged = self.has_failed = False
         self.offline_reason = ""
 
     @contextmanager
@@ -78,5 +101,5 @@ class Health:
     def _take_offline(self, error: OSError, doing: str) -> StorageError:
         # Not a StorageFullError, even where space was short: waiting does not bring it back.
         failure = StorageError(storage_error(error, f"{doing} {self._directory}").message)
-        self.end(failure.message)
+        self.fail(failure.message)
         return failure

@@ -12,6 +12,8 @@ Methods raise OSError, and CorruptBatchError where they read.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
 from jetstream_server.log.checkpoint import write_log_checkpoint
@@ -137,6 +139,13 @@ class LogStorage:
             write_log_checkpoint(self._disk, self.directory, checkpoint)
             self.checkpoint = checkpoint
 
+    def unmark_clean(self) -> None:
+        """Have the checkpoint spare recovery nothing any more."""
+        if self.checkpoint.clean_size >= 0:
+            checkpoint = replace(self.checkpoint, clean_size=-1)
+            write_log_checkpoint(self._disk, self.directory, checkpoint)
+            self.checkpoint = checkpoint
+
     # Removing. Durable on return, except where said.
 
     def cut(self, segment: Segment, position: int, log_end_offset: int) -> None:
@@ -168,23 +177,30 @@ class LogStorage:
         """Remove all segments and begin one at `offset`. The checkpoint promises nothing by now."""
         self.remove_retired()
         self._drop_behind(-1)
+        self._remove_strays()  # What an attempt that failed before this one has left.
         self.begin_segment(offset)
         self._sync_directories()
 
     def drop_damaged(self) -> None:
         """Remove what recovery left out of the segments because of damage."""
         self.remove_retired()
+        self._remove_strays()
+        last = self.segments.last
+        if last is not None:
+            last.truncate(*last.end)
+            self._disk.fsync(last.path)
+        self._disk.fsync_directory(self.directory)
+
+    def _remove_strays(self) -> None:
+        """Remove the files of segments that are not in the log, newest first."""
+        if not self._exists:
+            return
         kept = self.segments.base_offsets
         for name in reversed(self._disk.list_directory(self.directory)):
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX):
                 base_offset = base_offset_of(name, suffix)
                 if base_offset is not None and base_offset not in kept:
                     self._disk.remove(f"{self.directory}/{name}")
-        last = self.segments.last
-        if last is not None:
-            last.truncate(*last.end)
-            self._disk.fsync(last.path)
-        self._disk.fsync_directory(self.directory)
 
     def delete(self) -> None:
         """Remove every file and the folder."""

@@ -115,6 +115,12 @@ class Fetcher:
             self._dirty[stream_id] = None
             self._tell_soon()
 
+    def ask_anew(self, stream_id: int) -> None:
+        """Have the leader answer the same position once more: what it said last was not done."""
+        if stream_id in self._following:
+            self._dropped.append(stream_id)
+            self.touch(stream_id)
+
     @property
     def is_idle(self) -> bool:
         return not self._following
@@ -270,6 +276,7 @@ class Fetcher:
             return
         identity = self._identity
         answer = answer_from_proto(part, identity.node_id, identity.incarnation)
+        was_offline = bool(replica.log.offline_reason)
         try:
             step = replica.accept(answer, data, self._now_us())
         except StorageFullError:
@@ -284,19 +291,14 @@ class Fetcher:
             return
         if isinstance(step, Ignore):
             return
-        if isinstance(step, Append) and not step.has_records and not replica.owes_flush:
+        is_mended = was_offline and not replica.log.offline_reason
+        if isinstance(step, Append) and not (step.has_records or replica.owes_flush or is_mended):
             return
         self._accepted(replica)
         self.touch(part.stream_id)
 
     def _ask_again(self, stream_id: int, seconds: float) -> None:
-        self._loop.call_later(seconds, self._restart, stream_id)
-
-    def _restart(self, stream_id: int) -> None:
-        """Make the leader forget what it has answered: it is to answer the same position anew."""
-        if stream_id in self._following:
-            self._dropped.append(stream_id)
-            self.touch(stream_id)
+        self._loop.call_later(seconds, self.ask_anew, stream_id)
 
     async def _watch(self) -> None:
         """Complain about a leader that is silent, whether or not there is a connection, and hang

@@ -78,8 +78,9 @@ Step = Append | Truncate | Reset | Ignore
 class FollowerState:
     """One replica's following of one leadership. `log` is its log, `high_watermark` what it knew.
 
-    rebuild: the log's bytes cannot be believed (an fsync of it failed). **safety** It stands
-    nowhere, so it acknowledges nothing; the leader says where to begin, and the log is emptied.
+    rebuild: the log's bytes cannot be believed (an operation of it failed). **safety** Such a log,
+    and one that is offline, stands nowhere, so it acknowledges nothing; the leader says where to
+    begin, and the log is emptied. A damaged one says how far it can be read, which does not count.
     """
 
     __slots__ = (
@@ -112,6 +113,10 @@ class FollowerState:
     def needs_rebuild(self) -> bool:
         return self._rebuild
 
+    def distrust(self) -> None:
+        """An operation of the log failed: what it holds is not to be believed."""
+        self._rebuild = True
+
     def update(self, stream: StreamMetadata) -> None:
         """Newer metadata under this same leadership."""
         assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
@@ -123,7 +128,7 @@ class FollowerState:
     def position(self) -> FetchRequest:
         """What to ask the leader now. It acknowledges everything before `fetch_offset`."""
         log = self._log
-        believed = not self._rebuild
+        believed = not self._rebuild and (log.is_damaged or not log.offline_reason)
         return FetchRequest(
             stream_id=self.stream.id,
             follower=self._node_id,
@@ -140,6 +145,8 @@ class FollowerState:
         """Whether this log holds all that it was begun for: else it may be begun anew yet. One
         that holds nothing is begun with the next record."""
         log = self._log
+        if log.offline_reason:
+            return False
         if not self.stream.was_compacted or log.log_start_offset == log.log_end_offset:
             return True
         try:

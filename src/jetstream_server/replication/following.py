@@ -63,16 +63,13 @@ class Following:
             self._propose(confirmation)
 
     def failed(self, replica: Replica) -> None:
-        """Others hold the stream as well: this replica leaves its ISR and leads it no more."""
-        if len(replica.stream.replicas) > 1:
-            self._propose(
-                {
-                    "op": "distrust_replica",
-                    "stream_id": replica.stream.id,
-                    "node_id": self._identity.node_id,
-                    "node_incarnation": self._identity.incarnation,
-                }
-            )
+        """It tells the leader nothing any more before it is to be fetched anew (mending.py)."""
+
+    def ask_anew(self, replica: Replica) -> None:
+        """Ask the leader once more, although nothing has changed here."""
+        leader = self._leader_of.get(replica.stream.id)
+        if leader is not None:
+            self._fetchers[leader].ask_anew(replica.stream.id)
 
     def log_start_rose(self, replica: Replica) -> None:
         """Of no concern to the leader."""

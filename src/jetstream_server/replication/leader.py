@@ -11,6 +11,7 @@ Invariants.
   (`InSyncReplicas.maximal`), and does not move while the committed ISR is below its minimum.
 * With flush `group` a position is the *flushed* offset, the leader's own included; otherwise it is
   the log end.
+* **safety** A log that is offline has no position, the leader's own included.
 * A member joins only from a position at or beyond both the high watermark and the start of this
   epoch: then it holds everything that any earlier leader committed.
 """
@@ -210,9 +211,9 @@ class LeaderState:
         return self._advance()
 
     def _advance(self) -> bool:
-        if not self.can_commit:
-            return False
         log = self._log
+        if not self.can_commit or log.offline_reason:
+            return False
         committed = log.flushed_offset if self.counts_flushed else log.log_end_offset
         for member in self._in_sync.maximal:
             if member != self._node_id:

@@ -18,7 +18,8 @@ def leaderless_log_ends(
     replica_of: Callable[[StreamId], Replica | None],
     suspects: Container[StreamId] = (),
 ) -> tuple[LogEnd, ...]:
-    """Of the streams that wait for all their last known replicas, this node's among them.
+    """Of the streams that wait for all their last known replicas, this node's among them. A log
+    that has failed could not lead: it tells nothing before it is revived (mending.py).
 
     suspects: streams whose log here cannot be believed although it reads well (trust.py).
     """
@@ -30,7 +31,9 @@ def leaderless_log_ends(
         # A replica that has not followed the metadata yet may still append.
         if replica is None or replica.stream.leader_epoch != stream.leader_epoch:
             continue
-        is_suspect = stream.id in suspects
+        if replica.has_failed:
+            continue
+        is_suspect = stream.id in suspects or replica.needs_rebuild
         found.append(LogEnd(stream.id, stream.leader_epoch, _report(replica, is_suspect)))
     return tuple(found)
 

@@ -22,8 +22,9 @@ NO_RECORD = -1
 """As `last_epoch`: there is no record before the position."""
 
 INCOMPLETE = -2
-"""As `stream_epoch`: the log is a copy that was begun and is not complete. **safety** Its position
-acknowledges nothing: it may have to be begun anew, which the leader's answer tells."""
+"""As `stream_epoch`: the log is a copy that was begun and is not complete, or it is damaged.
+**safety** Its position acknowledges nothing: it may have to be begun anew, or be cut, which the
+leader's answer tells."""
 
 NOWHERE = -1
 """As `fetch_offset`: before the start of every log, so that the leader says where to begin."""
@@ -118,6 +119,14 @@ class LogView(Protocol):
 
     @property
     def epochs(self) -> LeaderEpochCache: ...
+
+    @property
+    def offline_reason(self) -> str:
+        """Why nothing can be appended; "" while all is well."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is the reason: up to there it is as good as before."""
 
     @property
     def tombstones_gone_below(self) -> int:

@@ -11,7 +11,8 @@ order: persist (here), flush, send. Owned by one thread, without I/O of its own 
 Invariants. `high_watermark <= log.log_end_offset`, and it falls only when a lossy election cut the
 log. Listeners hear of every rise, once. After `close` nothing is appended, and every waiter has
 been woken. **safety** A process whose incarnation is not the one registered (not yet, or not any
-more) neither leads nor follows.
+more) neither leads nor follows. **safety** A replica whose log has failed leads nothing, unless it
+is the only one, and follows without a position until its log has been emptied (`failed`).
 """
 
 from __future__ import annotations
@@ -156,6 +157,60 @@ class Replica:
         """Whether the metadata group waits for its `flush_confirmation`."""
         return self.node_id in self.stream.unflushed
 
+    # A log that failed.
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an operation of its log failed, and it has not been made whole since."""
+        return self.log.health.has_failed
+
+    def failed(self) -> None:
+        """Its log has failed. One of several replicas is fetched anew, whatever can be read."""
+        if not self._is_only_one:
+            self._rebuild = True
+            if self.following is not None:
+                self.following.distrust()
+
+    def claims(self) -> bool:
+        """Whether the metadata counts on this replica: its leader, in its ISR, or eligible."""
+        stream = self.stream
+        return self.node_id in (stream.leader, *stream.isr, *stream.elr)
+
+    @property
+    def waits_for_election(self) -> bool:
+        """Whether nobody eligible is left, and this replica is one of those who may hold most."""
+        stream = self.stream
+        nobody = stream.leader == NO_NODE and not stream.isr and not stream.elr
+        return nobody and self.node_id in stream.last_known
+
+    def revive(self) -> None:
+        """Have the log that failed be there as far as it can be read, for an election in which
+        nobody is believed. As a follower it is fetched anew all the same. Raises StorageError."""
+        self.log.mend()
+
+    @property
+    def _is_only_one(self) -> bool:
+        return len(self.stream.replicas) == 1
+
+    def _can_lead(self, *, is_new: bool) -> bool:
+        """**safety** A log that failed or could not be opened leads nothing, but for the only one:
+        that is read from.
+
+        is_new: a leadership would begin. Damage is discarded then: whoever is elected with it was
+        chosen by what can be read of it.
+        """
+        log = self.log
+        if self._is_only_one or not log.offline_reason:
+            return True
+        if not log.is_damaged:
+            return False
+        if is_new:
+            try:
+                log.mend()
+            except StorageError:
+                return False  # It has failed, and says so.
+        return True
+
     # Its role.
 
     def update(
@@ -172,6 +227,8 @@ class Replica:
         is_current = me is not None and me.incarnation == self.incarnation
         leader = stream.leader if is_current else NO_NODE
         same_epoch = stream.leader_epoch == before.leader_epoch
+        if leader == self.node_id and not self._can_lead(is_new=self.leadership is None):
+            leader = NO_NODE
         if self.leadership is not None and same_epoch and leader == self.node_id:
             return self._keep_leading(self.leadership, stream, nodes)
         if self.following is not None and same_epoch and leader not in (NO_NODE, self.node_id):
@@ -214,26 +271,19 @@ class Replica:
         With one replica, everything that survived in the log is committed once it counts.
         """
         log, high_watermark = self.log, self.high_watermark
-        alone = len(self.stream.replicas) == 1
-        if not alone:
-            if log.offline_reason:
-                try:
-                    log.discard_damage()
-                except StorageError:
-                    pass  # It stays offline, and says why: nothing is appended, the driver sees it.
-            if self._rebuild:
-                self._rebuild = False  # There was nobody better to elect.
-                self._know_gaps()
+        if self._rebuild:
+            self._rebuild = False  # There was nobody better to elect.
+            self._know_gaps()
         if self.stream.was_compacted and not log.offline_reason:
             try:
                 log.compaction.lead_from(log.log_end_offset)
             except StorageFullError:
                 pass  # It is known here, and the next leadership notes it again.
             except StorageError as error:
-                log.set_offline(error.message)
+                log.health.fail(error.message)
         if not log.offline_reason:
             log.start_epoch(self.stream.leader_epoch)
-        elif alone:
+        elif self._is_only_one:
             # Nothing will be flushed any more; what can be read is all there is.
             self.high_watermark = log.log_end_offset
         self.leadership = LeaderState(
@@ -344,8 +394,18 @@ class Replica:
     # As a follower.
 
     def position(self) -> FetchRequest | None:
-        """What to ask the leader now; None without one to follow."""
-        return None if self.following is None else self.following.position()
+        """What to ask the leader now; None without one to follow.
+
+        **safety** Nor while the metadata counts on a log that has to be fetched anew: emptied, it
+        could be elected.
+        """
+        if self.following is None or self._must_not_be_emptied:
+            return None
+        return self.following.position()
+
+    @property
+    def _must_not_be_emptied(self) -> bool:
+        return self._rebuild and self.claims()
 
     def accept(self, answer: Answer, data: bytes, now_us: int) -> Step | None:
         """Do what the leader's answer asks of the log; `data` are the bytes of its slice.
@@ -354,11 +414,11 @@ class Replica:
         what they were to be (ask again), StorageFullError (ask later), StorageError.
         """
         following = self.following
-        if following is None or self.closed:
+        if following is None or self.closed or self._must_not_be_emptied:
             return None
         step = following.decide(answer)
-        if self.log.offline_reason and not isinstance(step, Ignore):
-            self.log.discard_damage()  # There is a leader to fetch it from again.
+        if self.log.is_damaged and not isinstance(step, Ignore):
+            self.log.mend()  # There is a leader to fetch it from again.
         match step:
             case Append(leader_epoch, True):
                 if self.log.log_start_offset == self.log.log_end_offset:

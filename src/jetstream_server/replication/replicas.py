@@ -35,6 +35,7 @@ from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
+from jetstream_server.complaints import Complaints
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.flusher import Flusher
@@ -143,6 +144,10 @@ class Replicas:
         self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
         self._by_log: dict[CommitLog, Replica] = {}
         self._rounds: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._just_failed: dict[Replica, None] = {}  # and nobody has been told
+        self._not_noted: dict[StreamId, None] = {}  # suspects that the record of runs lacks
+        self._complaints = Complaints(lambda: now_us() / 1e6)
         self._flush_ended = asyncio.Event()
         self.listener: ReplicaListener | None = None
         self.roles: list[RoleListener] = []
@@ -252,6 +257,9 @@ class Replicas:
         for replica in self._replicas.values():
             replica.incarnation = incarnation
             self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
+            if replica.has_failed:  # Before there was anybody to be told.
+                for role_listener in self.roles:
+                    role_listener.failed(replica)
         self._rounds = [
             run_in_background(self._flush_dirty(), "flush rounds"),
             run_in_background(self._forget_message_ids(), "rounds of forgetting"),
@@ -304,11 +312,11 @@ class Replicas:
             unreadable_reason = error.message
             # Not as recovered damage, which a replica may drop: what is there is not known.
             log = CommitLog(self._disk, directory, config, Recovered())
-            log.set_offline(unreadable_reason)
+            log.health.end(unreadable_reason)
         latest_epoch = log.epochs.latest_epoch
         is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
         if is_newer and not log.offline_reason:
-            log.set_offline(
+            log.health.end(
                 f"{directory} knows leader epoch {latest_epoch} and the metadata only "
                 f"{stream.leader_epoch}: they are not of one time"
             )
@@ -324,6 +332,7 @@ class Replicas:
         )
         replica.on_commit = self._committed
         replica.on_log_start = self._follower_log_start_rose
+        log.health.on_failure = lambda: self._log_failed(replica)
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
         return replica
@@ -425,25 +434,71 @@ class Replicas:
 
     def accepted(self, replica: Replica) -> None:
         """A follower's log changed by its leader's word: see to its flush."""
-        if replica.stream.id in self._runs.record.suspects and not replica.needs_rebuild:
-            self._runs.rebuilt(replica.stream.id)
+        self._not_suspect(replica)
         self._grew(replica)
 
+    # Logs that fail.
+
     def failed(self, replica: Replica, error: StorageError) -> None:
-        """The replica's log takes no more; what it held unflushed may be lost."""
-        logger.error("log_failed", stream=replica.stream.full_name, reason=str(error))
-        self._suspect(replica)
+        """Something could not be done to the replica's log: it takes no more, and what it held
+        unflushed may be lost."""
+        replica.log.health.fail(error.message)
+        self._tell_failures()
+
+    def _log_failed(self, replica: Replica) -> None:
+        """The log says so itself, on whatever thread met it."""
+        self._just_failed[replica] = None
+        try:
+            self._loop.call_soon_threadsafe(self._tell_failures)
+        except RuntimeError:
+            pass  # The loop is closed: nobody is left to be told.
+
+    def _tell_failures(self) -> None:
+        while self._just_failed:
+            replica = self._just_failed.popitem()[0]
+            if not replica.closed and replica.has_failed:
+                self._tell_failure(replica)
+
+    def _tell_failure(self, replica: Replica) -> None:
+        reason = replica.log.offline_reason
+        logger.error("log_failed", stream=replica.stream.full_name, reason=reason)
+        self._not_noted[replica.stream.id] = None
+        self.note_suspects()
+        replica.failed()
         if self.listener is not None:
-            self.listener.failed(replica, error)
+            self.listener.failed(replica, StorageError(reason))
+        # Whatever it led, it leads no more.
+        self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
         for role_listener in self.roles:
             role_listener.failed(replica)
 
-    def _suspect(self, replica: Replica) -> None:
-        """Remember it beyond this run: a later fsync of the same log would call it whole."""
-        try:
-            self._runs.suspect(replica.stream.id)
-        except StorageError as error:
-            logger.error("suspect_not_recorded", stream=replica.stream.full_name, reason=str(error))
+    def note_suspects(self) -> bool:
+        """Remember beyond this run which logs have failed: a later fsync of the same log would call
+        it whole. Returns whether all of them are noted; to be tried again."""
+        for stream_id in list(self._not_noted):
+            try:
+                self._runs.suspect(stream_id)
+            except StorageError as error:
+                if self._complaints.is_due("suspect_not_noted", error.message):
+                    logger.error("suspect_not_noted", stream_id=stream_id, reason=error.message)
+                return False
+            del self._not_noted[stream_id]
+        return True
+
+    def _not_suspect(self, replica: Replica) -> None:
+        """Its log was emptied and is fetched anew: its bytes are believed once more."""
+        stream_id = replica.stream.id
+        if replica.needs_rebuild or replica.has_failed:
+            return
+        self._not_noted.pop(stream_id, None)
+        if stream_id in self._runs.record.suspects:
+            try:
+                self._runs.rebuilt(stream_id)
+            except StorageError as error:
+                # Until it can be noted, the next start fetches the log anew once more.
+                logger.warning("rebuild_not_noted", stream_id=stream_id, reason=error.message)
+
+    # What follows from that.
 
     def _grew(self, replica: Replica) -> None:
         flush = replica.stream.config.flush
@@ -505,9 +560,11 @@ class Replicas:
         for replica in replicas:
             self._forget(replica)
             replica.retire()
+        # **safety** Without the note a failed log would pass for one that was closed cleanly.
+        all_noted = self.note_suspects()
         # In parallel: each waits for the disk, which serves many about as fast as one.
         with threads or ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
-            return all(list(threads.map(_close_cleanly, replicas)))
+            return all(list(threads.map(_close_cleanly, replicas))) and all_noted
 
 
 def _must_flush_to_serve(replica: Replica) -> bool:

@@ -318,3 +318,16 @@ def test_one_log_offline_leaves_the_others_alone(disk: FaultyDisk, log: CommitLo
     assert other.flush() == 1
     with pytest.raises(OffsetOutOfRangeError):
         other.read(5, 1, 1)
+
+
+def test_a_log_that_was_offline_is_looked_at_again_by_the_next_start(disk: FaultyDisk) -> None:
+    """The mark of an earlier clean close would vouch for what was found damaged since."""
+    log = reopen(disk)
+    append(log, 3)
+    log.close(clean=True)
+    path = "/17/00000000000000000000.log"
+    disk.write(path, LENGTH - 1, [b"?"])
+    damaged = reopen(disk, clean=False)
+    assert damaged.offline_reason
+    damaged.close(clean=True)
+    assert reopen(disk, clean=True).offline_reason == damaged.offline_reason

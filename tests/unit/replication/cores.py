@@ -29,6 +29,8 @@ class Log:
     tombstones_gone_below: int = 0
     copied_under: int = 0
     committed_below: int = 0
+    offline_reason: str = ""
+    is_damaged: bool = False
 
 
 def stream(

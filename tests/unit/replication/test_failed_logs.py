@@ -1,0 +1,395 @@
+"""A replica whose log failed: no position, no leadership, no claim, until it is whole again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from jetstream_protocol.errors import JetstreamError, StorageError, UnavailableError
+from jetstream_protocol.types import NodeId
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.log import MetadataLog
+from jetstream_server.replication import mending as mending_module
+from jetstream_server.replication.failure import (
+    PAUSE_US,
+    PAUSE_US_MAX,
+    Attempts,
+    Step,
+    next_step,
+)
+from jetstream_server.replication.follower import Reset
+from jetstream_server.replication.log_ends import leaderless_log_ends
+from jetstream_server.replication.mending import Mending
+from jetstream_server.replication.messages import INCOMPLETE, NOWHERE, OutOfRange, Standing
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.run_book import RunBook
+from tests.support.log_batches import batch, stamped
+from tests.support.log_disk import FaultyDisk
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node, read_values
+
+ME = NodeId(0)
+
+
+class Bench:
+    """Node 0 of three, a stream of three replicas, and a disk that fails when it is told to."""
+
+    def __init__(self, tmp_path: Path, *, leads: bool, values: int = 3) -> None:
+        self.disk = FaultyDisk(OsDisk())
+        self.node = Node(tmp_path / "streams", disk=self.disk, nodes=3, segment_bytes=300)
+        self.replicas = self.node.start()
+        self.replica = self.node.create(replicas=(0, 1, 2), config={"flush": "none"})
+        self.do("transfer_leader", stream_id=self.replica.stream.id, leader=0 if leads else 1)
+        for _ in range(values):
+            self.grow()
+
+    def do(self, op: str, **fields: Any) -> None:
+        self.node.cluster.do(op, **fields)
+        self.node.apply()
+
+    def grow(self) -> None:
+        log = self.replica.log
+        if self.replica.leadership is not None:
+            self.node.append(self.replica, b"%d" % log.log_end_offset, flush=False)
+        else:
+            log.append_replica(stamped(log.log_end_offset, b"%d" % log.log_end_offset))
+
+    def flush(self) -> None:
+        """Flush the log, as the flusher's thread does."""
+        self.replicas.flush(self.replica)
+        self.node.flushes.run()
+
+    def fail(self) -> None:
+        self.disk.fail("fsync", ".log", errno.EIO)
+        self.flush()
+        self.disk.heal()
+        assert self.replica.has_failed
+
+    def distrust(self) -> None:
+        self.do(
+            "distrust_replica",
+            stream_id=self.replica.stream.id,
+            node_id=0,
+            node_incarnation=self.replica.incarnation,
+        )
+
+    def fence(self, *nodes: int) -> None:
+        for node_id in nodes:
+            self.do("fence_node", node_id=node_id)
+
+    def told_where_to_begin(self, offset: int = 0) -> None:
+        """The leader's answer to who stands nowhere."""
+        position = self.replica.position()
+        assert position is not None
+        standing = Standing(offset, offset, self.replica.stream.stream_epoch)
+        assert self.replica.accept(OutOfRange(position, standing), b"", 0) == Reset(offset)
+        self.replicas.accepted(self.replica)
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        return RunBook(
+            self.disk, str(self.node.folder.with_name("runs")), "cluster/0"
+        ).record.suspects
+
+
+# As a follower.
+
+
+@on_loop
+async def test_a_failed_log_tells_nothing_while_it_may_be_elected_and_then_stands_nowhere(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    before = bench.replica.position()
+    assert before is not None
+    assert before.fetch_offset == 3
+    bench.fail()
+    assert bench.replica.position() is None
+    late = OutOfRange(before, Standing(0, 0, 0))
+    assert bench.replica.accept(late, b"", 0) is None, "it is emptied although it may be elected"
+    bench.distrust()
+    position = bench.replica.position()
+    assert position is not None
+    assert (position.fetch_offset, position.stream_epoch) == (NOWHERE, INCOMPLETE)
+
+
+@on_loop
+async def test_a_failed_log_is_emptied_by_the_leader_s_word_and_believed_again(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    bench.fail()
+    assert bench.suspects == (bench.replica.stream.id,)
+    bench.distrust()
+    bench.told_where_to_begin(2)
+    log = bench.replica.log
+    assert (log.offline_reason, log.log_start_offset, log.log_end_offset) == ("", 2, 2)
+    assert bench.suspects == ()
+    position = bench.replica.position()
+    assert position is not None
+    assert position.fetch_offset == 2
+    bench.grow()
+    assert log.flush() == 3
+
+
+@on_loop
+async def test_what_an_attempt_to_empty_it_left_is_gone_after_the_next_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=False, values=6)
+    assert bench.replica.log.segment_count > 1
+    bench.flush()
+    bench.grow()
+    bench.fail()
+    bench.distrust()
+    for operation in ("write_atomic", "remove", "create", "fsync_directory"):
+        bench.disk.fail(operation, "", errno.EIO)
+        with pytest.raises(StorageError):
+            bench.told_where_to_begin()
+        assert bench.replica.has_failed
+        bench.disk.heal()
+    bench.told_where_to_begin()
+    bench.grow()
+    assert bench.replica.log.flush() == 1
+    directory = Path(bench.replica.log.directory)
+    assert [path.name for path in directory.glob("*.log")] == [f"{0:020d}.log"]
+
+
+@on_loop
+async def test_a_second_failure_is_told_and_noted_like_the_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=False)
+    for _ in range(2):
+        bench.fail()
+        assert bench.suspects == (bench.replica.stream.id,)
+        bench.distrust()
+        bench.told_where_to_begin()
+        assert bench.suspects == ()
+        bench.grow()
+
+
+@on_loop
+async def test_a_damaged_log_says_how_far_it_reads_and_that_does_not_count(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=False)
+    bench.replica.log._health._is_damaged = True
+    bench.replica.log.health.end("damaged")
+    position = bench.replica.position()
+    assert position is not None
+    assert (position.fetch_offset, position.stream_epoch) == (3, INCOMPLETE)
+
+
+# As a leader.
+
+
+@on_loop
+async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=True)
+    bench.disk.fail("write", ".log", errno.EIO)
+    with pytest.raises(StorageError):
+        bench.grow()
+    await eventually(lambda: bench.replica.leadership is None)
+    assert next_step(bench.replica) is Step.DISTRUST
+    bench.distrust()
+    assert bench.replica.stream.leader != ME
+    assert bench.replica.following is not None
+
+
+@on_loop
+async def test_a_failure_in_any_thread_is_heard(tmp_path: Path) -> None:
+    """Rolls, truncations and checkpoints fail elsewhere than where somebody waits for them."""
+    bench = Bench(tmp_path, leads=True)
+    bench.disk.fail("write_atomic", "checkpoint", errno.EIO)
+
+    def save() -> None:
+        with pytest.raises(StorageError):
+            bench.replica.log._save(bench.replica.log._checkpoint(clean_size=1))
+
+    await asyncio.to_thread(save)
+    await eventually(lambda: bench.replica.leadership is None)
+
+
+@on_loop
+async def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=True)
+    bench.disk.fail("write", ".log", errno.ENOSPC)
+    with pytest.raises(StorageError):
+        bench.grow()
+    await asyncio.sleep(0)
+    assert not bench.replica.has_failed
+    assert bench.replica.leadership is not None
+
+
+@on_loop
+async def test_who_is_elected_with_a_failed_log_does_not_lead(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=False)
+    bench.fail()
+    bench.do("transfer_leader", stream_id=bench.replica.stream.id, leader=0)
+    assert bench.replica.stream.leader == ME
+    assert bench.replica.leadership is None
+    assert next_step(bench.replica) is Step.DISTRUST
+
+
+@on_loop
+async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Path) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    replicas = node.start()
+    replica = node.create()
+    node.append(replica, b"kept")
+    disk.fail("fsync", ".log", errno.EIO)
+    node.append(replica, b"not flushed")
+    disk.heal()
+    assert "Input/output error" in replica.log.offline_reason
+    assert replica.leadership is not None
+    assert read_values(replica) == [b"kept"]
+    with pytest.raises(StorageError):
+        replicas.append(replica, batch(b"more"))
+    assert next_step(replica) is Step.WAIT
+
+
+# When nobody is believed.
+
+
+@on_loop
+async def test_a_failed_log_is_no_candidate_before_it_is_revived(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=True)
+    stream_id = bench.replica.stream.id
+    bench.node.cluster.change_isr(bench.replica.stream, (0,))
+    bench.node.apply()
+    bench.fence(1, 2)
+    bench.fail()
+    bench.distrust()
+    stream = bench.replica.stream
+    bench.node.cluster.registry.streams[stream_id] = stream = replace(stream, isr=(), elr=())
+    bench.replica.stream = replace(stream, last_known=(ME,))
+
+    def told() -> tuple[Any, ...]:
+        return leaderless_log_ends(ME, [bench.replica.stream], bench.replicas.get)
+
+    assert told() == ()
+    assert next_step(bench.replica) is Step.REVIVE
+    bench.replica.revive()
+    (log_end,) = told()
+    assert log_end.report.damaged
+    assert log_end.report.log_end_offset == 3
+    assert bench.replica.needs_rebuild, "as a follower it is fetched anew all the same"
+
+
+@on_loop
+async def test_a_log_end_is_told_for_the_epoch_it_was_looked_at_in_and_no_other(
+    tmp_path: Path,
+) -> None:
+    """A replica that has not followed the metadata yet may still append."""
+    bench = Bench(tmp_path, leads=True)
+    stream = replace(bench.replica.stream, isr=(), elr=(), last_known=(ME,), leader=NodeId(-1))
+    assert len(leaderless_log_ends(ME, [stream], bench.replicas.get)) == 1
+    later = replace(stream, leader_epoch=stream.leader_epoch + 1)
+    assert leaderless_log_ends(ME, [later], bench.replicas.get) == ()
+
+
+# Until it is whole again.
+
+
+class Metadata:
+    """Refuses so many proposals, then applies them."""
+
+    def __init__(self, bench: Bench, refusals: int) -> None:
+        self._bench = bench
+        self._refusals = refusals
+        self.proposed = 0
+
+    async def propose(self, command: dict[str, Any]) -> None:
+        self.proposed += 1
+        if self.proposed <= self._refusals:
+            raise UnavailableError("there is no metadata leader")
+        self._bench.do(**command)
+
+
+@contextmanager
+def mending(bench: Bench, metadata: Metadata, clock: list[int]) -> Iterator[list[Replica]]:
+    asked: list[Replica] = []
+    driver = Mending(
+        bench.replicas,
+        cast(MetadataLog, metadata),
+        node_id=0,
+        incarnation=bench.replica.incarnation,
+        ask_anew=asked.append,
+        now_us=lambda: clock[0],
+    )
+    bench.replicas.roles.append(driver)
+    driver.start()
+    try:
+        yield asked
+    finally:
+        asyncio.get_running_loop().create_task(driver.close())
+
+
+@on_loop
+async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_then_fetched_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
+    bench = Bench(tmp_path, leads=False)
+    metadata, clock = Metadata(bench, refusals=2), [0]
+    with mending(bench, metadata, clock) as asked:
+        bench.fail()
+        for count in (1, 2, 3):
+            await eventually(lambda count=count: metadata.proposed == count)  # type: ignore[misc]
+            clock[0] += PAUSE_US
+        await eventually(lambda: ME not in bench.replica.stream.isr)
+        await eventually(lambda: asked == [bench.replica])
+        bench.told_where_to_begin()
+        clock[0] += PAUSE_US_MAX
+        await asyncio.sleep(0.01)
+        assert (metadata.proposed, len(asked)) == (3, 1)
+
+
+def test_a_disk_that_goes_on_failing_is_tried_less_and_less_often() -> None:
+    attempts = Attempts()
+    tried = [at for at in range(0, 200_000_000, 100_000) if attempts.is_due(Step.FETCH_ANEW, at)]
+    pauses = [after - before for before, after in itertools.pairwise(tried)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] == PAUSE_US
+    assert pauses[-1] == PAUSE_US_MAX
+
+
+# The next start.
+
+
+@on_loop
+async def test_a_failed_log_does_not_count_as_closed_cleanly_unless_that_is_noted(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, leads=False)
+    bench.disk.fail("write_atomic", "runs", errno.EIO)
+    bench.disk.fail("fsync", ".log", errno.EIO)
+    bench.flush()
+    assert not bench.replicas.close()
+
+
+@on_loop
+async def test_a_failed_log_is_fetched_anew_after_a_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=False)
+    bench.fail()
+    stream = bench.replica.stream
+    assert bench.replicas.close(), "it is noted: the other logs were closed cleanly"
+    bench.node.cluster.register(0, distrusted=[stream.id])
+    bench.node.start(clean=True)
+    replica = bench.node.replica(stream)
+    assert replica.needs_rebuild
+    position = replica.position()
+    assert position is not None
+    assert position.fetch_offset == NOWHERE
+
+
+@on_loop
+async def test_errors_that_are_not_storage_s_do_not_fail_a_replica(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leads=True)
+    with pytest.raises(JetstreamError):
+        bench.replica.read(99, 1)
+    assert not bench.replica.has_failed
