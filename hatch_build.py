@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULE = "jetstream_server.ingest._columns"
+MODULES = ("jetstream_protocol._slices", "jetstream_server.ingest._columns")
 
 
 class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
@@ -24,36 +24,35 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        source = Path(self.root, "src", *MODULE.split(".")).with_suffix(".pyx")
         try:
             with tempfile.TemporaryDirectory() as scratch:
-                built = compile_extension(source, Path(scratch))
+                built = [compile_extension(Path(self.root), name, scratch) for name in MODULES]
         except (Exception, SystemExit) as error:  # Compilers fail in many ways.
             if os.environ.get("JETSTREAM_REQUIRE_COMPILED"):
                 raise
-            print(f"{MODULE} is not compiled, plain Python is used: {error}", file=sys.stderr)
+            print(f"nothing is compiled, plain Python is used: {error}", file=sys.stderr)
             return
-        build_data["artifacts"].append(str(built.relative_to(self.root)))
+        build_data["artifacts"] += [str(path.relative_to(self.root)) for path in built]
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
 
-def compile_extension(source: Path, scratch: Path) -> Path:
-    """Compile `source`; returns the extension, which lies beside it."""
+def compile_extension(root: Path, name: str, scratch: str) -> Path:
+    """Compile one module; returns the extension, which lies beside its source."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    extension = Extension(MODULE, [str(source)], extra_compile_args=["-O3"])
+    source = root.joinpath("src", *name.split(".")).with_suffix(".pyx")
+    extension = Extension(name, [str(source)], extra_compile_args=["-O3"])
     distribution = Distribution(
-        {"ext_modules": cythonize([extension], build_dir=str(scratch), quiet=True)}
+        {"ext_modules": cythonize([extension], build_dir=scratch, quiet=True)}
     )
     command = build_ext(distribution)
     command.ensure_finalized()
-    command.build_temp = str(scratch)
-    command.build_lib = str(scratch)
+    command.build_temp = command.build_lib = scratch
     command.run()
-    built = Path(command.get_ext_fullpath(MODULE))
+    built = Path(command.get_ext_fullpath(name))
     final = source.with_name(built.name)
     temporary = final.with_suffix(".tmp")
     temporary.write_bytes(built.read_bytes())

@@ -21,7 +21,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parent.parent
 VENV = TREE / ".venv"
 STAMP = VENV / "environment.stamp"
-COMPILED = (TREE / "hatch_build.py", TREE / "src/jetstream_server/ingest/_columns.pyx")
+COMPILED = (TREE / "hatch_build.py", *sorted(TREE.glob("src/**/*.pyx")))
 REQUIREMENTS = ".[server,arrow,sql,spark,dev]"
 PIP = [str(VENV / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
@@ -42,7 +42,7 @@ def compiled_from() -> str:
     digest = hashlib.sha256()
     for source in COMPILED:
         digest.update(source.read_bytes())
-    built = any(COMPILED[-1].parent.glob("_columns.*.so"))
+    built = all(any(each.parent.glob(f"{each.stem}.*.so")) for each in COMPILED[1:])
     return f"{digest.hexdigest()}-{'built' if built else 'pure'}"
 
 

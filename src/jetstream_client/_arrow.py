@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from jetstream_protocol.batch import Column, Layout
+from jetstream_protocol.columns import Column, Layout
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 
 try:

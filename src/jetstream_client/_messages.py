@@ -193,7 +193,7 @@ class Messages(Sequence[Message]):
 
     def values(self) -> list[bytes | None]:
         """Every value, in order, without building a Message each."""
-        return [value for chunk in self.chunks for value in chunk.values()]
+        return list(chain.from_iterable(chunk.values() for chunk in self.chunks))
 
     def keys(self) -> list[bytes | None]:
         return list(chain.from_iterable(chunk.keys() for chunk in self.chunks))

@@ -23,7 +23,8 @@ from jetstream_client._feeds import Feed, Feeds
 from jetstream_client._lane import Done, Lane, Sending
 from jetstream_client._publish import PlainPublisher
 from jetstream_protocol import envelope
-from jetstream_protocol.batch import HEADER_BYTES, Flags
+from jetstream_protocol.batch import HEADER_BYTES
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
     InternalError,
     InvalidRequestError,

@@ -39,20 +39,25 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from itertools import accumulate, islice, repeat
 from typing import NamedTuple
 
 import google_crc32c
 
 from jetstream_protocol import body_compression
+from jetstream_protocol.columns import (
+    Column,
+    Flags,
+    Layout,
+    ints,
+    is_growing,
+    padded,
+    read_layout,
+    slices,
+)
 from jetstream_protocol.errors import CorruptBatchError
-
-# Columns are written and viewed in the machine's own order.
-assert sys.byteorder == "little", "jetstream needs a little-endian machine"
 
 MAGIC = b"JSLB"
 VERSION = 1
@@ -74,30 +79,8 @@ NO_PRODUCER = -1
 crc32c = google_crc32c.value
 
 
-class Flags(IntEnum):
-    """Which columns a body has, and how it is compressed (the two lowest bits are one number).
-
-    No `IntFlag`, whose operators take a microsecond each: a reader of small batches would feel it.
-    """
-
-    ZSTD = body_compression.ZSTD
-    LZ4 = body_compression.LZ4
-    VALUE_VALIDITY = 4
-    KEYS = 8
-    KEY_VALIDITY = 16
-    HEADERS = 32
-    SUBJECT_COLUMN = 64
-    TIMESTAMPS = 128
-    OFFSET_DELTAS = 256
-    AFTER_GAP = 512
-
-
 COMPRESSION_MASK = 3
 _KNOWN_FLAGS = 1023
-
-
-def _padded(length: int) -> int:
-    return (length + 7) & ~7
 
 
 class BatchHeader(NamedTuple):
@@ -155,7 +138,7 @@ def _header_problem(header: BatchHeader) -> str:
         return f"unknown batch flags {header.flags:#x}: written by newer software?"
     if header.flags & Flags.KEY_VALIDITY and not header.flags & Flags.KEYS:
         return "batch flags claim null keys but no keys"
-    if header.length != _padded(HEADER_BYTES + header.body_length):
+    if header.length != padded(HEADER_BYTES + header.body_length):
         return f"batch length {header.length} does not fit body length {header.body_length}"
     if header.length > BATCH_BYTES_MAX or header.uncompressed_length > BATCH_BYTES_MAX:
         return f"batch longer than {BATCH_BYTES_MAX} bytes"
@@ -313,7 +296,7 @@ def seal(
     timestamps: tuple[int, int] = (0, 0),
 ) -> EncodedBatch:
     """A batch around its columns, each padded; not yet stamped. timestamps: least and greatest."""
-    length = _padded(HEADER_BYTES + len(data))
+    length = padded(HEADER_BYTES + len(data))
     padding = length - HEADER_BYTES - len(data)
     header = bytearray(HEADER_BYTES)
     _HEADER.pack_into(
@@ -332,75 +315,6 @@ def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:
         subjects = subjects[0]
     body.add(_U32.pack(len(subjects)) + subjects)
     return 0
-
-
-class Column(NamedTuple):
-    """A column of byte strings: positions in the body. `validity` is -1 where all are present."""
-
-    offsets: int
-    data: int
-    data_length: int
-    validity: int
-
-
-class Layout(NamedTuple):
-    """Where each column of a body stands. Found in O(1), without looking at the records."""
-
-    values: Column
-    keys: Column | None
-    header_blocks: Column | None
-    subjects: Column | None
-    subject: bytes  # the constant subject where there is no column
-    timestamps: int  # -1: none
-    offset_deltas: int  # -1: none
-
-
-class _LayoutReader:
-    """Walks a body's columns, refusing to step outside it."""
-
-    __slots__ = ("body", "count", "end", "position")
-
-    def __init__(self, body: bytes | memoryview, count: int) -> None:
-        self.body = body
-        self.count = count
-        self.position = 0
-        self.end = len(body)
-
-    def take(self, length: int) -> int:
-        start = self.position
-        if start + length > self.end:
-            raise CorruptBatchError("a column reaches beyond the end of the batch")
-        self.position = _padded(start + length)
-        return start
-
-    def strings(self, nullable: bool) -> Column:
-        offsets = self.take(4 * (self.count + 1))
-        (data_length,) = _U32.unpack_from(self.body, offsets + 4 * self.count)
-        data = self.take(data_length)
-        validity = self.take((self.count + 7) // 8) if nullable else -1
-        return Column(offsets, data, data_length, validity)
-
-
-def _read_layout(body: bytes | memoryview, count: int, flags: int) -> Layout:
-    reader = _LayoutReader(body, count)
-    values = reader.strings(bool(flags & Flags.VALUE_VALIDITY))
-    keys = reader.strings(bool(flags & Flags.KEY_VALIDITY)) if flags & Flags.KEYS else None
-    header_blocks = reader.strings(False) if flags & Flags.HEADERS else None
-    subjects = None
-    subject = b""
-    if flags & Flags.SUBJECT_COLUMN:
-        subjects = reader.strings(False)
-    else:
-        at = reader.take(4)
-        (length,) = _U32.unpack_from(body, at)
-        reader.position = at  # length and bytes are one column
-        reader.take(4 + length)
-        subject = bytes(body[at + 4 : at + 4 + length])
-    timestamps = reader.take(8 * count) if flags & Flags.TIMESTAMPS else -1
-    offset_deltas = reader.take(4 * count) if flags & Flags.OFFSET_DELTAS else -1
-    if reader.position != len(body):
-        raise CorruptBatchError("batch body is longer than its columns")
-    return Layout(values, keys, header_blocks, subjects, subject, timestamps, offset_deltas)
 
 
 # google_crc32c takes bytes and other buffers that cannot move: a bytearray and its views are none,
@@ -464,7 +378,7 @@ class Batch:
         compression = header.flags & COMPRESSION_MASK
         if compression:
             body = body_compression.decompress(body, compression, header.uncompressed_length)
-        return cls(header, body, _read_layout(body, header.record_count, header.flags))
+        return cls(header, body, read_layout(body, header.record_count, header.flags))
 
     def __len__(self) -> int:
         return self.header.record_count
@@ -483,8 +397,7 @@ class Batch:
         ):
             if column is None:
                 continue
-            offsets = self._column_offsets(column)
-            if offsets[0] != 0 or not all(map(operator.le, offsets, islice(offsets, 1, None))):
+            if not is_growing(self._column_offsets(column)):
                 raise CorruptBatchError(f"{name} offsets do not start at 0 and grow")
         self._check_subjects()
         self._check_positions()
@@ -506,7 +419,7 @@ class Batch:
             if header.record_count != header.last_offset_delta + 1:
                 raise CorruptBatchError("record count and last offset delta disagree")
         else:
-            deltas = self._ints(self.layout.offset_deltas, len(self), "i")
+            deltas = ints(self.body, self.layout.offset_deltas, len(self), "i")
             increasing = all(map(operator.lt, deltas, islice(deltas, 1, None)))
             if deltas and (deltas[0] < 0 or deltas[-1] > header.last_offset_delta):
                 increasing = False
@@ -544,39 +457,34 @@ class Batch:
         """Each record's timestamp, µs: its producer's, else the append timestamp."""
         if self.layout.timestamps < 0:
             return [self.header.append_timestamp] * len(self)
-        return self._ints(self.layout.timestamps, len(self), "q")
+        return ints(self.body, self.layout.timestamps, len(self), "q")
 
     def offsets(self) -> Sequence[int]:
         base = self.header.base_offset
         if self.layout.offset_deltas < 0:
             return range(base, base + len(self))
-        deltas = self._ints(self.layout.offset_deltas, len(self), "i")
+        deltas = ints(self.body, self.layout.offset_deltas, len(self), "i")
         return list(map(operator.add, repeat(base), deltas))
-
-    def _ints(self, position: int, count: int, code: str) -> list[int]:
-        width = 4 if code == "i" else 8
-        column: array[int] = array(code)
-        column.frombytes(self.body[position : position + width * count])
-        return column.tolist()
 
     def ends(self, column: Column) -> list[int]:
         """Where each item of a column ends within the column's data."""
         return self._column_offsets(column)[1:]
 
     def _column_offsets(self, column: Column) -> list[int]:
-        return self._ints(column.offsets, len(self) + 1, "i")
+        return ints(self.body, column.offsets, len(self) + 1, "i")
 
     def data(self, column: Column) -> bytes:
         """All items of a column, back to back."""
         return bytes(self.body[column.data : column.data + column.data_length])
 
     def _strings(self, column: Column) -> list[bytes]:
-        data = self.data(column)
-        offsets = self._column_offsets(column)
-        return [data[a:b] for a, b in zip(offsets, islice(offsets, 1, None), strict=False)]
+        items = slices(self.body, column.offsets, column.data, len(self))
+        if items is None:
+            raise CorruptBatchError("the offsets of a column do not start at 0 and grow")
+        return items
 
     def _nullable(self, column: Column) -> list[bytes | None]:
-        items: list[bytes | None] = list(self._strings(column))
+        items: list[bytes | None] = self._strings(column)  # type: ignore[assignment]
         if column.validity >= 0:
             bits = int.from_bytes(
                 self.body[column.validity : column.validity + (len(self) + 7) // 8], "little"

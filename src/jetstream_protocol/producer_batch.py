@@ -17,9 +17,9 @@ from jetstream_protocol.batch import (
     NO_PRODUCER,
     Batch,
     EncodedBatch,
-    Flags,
     decode_header,
 )
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,

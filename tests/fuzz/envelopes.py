@@ -8,7 +8,8 @@ from random import Random
 import lz4.frame
 import zstandard
 
-from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, Flags, crc32c, encode
+from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, crc32c, encode
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import COOKIE, encode_batch
 from tests.fuzz.mutation import mutated, noise
 

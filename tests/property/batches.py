@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, Flags, decode_header, encode
+from jetstream_protocol.batch import HEADER_BYTES, EncodedBatch, decode_header, encode
+from jetstream_protocol.columns import Flags
 
 T = TypeVar("T")
 

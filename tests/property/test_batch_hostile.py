@@ -14,15 +14,8 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jetstream_protocol.batch import (
-    _HEADER,
-    HEADER_BYTES,
-    Batch,
-    Flags,
-    crc32c,
-    decode_header,
-    encode,
-)
+from jetstream_protocol.batch import _HEADER, HEADER_BYTES, Batch, crc32c, decode_header, encode
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from tests.property.batches import Records, records, wild_bodies
 

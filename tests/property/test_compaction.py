@@ -17,7 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jetstream_protocol.batch import Flags, decode_header, encode, iterate
+from jetstream_protocol.batch import decode_header, encode, iterate
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.logfiles.names import PRODUCERS_NAME
 from jetstream_server.log.commit_log import CommitLog, LogConfig

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetstream_protocol.columns import pure_slices, slices
 from jetstream_server.ingest.acks import AckFormat, AckPolicy
 from jetstream_server.ingest.compiled import compiled, why_pure
 from jetstream_server.ingest.delivery import Delivery
@@ -93,6 +96,29 @@ def test_the_same_batch_and_the_same_acks(
 def test_the_same_replies_are_allowed(reply: bytes, policy: AckPolicy) -> None:
     assert policy.matcher is not None
     assert policy.matcher.allows(reply) == policy.allows(reply)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=12), st.binary(max_size=9))
+def test_the_same_rows_are_cut_out_of_a_column(items: list[bytes], before: bytes) -> None:
+    offsets = array("i", accumulate(map(len, items), initial=0)).tobytes()
+    body = before + offsets + b"".join(items) + before
+    where = (len(before), len(before) + len(offsets), len(items))
+    for buffer in (body, memoryview(body), memoryview(bytearray(body))):
+        assert slices(buffer, *where) == pure_slices(buffer, *where) == items
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=5), st.binary(max_size=9))
+def test_wild_offsets_of_a_column_are_refused_alike(offsets: list[int], data: bytes) -> None:
+    column = array("i", [*offsets, len(data)]).tobytes()
+    where = (0, len(column), len(offsets))
+    assert slices(column + data, *where) == pure_slices(column + data, *where)
+
+
+@pytest.mark.parametrize("where", [(0, 16, 4), (-4, 8, 1), (0, -1, 1), (0, 12, 1)])
+def test_a_column_outside_of_its_body_is_never_read(where: tuple[int, int, int]) -> None:
+    body = array("i", [0, 5]).tobytes() + b"abcd"
+    with pytest.raises(ValueError, match="does not lie within"):
+        slices(body, *where)
 
 
 def test_replies_that_are_replaced_are_the_ones_that_are_answered() -> None:

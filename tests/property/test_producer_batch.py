@@ -11,7 +11,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_protocol.batch import Batch, Flags, encode
+from jetstream_protocol.batch import Batch, encode
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jetstream_protocol.batch import Batch, Flags, decode_header, encode
+from jetstream_protocol.batch import Batch, decode_header, encode
+from jetstream_protocol.columns import Flags
 from tests.vectors.vector import BATCHES, octets, texts
 
 BLOCK = "NATS/1.0\r\nsource: web\r\n\r\n"

@@ -13,7 +13,8 @@ from jetstream_client._types import to_datetime
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, message_row, print_table, timestamp_text
-from jetstream_protocol.batch import COMPRESSION_MASK, Batch, Flags
+from jetstream_protocol.batch import COMPRESSION_MASK, Batch
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.logfiles.dump import DumpedBatch
 from jetstream_protocol.logfiles.dump import dump as dump_files

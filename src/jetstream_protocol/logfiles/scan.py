@@ -25,14 +25,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from jetstream_protocol.batch import (
-    HEADER_BYTES,
-    MAGIC,
-    BatchHeader,
-    Flags,
-    crc32c,
-    decode_header,
-)
+from jetstream_protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, crc32c, decode_header
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 
 Read = Callable[[int, int], bytes]

@@ -9,11 +9,15 @@ message. Lists of objects are made only for those who ask for them.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.stdlib cimport free, getenv, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset, strcmp
 
-from jetstream_protocol.batch import Flags, seal
+from jetstream_protocol.batch import seal
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import COOKIE
+
+if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") != 0:
+    raise ImportError("JETSTREAM_PURE is set")
 
 cdef uint8_t _COOKIE_START = COOKIE[0]
 # As gathering.py has it, which cannot be imported here: it imports this.
@@ -297,7 +301,6 @@ cdef class Gathering:
         cdef int64_t current_sid = -1
         cdef Columns current = None
         cdef Message message
-        cdef const uint8_t* found
         while position + 3 < end:
             # A verb that is not a message's ends the run quickly.
             has_headers = text[position] == b"H"

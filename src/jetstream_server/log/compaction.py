@@ -32,10 +32,10 @@ from jetstream_protocol.batch import (
     HEADER_BYTES,
     Batch,
     BatchHeader,
-    Flags,
     crc32c,
     encode,
 )
+from jetstream_protocol.columns import Flags
 
 KEY_BYTES_KEPT: Final = 32
 """Longer keys are mapped by a digest of as many bytes, so that a map's size is bounded by its

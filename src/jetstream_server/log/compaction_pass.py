@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jetstream_protocol.batch import HEADER_BYTES, Batch, BatchHeader, Flags, decode_header
+from jetstream_protocol.batch import HEADER_BYTES, Batch, BatchHeader, decode_header
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, index_name, segment_name
 from jetstream_protocol.logfiles.scan import SCAN_BYTES, Read, Window

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jetstream_protocol.batch import BatchHeader, Flags, decode_header
+from jetstream_protocol.batch import BatchHeader, decode_header
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import DivergedError
 from jetstream_protocol.logfiles.scan import Tail, check_body
 

@@ -33,7 +33,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from jetstream_protocol.batch import COMPRESSION_MASK, HEADER_BYTES, Batch, BatchHeader, Flags
+from jetstream_protocol.batch import COMPRESSION_MASK, HEADER_BYTES, Batch, BatchHeader
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
 from jetstream_server.log.log_time import LogTime, LogTimeImage
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, Flags, decode_header
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import index_name, segment_name
 from jetstream_protocol.logfiles.scan import skim, walk

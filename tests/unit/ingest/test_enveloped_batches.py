@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_protocol.batch import EncodedBatch, Flags, encode
+from jetstream_protocol.batch import EncodedBatch, encode
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.envelope import encode_batch
 from tests.support.loops import on_loop
 from tests.unit.ingest.arriving import PRODUCER, SUBJECT, batch, deliver, produced, with_headers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_protocol.batch import EncodedBatch, Flags, decode_header, encode
+from jetstream_protocol.batch import EncodedBatch, decode_header, encode
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import OutOfSequenceError
 from jetstream_server.log import producers as module
 from jetstream_server.log.producers import (

@@ -12,11 +12,11 @@ from jetstream_protocol.batch import (
     HEADER_BYTES,
     RECORDS_MAX,
     Batch,
-    Flags,
     decode_header,
     encode,
     iterate,
 )
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from tests.vectors.vector import BATCHES, octets, texts
 

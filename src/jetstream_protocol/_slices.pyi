@@ -1,0 +1,3 @@
+def slices(
+    body: bytes | memoryview, offsets_at: int, data_at: int, count: int
+) -> list[bytes] | None: ...

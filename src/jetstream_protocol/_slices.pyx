@@ -1,0 +1,56 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Rows cut out of a column of byte strings: the compiled twin of columns.pure_slices."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t
+from libc.stdlib cimport getenv
+from libc.string cimport strcmp
+
+if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") != 0:
+    raise ImportError("JETSTREAM_PURE is set")
+
+
+def slices(body, Py_ssize_t offsets_at, Py_ssize_t data_at, Py_ssize_t count):
+    """The items of a column of byte strings; None: its offsets do not start at 0 and grow.
+
+    The column must lie within `body`, which Layout sees to: `count + 1` offsets, and as much data
+    as the last one says.
+    """
+    cdef Py_buffer view
+    cdef const int32_t* offsets
+    cdef const char* data
+    cdef list items
+    cdef Py_ssize_t at
+    cdef int32_t start, stop
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        if (
+            count < 0
+            or offsets_at < 0
+            or data_at < 0
+            or offsets_at + 4 * (count + 1) > view.len
+        ):
+            raise ValueError("the column does not lie within the body")
+        offsets = <const int32_t*>(<const char*>view.buf + offsets_at)
+        data = <const char*>view.buf + data_at
+        if offsets[0] != 0:
+            return None
+        for at in range(count):
+            if offsets[at + 1] < offsets[at]:
+                return None
+        if data_at + offsets[count] > view.len:
+            raise ValueError("the column does not lie within the body")
+        items = PyList_New(count)
+        start = 0
+        for at in range(count):
+            stop = offsets[at + 1]
+            item = PyBytes_FromStringAndSize(data + start, stop - start)
+            Py_INCREF(item)
+            PyList_SET_ITEM(items, at, item)
+            start = stop
+        return items
+    finally:
+        PyBuffer_Release(&view)

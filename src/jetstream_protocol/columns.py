@@ -1,0 +1,148 @@
+"""The columns of a batch's body: where each stands, and rows cut out of them.
+
+Nothing here looks at a record before its rows are asked for. Cutting rows out is the hot path of
+every reader that wants Python objects: `_slices.pyx` does it in C where the extension was built.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+from jetstream_protocol import body_compression
+from jetstream_protocol.errors import CorruptBatchError
+
+# Columns are written and viewed in the machine's own order.
+assert sys.byteorder == "little", "jetstream needs a little-endian machine"
+
+Body: TypeAlias = bytes | memoryview
+
+_U32 = struct.Struct("<I")
+
+
+class Flags(IntEnum):
+    """Which columns a body has, and how it is compressed (the two lowest bits are one number).
+
+    No `IntFlag`, whose operators take a microsecond each: a reader of small batches would feel it.
+    """
+
+    ZSTD = body_compression.ZSTD
+    LZ4 = body_compression.LZ4
+    VALUE_VALIDITY = 4
+    KEYS = 8
+    KEY_VALIDITY = 16
+    HEADERS = 32
+    SUBJECT_COLUMN = 64
+    TIMESTAMPS = 128
+    OFFSET_DELTAS = 256
+    AFTER_GAP = 512
+
+
+def padded(length: int) -> int:
+    """Columns begin at multiples of 8."""
+    return (length + 7) & ~7
+
+
+def ints(body: Body, position: int, count: int, code: str) -> list[int]:
+    """`count` integers: code "i" of 32 bits, "q" of 64."""
+    width = 4 if code == "i" else 8
+    column: array[int] = array(code)
+    column.frombytes(body[position : position + width * count])
+    return column.tolist()
+
+
+def pure_slices(body: Body, offsets_at: int, data_at: int, count: int) -> list[bytes] | None:
+    """The items of a column of byte strings; None: its offsets do not start at 0 and grow."""
+    offsets = ints(body, offsets_at, count + 1, "i")
+    data = bytes(body[data_at : data_at + max(0, offsets[-1])])
+    items = [data[a:b] for a, b in zip(offsets, islice(offsets, 1, None), strict=False)]
+    return items if is_growing(offsets) else None
+
+
+def is_growing(offsets: Sequence[int]) -> bool:
+    """Whether offsets start at 0 and never fall."""
+    return offsets[0] == 0 and all(map(operator.le, offsets, islice(offsets, 1, None)))
+
+
+Slices: TypeAlias = Callable[[Body, int, int, int], list[bytes] | None]
+try:
+    from jetstream_protocol._slices import slices as compiled_slices
+except ImportError:  # Built without a C compiler, or JETSTREAM_PURE is set.
+    slices: Slices = pure_slices
+else:
+    slices = compiled_slices
+
+
+class Column(NamedTuple):
+    """A column of byte strings: positions in the body. `validity` is -1 where all are present."""
+
+    offsets: int
+    data: int
+    data_length: int
+    validity: int
+
+
+class Layout(NamedTuple):
+    """Where each column of a body stands. Found in O(1), without looking at the records."""
+
+    values: Column
+    keys: Column | None
+    header_blocks: Column | None
+    subjects: Column | None
+    subject: bytes  # the constant subject where there is no column
+    timestamps: int  # -1: none
+    offset_deltas: int  # -1: none
+
+
+class _LayoutReader:
+    """Walks a body's columns, refusing to step outside it."""
+
+    __slots__ = ("body", "count", "end", "position")
+
+    def __init__(self, body: bytes | memoryview, count: int) -> None:
+        self.body = body
+        self.count = count
+        self.position = 0
+        self.end = len(body)
+
+    def take(self, length: int) -> int:
+        start = self.position
+        if start + length > self.end:
+            raise CorruptBatchError("a column reaches beyond the end of the batch")
+        self.position = padded(start + length)
+        return start
+
+    def strings(self, nullable: bool) -> Column:
+        offsets = self.take(4 * (self.count + 1))
+        (data_length,) = _U32.unpack_from(self.body, offsets + 4 * self.count)
+        data = self.take(data_length)
+        validity = self.take((self.count + 7) // 8) if nullable else -1
+        return Column(offsets, data, data_length, validity)
+
+
+def read_layout(body: bytes | memoryview, count: int, flags: int) -> Layout:
+    reader = _LayoutReader(body, count)
+    values = reader.strings(bool(flags & Flags.VALUE_VALIDITY))
+    keys = reader.strings(bool(flags & Flags.KEY_VALIDITY)) if flags & Flags.KEYS else None
+    header_blocks = reader.strings(False) if flags & Flags.HEADERS else None
+    subjects = None
+    subject = b""
+    if flags & Flags.SUBJECT_COLUMN:
+        subjects = reader.strings(False)
+    else:
+        at = reader.take(4)
+        (length,) = _U32.unpack_from(body, at)
+        reader.position = at  # length and bytes are one column
+        reader.take(4 + length)
+        subject = bytes(body[at + 4 : at + 4 + length])
+    timestamps = reader.take(8 * count) if flags & Flags.TIMESTAMPS else -1
+    offset_deltas = reader.take(4 * count) if flags & Flags.OFFSET_DELTAS else -1
+    if reader.position != len(body):
+        raise CorruptBatchError("batch body is longer than its columns")
+    return Layout(values, keys, header_blocks, subjects, subject, timestamps, offset_deltas)
