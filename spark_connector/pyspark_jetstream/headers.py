@@ -1,5 +1,8 @@
 """Raw NATS header blocks as Spark's Kafka source gives headers: `array<struct<key, value>>`.
 
+Those named `Jetstream-…` are left out: what they say is in the columns `key` and `value`, or was
+said to the server. A stream that is copied with its headers would say it twice.
+
 A block is `NATS/1.0`, then lines `Name: value`, then an empty line, each ended by CR LF. A whole
 column is taken apart by a handful of calls into Arrow. A record without headers has null.
 """
@@ -25,7 +28,9 @@ def parsed_headers(blocks: Any) -> Any:
     flat = lines.flatten()
     of_block = pc.list_parent_indices(lines)
     is_first = pc.not_equal(pc.pairwise_diff(of_block), 0).fill_null(True)
-    is_header = pc.and_not(pc.greater_equal(pc.find_substring(flat, ":"), 0), is_first)
+    is_line = pc.and_not(pc.greater_equal(pc.find_substring(flat, ":"), 0), is_first)
+    is_ours = pc.starts_with(pc.ascii_ltrim(flat, " \t"), "Jetstream-")
+    is_header = pc.and_not(is_line, is_ours)
     halves = pc.split_pattern(flat.filter(is_header), ":", max_splits=1)
     names = pc.ascii_trim(pc.list_element(halves, 0), " \t")
     values = pc.ascii_trim(pc.list_element(halves, 1), " \t")
@@ -37,7 +42,8 @@ def parsed_headers(blocks: Any) -> Any:
         [pa.array([0], pa.int32()), pc.cumulative_sum(is_header.cast(pa.int32()))]
     )
     offsets = before.take(lines.offsets)
-    return pa.ListArray.from_arrays(offsets, headers, type=HEADERS, mask=blocks.is_null())
+    is_without = pc.equal(pc.pairwise_diff(offsets).slice(1), 0)
+    return pa.ListArray.from_arrays(offsets, headers, type=HEADERS, mask=is_without)
 
 
 def _text(names: Any) -> Any:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
-from jetstream_protocol.subjects import check_pattern
+from jetstream_protocol.subjects import check_literal, check_pattern
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.positions import Positions, parse_offsets, parse_timestamp
 
@@ -43,7 +43,7 @@ _NATS = (
     "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
     "natsTlsKey",
 )  # fmt: skip
-_WRITE = (*_COMMON, *_NATS, "subject")
+_WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion")
 ReadFrom = Literal["any", "leader", "nearest"]
 """Which replica in sync is read from."""
 
@@ -117,10 +117,15 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """subject: of rows that have no column `subject`; "" if none was given."""
+    """subject: of rows that have no column `subject`; "" if none was given.
+
+    transaction: names the write, so that a second one of that name stores nothing twice; "" if the
+    write is not to be known again.
+    """
 
     config: ClientConfig
     subject: str
+    transaction: str = ""
 
     @property
     def servers(self) -> str:
@@ -240,7 +245,31 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         tls_certificate=given.text("natsTlsCertificate") or None,
         tls_key=given.text("natsTlsKey") or None,
     )
-    return WriteOptions(given.config(nats_options), given.text("subject"))
+    subject = given.text("subject")
+    if subject:
+        check_subject("option subject", subject)
+    return WriteOptions(given.config(nats_options), subject, _transaction(given))
+
+
+def _transaction(given: _Given) -> str:
+    """As in Delta: an application and a number that grows with each of its writes."""
+    application, version = given.text("txnAppId"), given.text("txnVersion")
+    if not application and not version:
+        return ""
+    if not application or not version.isdecimal():
+        raise OptionError(
+            "txnAppId and txnVersion belong together: a name, the same for every run of the "
+            "program, and a number, another one for each write, such as foreachBatch's batch id"
+        )
+    return f"transaction {application}/{int(version)}"
+
+
+def check_subject(what: str, subject: str) -> None:
+    """Raises OptionError unless one can publish there."""
+    try:
+        check_literal(subject)
+    except InvalidRequestError as error:
+        raise OptionError(f"{what}: {error}; name one subject, such as orders.eu") from error
 
 
 def _selection(given: _Given) -> Selection:

@@ -1,11 +1,13 @@
 """A task's rows to NATS in batches, acknowledged, and known again when they come twice.
 
 The server stores no batch twice of which it knows producer id and sequence, and of each producer it
-knows the last five. So the producer id is made from what a second attempt at the same rows has in
-common with the first, and each serves five batches, of sequences 0 to 4: whatever part of them the
-first attempt has stored, the second finds all of them known. That holds if the rows of a partition
-come again in the same order, and as long as the server remembers the producer: a day, and the last
-10,000 producers of a stream.
+knows the last five. So five batches are put together, and the producer id is made from what they
+hold and from what a second attempt at the same rows has in common with the first. The five have
+sequences 0 to 4: whatever part of them the first attempt has stored, the second finds known.
+
+That holds if the rows of a partition come again in the same order, and as long as the server
+remembers the producer: a day, and the last 10,000 producers of a stream. Rows in another order make
+other producers: they may then be stored twice, and none is ever taken for another one.
 
 Where batches begin and end depends on nothing but the rows, and so does which producer has them.
 """
@@ -13,6 +15,7 @@ Where batches begin and end depends on nothing but the rows, and so does which p
 from __future__ import annotations
 
 import hashlib
+import marshal
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,7 +28,7 @@ import pyarrow as pa
 from jetstream_client import Client, JetstreamError
 from pyspark_jetstream.clients import client_for
 from pyspark_jetstream.options import WriteOptions
-from pyspark_jetstream.rows import HeaderPairs, Rows, by_subject
+from pyspark_jetstream.rows import HeadersByName, Rows, by_subject
 
 if TYPE_CHECKING:
     from jetstream_client import Delivery, ManyDelivery, Publisher
@@ -40,7 +43,11 @@ BATCHES_KNOWN = 5
 """How many of its last batches the server knows of a producer."""
 
 OPEN_MAX = 8
-"""Producers whose batches are on their way; before a further one the oldest is waited for."""
+"""Producers whose batches are on their way, and as many whose five batches are not full yet. Before
+a further one, the oldest is waited for, or sent."""
+
+MARSHAL_VERSION = 2
+"""The last that writes equal lists as equal bytes, whoever else refers to what they hold."""
 
 NEVER = 3600.0
 """A linger that ends with `close`: no clock decides where a batch ends."""
@@ -48,7 +55,7 @@ NEVER = 3600.0
 
 @dataclass(frozen=True)
 class Identity:
-    """What a second attempt at the same rows has in common with the first.
+    """What a second attempt at the same rows has in common with the first, beside the rows.
 
     run: the streaming query and its batch, or the write. partition: Spark's number of the task.
     """
@@ -56,44 +63,59 @@ class Identity:
     run: str
     partition: int
 
-    def producer_id(self, subject: str, number: int) -> int:
+    def producer_id(self, subject: str, number: int, content: bytes) -> int:
         """63 bits. number: counts the producers of the subject in this partition."""
-        text = f"{self.run}/{self.partition}/{number}/{subject}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+        text = f"{self.run}/{self.partition}/{number}/{subject}/".encode() + content
+        return int.from_bytes(hashlib.sha256(text).digest()[:8]) >> 1
 
 
 class _Five:
-    """Up to five batches of one producer."""
+    """Up to five batches of one producer that have not been sent."""
 
-    def __init__(self, publisher: Publisher) -> None:
-        self.is_over = False
-        self._batches = 0
+    def __init__(self, subject: str, number: int, has_headers: bool) -> None:
+        self.subject = subject
+        self.number = number
+        self.has_headers = has_headers
+        self.batches: list[Rows] = []
+        self._content = hashlib.sha256()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.batches) == BATCHES_KNOWN
+
+    @property
+    def content(self) -> bytes:
+        return self._content.digest()
+
+    def add(self, rows: Rows) -> None:
+        assert not self.is_full
+        self.batches.append(rows)
+        self._content.update(marshal.dumps((rows.values, rows.keys), MARSHAL_VERSION))
+        self._content.update(repr(rows.headers).encode())
+
+
+class _Sent:
+    """Batches of one producer that are on their way."""
+
+    def __init__(self, publisher: Publisher, batches: Sequence[Rows]) -> None:
         self._publisher = publisher
         self._many: list[ManyDelivery] = []
         self._single: list[Delivery] = []
+        for rows in batches:
+            if rows.headers is None:
+                self._many.append(publisher.publish_many(rows.values, rows.keys))
+            else:
+                self._single += self._one_by_one(rows, rows.headers)
 
-    def publish(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        headers: Sequence[HeaderPairs | None] | None,
-    ) -> None:
-        assert not self.is_over
-        self._batches += 1
-        self.is_over = self._batches == BATCHES_KNOWN
-        if headers is None:
-            self._many.append(self._publisher.publish_many(values, keys))
-            return
-        for number, value in enumerate(values):
-            by_name: dict[str, list[str]] = {}
-            for name, text in headers[number] or ():
-                by_name.setdefault(name, []).append(text)
-            key = None if keys is None else keys[number]
-            self._single.append(self._publisher.send(value, key, by_name or None))
+    def _one_by_one(
+        self, rows: Rows, headers: Sequence[HeadersByName | None]
+    ) -> Iterator[Delivery]:
+        for number, value in enumerate(rows.values):
+            key = None if rows.keys is None else rows.keys[number]
+            yield self._publisher.send(value, key, headers[number])
 
     def finish(self) -> int:
         """Wait for the acknowledgements. How many of the rows were there already."""
-        self.is_over = True
         self._publisher.close()
         parts = [part.result() for many in self._many for part in many]
         return sum(part.count for part in parts if part.duplicate) + sum(
@@ -102,7 +124,7 @@ class _Five:
 
 
 class _Outgoing:
-    """The batches of a task: at most `OPEN_MAX` producers have some on their way."""
+    """The batches of a task: what is being put together, and what is on its way."""
 
     def __init__(self, client: Client, timeout: float, identity: Identity) -> None:
         self.rows = 0
@@ -110,53 +132,58 @@ class _Outgoing:
         self._client = client
         self._timeout = timeout
         self._identity = identity
-        self._open: deque[_Five] = deque()
+        self._sent: deque[_Sent] = deque()
         self._filling: dict[tuple[str, bool], _Five] = {}
         self._numbers: dict[str, int] = {}
 
     def publish(self, rows: Rows) -> None:
         for start, stop in pieces(rows):
-            self._five(rows.subject, rows.headers is not None).publish(
-                rows.values[start:stop],
-                None if rows.keys is None else rows.keys[start:stop],
-                None if rows.headers is None else rows.headers[start:stop],
-            )
+            five = self._five(rows.subject, rows.headers is not None)
+            five.add(rows.part(start, stop))
+            if five.is_full:
+                self._send(five)
         self.rows += len(rows)
 
     def _five(self, subject: str, has_headers: bool) -> _Five:
-        """The producer of the next batch. Records with headers are handed over one by one."""
-        key = subject, has_headers
-        five = self._filling.get(key)
-        if five is not None and not five.is_over:
-            return five
-        while len(self._open) >= OPEN_MAX:
-            self._finish_oldest()
-        number = self._numbers.get(subject, 0)
-        self._numbers[subject] = number + 1
-        publisher = self._client.publisher(
-            subject,
-            linger=NEVER if has_headers else 0,
-            max_bytes=LONGEST_BYTES,
-            delivery_timeout=self._timeout,
-            producer_id=self._identity.producer_id(subject, number),
-        )
-        five = self._filling[key] = _Five(publisher)
-        self._open.append(five)
+        """Where the next batch goes. Records with headers are handed over one by one."""
+        five = self._filling.get((subject, has_headers))
+        if five is None:
+            if len(self._filling) >= OPEN_MAX:
+                self._send(next(iter(self._filling.values())))
+            number = self._numbers.get(subject, 0)
+            self._numbers[subject] = number + 1
+            five = self._filling[subject, has_headers] = _Five(subject, number, has_headers)
         return five
 
+    def _send(self, five: _Five) -> None:
+        while len(self._sent) >= OPEN_MAX:
+            self._finish_oldest()
+        del self._filling[five.subject, five.has_headers]
+        publisher = self._client.publisher(
+            five.subject,
+            linger=NEVER if five.has_headers else 0,
+            max_bytes=LONGEST_BYTES,
+            delivery_timeout=self._timeout,
+            producer_id=self._identity.producer_id(five.subject, five.number, five.content),
+        )
+        self._sent.append(_Sent(publisher, five.batches))
+
     def _finish_oldest(self) -> None:
-        self.duplicates += self._open[0].finish()
-        self._open.popleft()
+        self.duplicates += self._sent[0].finish()
+        self._sent.popleft()
 
     def finish(self) -> None:
-        while self._open:
+        for five in list(self._filling.values()):
+            self._send(five)
+        while self._sent:
             self._finish_oldest()
 
     def abandon(self) -> None:
-        """After a failure: what is on its way ends, well or not."""
-        for five in self._open:
+        """After a failure: what is on its way ends, well or not; what waits is not sent, because a
+        second attempt puts it together with the rows that are missing here."""
+        for sent in self._sent:
             with suppress(JetstreamError):
-                five.finish()
+                sent.finish()
 
 
 def publish(

@@ -11,7 +11,6 @@ what building a batch of the log needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
+from jetstream_client import InvalidRequestError
+from jetstream_client._records import record_of
 from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import check_subject
 
 ROW_BYTES = 32
 """Counted for a row beside its bytes: more than the SDK counts, so that it never cuts a batch."""
 
 COLUMNS = ("value", "key", "headers", "subject")
-HeaderPairs = list[tuple[str, str]]
+HeadersByName = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,20 @@ class Rows:
     subject: str
     values: list[bytes | None]
     keys: list[bytes | None] | None
-    headers: list[HeaderPairs | None] | None
+    headers: list[HeadersByName | None] | None
     ends: list[int]
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def part(self, start: int, stop: int) -> Rows:
+        return Rows(
+            self.subject,
+            self.values[start:stop],
+            None if self.keys is None else self.keys[start:stop],
+            None if self.headers is None else self.headers[start:stop],
+            self.ends[start:stop],
+        )
 
 
 def check_columns(schema: StructType, subject: str) -> None:
@@ -84,23 +95,24 @@ def _are_headers(kind: DataType) -> bool:
     )
 
 
-def by_subject(batch: pa.RecordBatch, subject: str) -> Iterator[Rows]:
+def by_subject(batch: pa.RecordBatch, subject: str) -> list[Rows]:
     """The rows of each subject, subjects in order of appearance. `subject` serves without column.
 
-    Raises OptionError for a row that cannot be published.
+    All rows are looked at first: raises OptionError for one that cannot be published.
     """
     if batch.num_rows == 0:
-        return
+        return []
     if "subject" not in batch.schema.names:
-        yield _rows(batch, subject)
-        return
+        return [_rows(batch, subject)]
     subjects = batch.column("subject")
     if subjects.null_count:
         raise OptionError(
             "a row has no subject: fill the column, for example by coalesce(subject, 'orders.x')"
         )
-    for each in pc.unique(subjects).to_pylist():
-        yield _rows(batch.filter(pc.equal(subjects, each)), each)
+    found = pc.unique(subjects).to_pylist()
+    for each in found:
+        check_subject("column subject", each)
+    return [_rows(batch.filter(pc.equal(subjects, each)), each) for each in found]
 
 
 def _rows(batch: pa.RecordBatch, subject: str) -> Rows:
@@ -118,7 +130,7 @@ def _rows(batch: pa.RecordBatch, subject: str) -> Rows:
     return Rows(subject, values, keys, headers, _ends(batch, headers))
 
 
-def _ends(batch: pa.RecordBatch, headers: list[HeaderPairs | None] | None) -> list[int]:
+def _ends(batch: pa.RecordBatch, headers: list[HeadersByName | None] | None) -> list[int]:
     sizes = pa.repeat(pa.scalar(ROW_BYTES, pa.int64()), len(batch))
     for name in ("value", "key"):
         if name in batch.schema.names:
@@ -126,8 +138,13 @@ def _ends(batch: pa.RecordBatch, headers: list[HeaderPairs | None] | None) -> li
     if headers is not None:
         # Names and values, at most four bytes a letter, and what NATS writes around them.
         written = [
-            16 + sum(4 + 4 * (len(name) + len(value)) for name, value in pairs or ())
-            for pairs in headers
+            16
+            + sum(
+                4 + 4 * (len(name) + len(value))
+                for name, values in (by_name or {}).items()
+                for value in values
+            )
+            for by_name in headers
         ]
         sizes = pc.add(sizes, pa.array(written, pa.int64()))
     found: list[int] = pc.cumulative_sum(sizes).to_pylist()
@@ -141,13 +158,29 @@ def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None] | None:
     return found
 
 
-def _headers(batch: pa.RecordBatch) -> list[HeaderPairs | None] | None:
+def _headers(batch: pa.RecordBatch) -> list[HeadersByName | None] | None:
     if "headers" not in batch.schema.names or batch.column("headers").null_count == len(batch):
         return None
-    return [
-        None if row is None else [(each["key"], _text(each["value"])) for each in row]
-        for row in batch.column("headers").to_pylist()
-    ]
+    return [_by_name(row) for row in batch.column("headers").to_pylist()]
+
+
+def _by_name(row: list[dict[str, Any]] | None) -> HeadersByName | None:
+    """Raises OptionError for what cannot travel in a batch."""
+    if not row:
+        return None
+    found: HeadersByName = {}
+    for each in row:
+        found.setdefault(each["key"] or "", []).append(_text(each["value"]))
+    try:
+        record_of(None, None, found)
+    except InvalidRequestError as error:
+        names = ", ".join(repr(name) for name in found)
+        raise OptionError(
+            f"a row with headers {names} cannot be published: {error}; a key or a tombstone is "
+            "said by the columns key and value, and other headers can be left out, for example by "
+            "filter(headers, h -> NOT h.key LIKE 'Nats-%') AS headers"
+        ) from error
+    return found
 
 
 def _text(value: Any) -> str:

@@ -2,11 +2,14 @@
 
 A task that was acknowledged in full is done; one that was not fails, and Spark runs it again. What
 an attempt that failed has published stays published. Each batch therefore carries an identity that
-a second attempt repeats (`publish.Identity`), by which the server knows it again.
+a second attempt repeats (`publish.Identity`), by which the server knows it again. A streaming query
+is known by itself and its micro-batch, also in a batch write inside its `foreachBatch`; another
+batch write by the options txnAppId and txnVersion, or only among its own attempts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +22,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from jetstream_client import AsyncClient
+from jetstream_protocol.subjects import matches
 from pyspark_jetstream.errors import OptionError, explained, log
 from pyspark_jetstream.options import WriteOptions
 from pyspark_jetstream.publish import Identity, publish
@@ -52,10 +57,13 @@ class Published(WriterCommitMessage):
 
 
 class _Writer:
-    """What batch and streaming writers share. Picklable."""
+    """What batch and streaming writers share. Made on the driver, picklable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options.subject)
+        if options.subject and "subject" not in schema.names:
+            with explained(options.servers):
+                asyncio.run(check_heard(options))
         self.options = options
         self.schema = schema
 
@@ -75,10 +83,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         # Made once, on the driver: all attempts of all tasks have it.
-        self.run = uuid.uuid4().hex
+        self.run = options.transaction or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.published(iterator, self.run)
+        run = self.run if self.options.transaction else micro_batch() or self.run
+        return self.published(iterator, run)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         done = sum(each.rows for each in messages if isinstance(each, Published))
@@ -89,12 +98,10 @@ class _StreamWriter(_Writer):
     """`df.writeStream.format("jetstream")`."""
 
     def write_batches(self, batches: Iterator[pa.RecordBatch]) -> Published:
-        context = TaskContext.get()
-        assert context is not None
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if not query or not batch:
+        run = micro_batch()
+        if not run:
             raise OptionError("Spark does not say which query and batch this is: report a bug")
-        return self.published(batches, f"{query}/{batch}")
+        return self.published(batches, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         duplicates = sum(each.duplicates for each in messages if isinstance(each, Published))
@@ -133,6 +140,26 @@ if HAS_STREAM_ARROW:
             return self.write_batches(iterator)
 
 
+def micro_batch() -> str:
+    """The streaming query and its batch of which the task is a part; "" of no query."""
+    context = TaskContext.get()
+    assert context is not None
+    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    return f"{query}/{batch}" if query and batch else ""
+
+
+async def check_heard(options: WriteOptions) -> None:
+    """Raises OptionError where no stream listens on the subject of all rows."""
+    async with AsyncClient.from_config(options.config) as client:
+        streams = await client.list_streams()
+    if not any(matches(stream.subject, options.subject) for stream in streams):
+        first = options.subject.partition(".")[0]
+        raise OptionError(
+            f"option subject: no stream listens on {options.subject!r}; create one, for example by "
+            f"`jetstream stream create {first} --subject '{first}.>'`"
+        )
+
+
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> BatchWriter:
     """Raises OptionError."""
     if overwrite:
@@ -144,6 +171,10 @@ def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
     """Raises OptionError."""
+    if options.transaction:
+        raise OptionError(
+            "a streaming write is known by its query and batch: leave txnAppId and txnVersion out"
+        )
     if HAS_STREAM_ARROW:
         return StreamArrowWriter(options, schema)
     return StreamRowWriter(options, schema)

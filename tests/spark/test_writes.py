@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.support import Log, forget_commits, publish
+from tests.spark.support import Log, forget_commits, last_line, publish, run_available
 
 
 def test_a_batch_write_publishes_every_row_with_key_headers_and_subject(
@@ -95,3 +97,78 @@ def test_rows_longer_than_a_batch_and_many_subjects_arrive(spark: SparkSession, 
     assert len(found) == 100
     assert len({message.subject for message in found}) == 20
     assert sum(len(message.value or b"") for message in found) == 15 * 700_000 + 85 * 10
+
+
+def test_a_batch_write_inside_foreach_batch_is_stored_once_when_the_batch_is_run_again(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """Two writes to one subject in each batch, which are not taken for one another."""
+    copy = Log.create(log.grpc, log.client, f"{log.name}_copy")
+    log.publish(range(100))
+    frame = log.read_stream(spark, startingOffsets="earliest").select("value")
+
+    def sink(rows: DataFrame, _: int) -> None:
+        for where in ("value < 50", "value >= 50"):
+            part = rows.where(where.replace("value", "CAST(CAST(value AS STRING) AS INT)"))
+            writer = part.write.format("jetstream").mode("append")
+            writer.options(servers=log.grpc, subject=f"{copy.name}.x").save()
+
+    def stored() -> list[int]:
+        return [int(value or b"") for value in log.client.fetch(copy.name).values()]
+
+    run_available(frame, tmp_path, sink)
+    assert sorted(stored()) == list(range(100))
+    forget_commits(tmp_path)
+    run_available(frame, tmp_path, sink)
+    assert sorted(stored()) == list(range(100))
+    log.publish(range(100))
+    run_available(frame, tmp_path, sink)
+    assert sorted(stored()) == sorted(2 * list(range(100)))
+
+
+def test_a_transaction_that_is_written_again_is_stored_once(spark: SparkSession, log: Log) -> None:
+    frame = spark.sql("SELECT CAST(id AS STRING) AS value FROM range(100)").coalesce(1)
+    writer = frame.write.format("jetstream").mode("append")
+    writer = writer.options(servers=log.grpc, subject=f"{log.name}.x", txnAppId="nightly")
+    for version in (1, 1, 2):
+        writer.option("txnVersion", version).save()
+    assert len(log.client.fetch(log.name)) == 200
+    writer.option("txnAppId", "weekly").save()
+    assert len(log.client.fetch(log.name)) == 300
+
+
+def test_a_stream_with_keys_headers_and_tombstones_is_copied(spark: SparkSession, log: Log) -> None:
+    copy = Log.create(log.grpc, log.client, f"{log.name}_copy")
+    log.client.publish(f"{log.name}.x", b"1", key="k", headers={"a": ["1", "2"], "b": "ü"})
+    log.client.publish(f"{log.name}.x", None, key="k", headers={"why": "gone"})
+    log.client.publish(f"{log.name}.x", None, key="k")
+    log.client.publish(f"{log.name}.x", b"2", ack_level="leader")
+    rows = log.read(spark, includeHeaders=True).orderBy("offset").coalesce(1)
+    found = rows.select("key", "value", "headers")
+    writer = found.write.format("jetstream").mode("append")
+    writer.options(servers=log.grpc, subject=f"{copy.name}.x").save()
+    copied = [(m.key, m.value, m.headers.multi_items()) for m in log.client.fetch(copy.name)]
+    assert copied == [
+        (b"k", b"1", [("a", "1"), ("a", "2"), ("b", "ü")]),
+        (b"k", None, [("why", "gone")]),
+        (b"k", None, []),
+        (None, b"2", []),
+    ]
+    again = (
+        copy.read(spark, includeHeaders=True).orderBy("offset").select("key", "value", "headers")
+    )
+    assert again.collect() == found.collect()
+
+
+def test_nothing_is_stored_of_rows_of_which_one_cannot_be(spark: SparkSession, log: Log) -> None:
+    query = f"""SELECT CAST(id AS STRING) AS value,
+                       IF(id = 99, '{log.name}.*', '{log.name}.x') AS subject,
+                       IF(id = 98, array(struct('Nats-Msg-Id' AS key, '1' AS value)), NULL)
+                           AS headers FROM range(100)"""
+    for rows, advice in (("id <> 98", "name one subject"), ("id <> 99", "can be left out")):
+        frame = spark.sql(f"SELECT * FROM ({query.replace('AS value', 'AS value, id', 1)})")
+        writer = frame.where(rows).drop("id").coalesce(1).write.format("jetstream").mode("append")
+        with pytest.raises(PySparkException) as raised:
+            writer.option("servers", log.grpc).save()
+        assert advice in last_line(raised.value)
+    assert len(log.client.fetch(log.name)) == 0

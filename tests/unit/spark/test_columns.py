@@ -35,19 +35,24 @@ def test_headers_are_what_the_sdk_reads_in_a_block(found: list[bytes | None]) ->
     assert column.type == HEADERS
     column.validate(full=True)
     for block, row in zip(found, column.to_pylist(), strict=True):
-        if block is None:
-            assert row is None
-            continue
         said: dict[str, list[bytes]] = {}
-        for each in row:
+        for each in row or ():
             said.setdefault(each["key"], []).append(each["value"])
-        wanted = Headers(block)
+        wanted = Headers(block or b"")
+        assert (row is None) == (len(wanted) == 0)
         if any("\udc80" <= letter <= "\udcff" for name in wanted for letter in name):
             continue  # Names that are no text are shown otherwise.
         assert said == {
             name: [text.encode("utf-8", "surrogateescape") for text in wanted.get_all(name)]
             for name in wanted
         }
+
+
+def test_what_headers_say_in_columns_is_not_among_the_headers() -> None:
+    ours = b"NATS/1.0\r\nJetstream-Key: k\r\nJetstream-Tombstone: true\r\n"
+    blocks = [ours + b"\r\n", ours + b"a: Jetstream-Key: 1\r\n\r\n", None]
+    found = parsed_headers(pa.array(blocks, pa.binary())).to_pylist()
+    assert found == [None, [{"key": "a", "value": b"Jetstream-Key: 1"}], None]
 
 
 def test_a_header_name_that_is_no_text_does_not_reach_the_jvm_as_it_is() -> None:
@@ -90,15 +95,16 @@ def test_rows_are_parted_by_subject_in_their_order() -> None:
 
 def test_a_second_attempt_has_the_producers_of_the_first_and_nobody_elses() -> None:
     found = {
-        Identity(run, partition).producer_id(subject, number)
+        Identity(run, partition).producer_id(subject, number, content)
+        for content in (b"a", b"b")
         for run in ("q/0", "q/1")
         for partition in (0, 1)
         for subject in ("a", "b")
         for number in (0, 1)
     }
-    assert len(found) == 16
+    assert len(found) == 32
     assert all(0 <= each < 1 << 63 for each in found)
-    assert Identity("q/0", 1).producer_id("a", 0) in found
+    assert Identity("q/0", 1).producer_id("a", 0, b"a") in found
 
 
 def test_a_row_without_value_and_key_is_refused() -> None:
