@@ -1,10 +1,15 @@
 """Makes `.venv`, or finds it made; run by the system's Python, so standard library only.
 
-The stamp in `.venv` says what the environment was made from: a hash of pyproject.toml and the place
-of the tree (virtual environments cannot be moved), the interpreter, which counts only when PYTHON
-asks for one, and a hash of what is compiled, which is built again when only that has changed. The
-stamp is written last, so an interrupted run leaves none and the next one starts over. A lock on
-`.venv` makes a second run wait for the first; the kernel releases it however the first one ends.
+`environment.py` installs everything that tests, benchmarks and examples need; `environment.py demo`
+only what `scripts/demo` and `scripts/cluster` need, unless there is more already. By uv where there
+is one, else by pip. What they say goes to a file, of which the end is shown when they fail.
+
+The stamp in `.venv` says what the environment was made from: a hash of the dependencies and of the
+place of the tree (virtual environments cannot be moved), the extras, the interpreter, which counts
+only when PYTHON asks for one, and a hash of what is compiled, which is built again when only that
+has changed. It is written last, so an interrupted run leaves none and the next one starts over. A
+lock on `.venv` makes a second run wait for the first; the kernel releases it however the first one
+ends.
 """
 
 from __future__ import annotations
@@ -12,19 +17,25 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
+import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 TREE = Path(__file__).resolve().parent.parent
 VENV = TREE / ".venv"
 STAMP = VENV / "environment.stamp"
+OUTPUT = VENV / "environment.output"
 COMPILED = (TREE / "hatch_build.py", *sorted(TREE.glob("src/**/*.pyx")))
-REQUIREMENTS = ".[server,arrow,sql,spark,dev]"
-PIP = [str(VENV / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+EXTRAS = {"demo": ["server", "sql"], "all": ["server", "arrow", "sql", "spark", "dev"]}
 
+PYTHON = str(VENV / "bin/python")
+PIP = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
 
 # Not sys.executable: that may be an activated .venv itself, which is about to be emptied.
 INTERPRETER = os.path.realpath(sys.executable)
@@ -32,9 +43,12 @@ INTERPRETER = os.path.realpath(sys.executable)
 
 def fingerprint() -> str:
     """What the environment depends on, hashed."""
-    digest = hashlib.sha256((TREE / "pyproject.toml").read_bytes())
-    digest.update(str(TREE).encode())
-    return digest.hexdigest()
+    given = tomllib.loads((TREE / "pyproject.toml").read_text())
+    kept = {name: given["project"].get(name) for name in (
+        "dependencies", "optional-dependencies", "scripts", "entry-points"
+    )}  # fmt: skip
+    tables = [given["build-system"], kept, given["tool"]["hatch"], str(TREE)]
+    return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
 def compiled_from() -> str:
@@ -46,88 +60,161 @@ def compiled_from() -> str:
     return f"{digest.hexdigest()}-{'built' if built else 'pure'}"
 
 
-def is_current() -> bool:
-    """Whether the environment serves, but for what is compiled."""
+class Made(NamedTuple):
+    """What `.venv` was made from."""
+
+    fingerprint: str
+    extras: list[str]
+    interpreter: str
+    compiled: str
+
+
+def read_stamp() -> Made | None:
+    """None where there is no environment, an unfinished one, or one of another interpreter."""
     if not STAMP.is_file() or not (VENV / "bin/python").exists():
-        return False
-    made_from, _, rest = STAMP.read_text().partition(" ")
-    interpreter = rest.rpartition(" ")[0]
-    return made_from == fingerprint() and (
-        not os.environ.get("PYTHON") or interpreter == INTERPRETER
+        return None
+    try:
+        made = Made(**json.loads(STAMP.read_text()))
+    except (ValueError, TypeError):
+        made = Made("", [], INTERPRETER, "")  # An older version wrote it.
+    if os.environ.get("PYTHON") and made.interpreter != INTERPRETER:
+        return None
+    return made
+
+
+def is_current(made: Made | None, extras: list[str]) -> bool:
+    return (
+        made is not None and made.fingerprint == fingerprint() and set(made.extras) >= set(extras)
     )
 
 
-def is_compiled() -> bool:
-    return STAMP.read_text().rpartition(" ")[2] == compiled_from()
-
-
-def compile_again() -> None:
-    """Build the extension anew. Raises SystemExit."""
-    say("compiling")
+def make(made: Made | None, extras: list[str]) -> None:
+    """Make the environment, or add to the one there is. Raises SystemExit with what to do when
+    that fails."""
+    begin = time.monotonic()
+    uv = shutil.which("uv")
+    STAMP.unlink(missing_ok=True)
+    if made is None:
+        if uv is None:
+            check_ensurepip()
+        empty()
+        create(uv)
+    else:
+        extras = sorted({*extras, *made.extras})
+    requirements = f".[{','.join(extras)}]"
+    commands = [[*PIP, "--no-compile", "--editable", requirements]]
+    if uv is not None:
+        # Then pip, which has an index of its own configured on some machines.
+        commands.insert(0, [uv, "pip", "install", "--python", PYTHON, "--editable", requirements])
     run(
-        [*PIP, "install", "--quiet", "--no-deps", "--editable", "."],
-        "the package could not be built; pip's message is above",
+        f"installing {', '.join(extras)}",
+        commands,
+        "the dependencies could not be installed.\n"
+        "Behind a proxy or with an index of your own, configure pip as usual "
+        "(pip config, PIP_INDEX_URL, PIP_PROXY, PIP_CERT).",
     )
-    write_stamp()
+    write_stamp(extras)
+    say(f"ready after {time.monotonic() - begin:.0f} s", is_last=True)
 
 
-def write_stamp() -> None:
-    STAMP.write_text(f"{fingerprint()} {INTERPRETER} {compiled_from()}")
+def write_stamp(extras: list[str]) -> None:
+    made = Made(fingerprint(), extras, INTERPRETER, compiled_from())
+    STAMP.write_text(json.dumps(made._asdict()))
 
 
-def make() -> None:
-    """Make the environment anew. Raises SystemExit with what to do when that fails."""
+def compile_again(made: Made) -> None:
+    """Build the extension anew. Raises SystemExit."""
+    command = [*PIP, "--no-deps", "--editable", "."]
+    run("compiling", [command], "the package could not be built.")
+    write_stamp(made.extras)
+    say("compiled", is_last=True)
+
+
+def check_ensurepip() -> None:
     if importlib.util.find_spec("ensurepip") is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         sys.exit(
             f"scripts/environment: {INTERPRETER} comes without ensurepip, so it cannot make a "
-            f"virtual environment.\nInstall it (Debian, Ubuntu: apt install python{version}-venv) "
-            "or name another interpreter: PYTHON=… scripts/environment"
+            f"virtual environment.\nInstall it (Debian, Ubuntu: apt install python{version}-venv), "
+            "install uv, or name another interpreter: PYTHON=… scripts/environment"
         )
+
+
+def empty() -> None:
     for old in VENV.iterdir():
         if old.is_dir() and not old.is_symlink():
             shutil.rmtree(old)
         else:
             old.unlink()
-    say(f"making .venv with {INTERPRETER} ({sys.version.split()[0]})")
-    run(
-        [INTERPRETER, "-m", "venv", str(VENV)],
-        "the virtual environment could not be made; the message above says why",
-    )
-    say(f"installing {REQUIREMENTS}")
-    run(
-        [*PIP, "install", "--editable", REQUIREMENTS],
-        "pip could not install the dependencies; its message is above.\n"
-        "Behind a proxy or with an index of your own, configure pip as usual "
-        "(pip config, PIP_INDEX_URL, PIP_PROXY, PIP_CERT).",
-    )
-    write_stamp()
-    say("ready")
 
 
-def run(command: list[str], problem: str) -> None:
+def create(uv: str | None) -> None:
+    # With pip also by uv: the examples download their data by it.
+    by_uv = [uv or "", "venv", "--seed", "--allow-existing", "--python", INTERPRETER, str(VENV)]
+    by_python = [INTERPRETER, "-m", "venv", str(VENV)]
+    run(
+        f"making .venv with Python {sys.version.split()[0]}",
+        [by_uv, by_python] if uv else [by_python],
+        "the virtual environment could not be made.",
+    )
+
+
+def run(step: str, commands: list[list[str]], problem: str) -> None:
+    """The first of the commands that succeeds."""
     # Older pips would install pysyncobj through setup.py, and warn; newer ones ignore this.
     environment = {**os.environ, "PIP_USE_PEP517": "1"}
-    if subprocess.run(command, cwd=TREE, env=environment, stdin=subprocess.DEVNULL).returncode:
-        sys.exit(f"\nscripts/environment: {problem}")
+    begin = time.monotonic()
+    with OUTPUT.open("wb") as output:
+        for command in commands:
+            process = subprocess.Popen(
+                command,
+                cwd=TREE,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+            try:
+                while process.poll() is None:
+                    say(f"{step} … {time.monotonic() - begin:.0f} s")
+                    time.sleep(0.2)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait()
+            if process.returncode == 0:
+                return
+    said = OUTPUT.read_text(errors="replace").strip()
+    sys.exit(f"\n{said[-3000:]}\n\nscripts/environment: {problem}\nAll that was said: {OUTPUT}")
 
 
-def say(message: str) -> None:
-    print(f"environment: {message}", flush=True)
+last_said = ""
+
+
+def say(message: str, is_last: bool = False) -> None:
+    """On a terminal one line, written over and over; elsewhere a line for each step."""
+    global last_said
+    if sys.stdout.isatty():
+        print(f"\r\x1b[Kenvironment: {message}", end="\n" if is_last else "", flush=True)
+    elif message.partition(" …")[0] != last_said:
+        last_said = message.partition(" …")[0]
+        print(f"environment: {last_said}", flush=True)
 
 
 def main() -> None:
+    extras = EXTRAS["demo" if sys.argv[1:] == ["demo"] else "all"]
     VENV.mkdir(exist_ok=True)
     lock = os.open(VENV, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say("another run is making .venv; waiting for it")
+        say("another run is making .venv; waiting for it", is_last=True)
         fcntl.flock(lock, fcntl.LOCK_EX)
-    if not is_current():
-        make()
-    elif not is_compiled():
-        compile_again()
+    made = read_stamp()
+    if made is None or not is_current(made, extras):
+        make(made, extras)
+    elif made.compiled != compiled_from():
+        compile_again(made)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from examples.flights import replay
+from examples.flights import delays, replay
 from examples.flights.dataset import FLIGHTS, DatasetError, Flight, archive, flights
 from examples.flights.replay import STREAM, SUBJECT, Tally
 from examples.flights.server import DevServer, ServerError
@@ -53,6 +53,9 @@ async def perform(stage: Stage, server: DevServer, limit: int) -> None:
             raise Mismatch(f"the high watermark was {high_watermark:,} and is {after:,}")
         _compare(await _read(stage, client), before, "what was read before")
     stage.done("the log is intact", f"high watermark {after:,}, checksum {before.checksum:x}")
+    begin = time.perf_counter()
+    found = await asyncio.to_thread(delays.by_hour, server.grpc)
+    stage.answer(delays.QUERY, found, time.perf_counter() - begin)
 
 
 def _load(stage: Stage, limit: int) -> list[Flight]:
@@ -71,7 +74,9 @@ async def _publish(stage: Stage, client: AsyncClient, source: Sequence[Flight]) 
     with stage.progress("publishing", len(source)) as progress:
         await replay.publish(client, source, progress)
     rate = len(source) / (time.perf_counter() - begin)
-    stage.done("published", f"{len(source):,} messages, each acknowledged: {rate:,.0f} a second")
+    stage.done(
+        "published", f"{len(source):,} records in batches, all acknowledged: {rate:,.0f} a second"
+    )
 
 
 async def _read(stage: Stage, client: AsyncClient) -> Tally:
@@ -100,7 +105,7 @@ def main(
         int, typer.Option(min=0, help="Only the first N flights; 0: all of them.")
     ] = 0,
 ) -> None:
-    """Send a year of real flights through a real server, kill it, and count what is left."""
+    """Send a year of real flights through a real server, kill it, count and query what is left."""
     stage = Stage()
     signal.signal(signal.SIGTERM, _interrupt)
     with ExitStack() as stack:
@@ -123,6 +128,7 @@ def main(
             stage.farewell(server, folder)
         else:
             server.stop()
+            stage.what_next()
 
 
 def _fail(stage: Stage, server: DevServer, message: str, code: int) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
@@ -14,6 +14,13 @@ from rich.table import Table
 
 from examples.flights import replay
 from examples.flights.server import DevServer
+
+BAR_COLUMNS = 40
+NEXT = (
+    ("scripts/demo --keep          ", "the same, and the server stays to be asked"),
+    ("scripts/cluster demo         ", "three servers, a leader killed under load"),
+    (".venv/bin/jetstream-server --dev", "a server of your own, with NATS"),
+)
 
 
 class Stage:
@@ -70,6 +77,21 @@ class Stage:
             table.add_row(carrier, f"{count:,}", f"{stored[carrier]:,}", mark)
         self._console.print(table)
 
+    def answer(self, query: str, rows: Sequence[tuple[int, float]], seconds: float) -> None:
+        """Minutes by hour, as bars."""
+        self._console.print(f"\n[dim]{escape(query.strip())}[/]\n")
+        longest = max(minutes for _, minutes in rows)
+        for hour, minutes in rows:
+            bar = "█" * max(1, round(BAR_COLUMNS * max(0.0, minutes) / longest))
+            self._console.print(f"  {hour:2}:00  [cyan]{bar}[/] {minutes:.1f} min")
+        self.done("asked in SQL", f"DuckDB over the stream, {seconds:.1f} s")
+
+    def what_next(self) -> None:
+        """Commands to paste, none of which needs anything but this folder."""
+        self._console.print("\nGo on with one of these:\n")
+        for command, what in NEXT:
+            self._console.print(f"  [bold]{command}[/]  # {what}")
+
     def farewell(self, server: DevServer, folder: str) -> None:
         """What to do with a server that was left running."""
         lines = [
@@ -79,6 +101,7 @@ class Stage:
             f"  export JETSTREAM_SERVERS={server.grpc}",
             "  jetstream stream describe flights",
             "  jetstream fetch flights --offset 1000 --max 3",
+            "  jetstream sql 'select subject, count(*) from flights group by 1'",
             "  jetstream fetch flights --offset latest --follow",
             "  jetstream publish flights.JFK.XX '{\"flight\":1}'",
             "",

@@ -1,0 +1,20 @@
+"""What is asked of the log in SQL: DuckDB reads the stream as Arrow, nothing is exported first."""
+
+from __future__ import annotations
+
+import duckdb
+
+from examples.flights.replay import STREAM
+from jetstream_client import Client
+
+QUERY = f"""
+SELECT (decode(value)->>'$.hour')::int AS hour, avg((decode(value)->>'$.dep_delay')::int) AS minutes
+FROM {STREAM} GROUP BY hour HAVING count(*) > 100 ORDER BY hour
+"""
+
+
+def by_hour(servers: str) -> list[tuple[int, float]]:
+    """How late flights leave on average, by the hour they should leave in."""
+    with Client(servers) as client, duckdb.connect(":memory:") as connection:
+        connection.register(STREAM, client.scan(STREAM, "earliest", "latest"))
+        return connection.sql(QUERY).fetchall()
