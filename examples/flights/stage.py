@@ -17,8 +17,8 @@ from examples.flights.server import DevServer
 
 BAR_COLUMNS = 40
 NEXT = (
-    ("scripts/demo --keep          ", "the same, and the server stays to be asked"),
-    ("scripts/cluster demo         ", "three servers, a leader killed under load"),
+    ("scripts/demo --keep", "the same, and the server stays to be asked"),
+    ("scripts/cluster demo", "three servers, a leader killed under load"),
     (".venv/bin/jetstream-server --dev", "a server of your own, with NATS"),
 )
 
@@ -90,7 +90,7 @@ class Stage:
         """Commands to paste, none of which needs anything but this folder."""
         self._console.print("\nGo on with one of these:\n")
         for command, what in NEXT:
-            self._console.print(f"  [bold]{command}[/]  # {what}")
+            self._console.print(f"  [bold]{command:<32}[/]  # {what}")
 
     def farewell(self, server: DevServer, folder: str) -> None:
         """What to do with a server that was left running."""

@@ -36,6 +36,7 @@ from jetstream_server.api.server import ApiServer
 from jetstream_server.api.streams import StreamsService
 from jetstream_server.authorization import authorize
 from jetstream_server.background import FAILED_TASK, run_in_background
+from jetstream_server.banner import banner
 from jetstream_server.clocks import Clocks, wall_clock_us
 from jetstream_server.config import PORTS, Config, ConfigurationError, NodeConfig, split_address
 from jetstream_server.descriptors import connections_max, raise_limit
@@ -73,8 +74,13 @@ class StartError(Exception):
     """The node cannot start; the message is one line that says why."""
 
 
-async def serve(config: Config, node: NodeConfig, *, accept_voters: bool = False) -> None:
-    """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start."""
+async def serve(
+    config: Config, node: NodeConfig, *, accept_voters: bool = False, for_people: bool = False
+) -> None:
+    """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start.
+
+    for_people: say at length that it is ready, not in a line for scripts.
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
@@ -86,7 +92,7 @@ async def serve(config: Config, node: NodeConfig, *, accept_voters: bool = False
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         if not stopped.is_set():
-            print(server.ready_line(), flush=True)
+            print(server.banner() if for_people else server.ready_line(), flush=True)
             await _first_of(None, stopped, server.failed)
         logger.info("stopping")
     finally:
@@ -331,6 +337,12 @@ class Server:
             f"jetstream-server ready: node={node.id} grpc={node.grpc.advertise} "
             f"data={node.data.advertise} http=http://{node.http.advertise} "
             f"nats={','.join(self._nats_urls())} folder={self._config.data}"
+        )
+
+    def banner(self) -> str:
+        node = self._configured
+        return banner(
+            node.grpc.advertise, node.http.advertise, self._nats_urls(), self._config.data
         )
 
     def _nats_urls(self) -> tuple[str, ...]:

@@ -95,8 +95,12 @@ def serve(
         ),
     ] = False,
     log_level: Annotated[
-        str, typer.Option(help="debug, info, warning or error.", case_sensitive=False)
-    ] = "info",
+        str | None,
+        typer.Option(
+            help="debug, info, warning or error. Default: info; warning with --dev on a terminal.",
+            case_sensitive=False,
+        ),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -120,6 +124,8 @@ def serve(
         _fail("give --config cluster.yaml, or --dev for a single node to try things on", 2)
     if port_base is not None and not dev:
         _fail("--port-base goes with --dev; with --config the file says where each node listens", 2)
+    for_people = dev and log_level is None and sys.stdout.isatty() and sys.stderr.isatty()
+    log_level = log_level or ("warning" if for_people else "info")
     if not logs.configure(log_level):
         _fail(f"--log-level: {log_level!r} is not one of {', '.join(logs.LEVELS)}", 2)
     try:
@@ -135,7 +141,9 @@ def serve(
         _fail(str(error), 2)
     try:
         with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
-            runner.run(app.serve(settings, node, accept_voters=accept_voters))
+            runner.run(
+                app.serve(settings, node, accept_voters=accept_voters, for_people=for_people)
+            )
     except app.StartError as error:
         _fail(str(error), 1)
 
