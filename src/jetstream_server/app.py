@@ -75,7 +75,7 @@ class StartError(Exception):
 
 
 async def serve(
-    config: Config, node: NodeConfig, *, accept_voters: bool = False, for_people: bool = False
+    config: Config, node: NodeConfig, accept_voters: bool = False, for_people: bool = False
 ) -> None:
     """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start.
 

@@ -97,8 +97,7 @@ def serve(
     log_level: Annotated[
         str | None,
         typer.Option(
-            help="debug, info, warning or error. Default: info; warning with --dev on a terminal.",
-            case_sensitive=False,
+            help="debug, info, warning or error. Default: info; --dev in a terminal: warning."
         ),
     ] = None,
     _version: Annotated[
@@ -114,7 +113,7 @@ def serve(
     """
     # gRPC's core writes past our logs whatever strangers send it. Before it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from jetstream_server import app, logs
+    from jetstream_server import app
     from jetstream_server.config import ConfigurationError, check_nats_url, load, own_node
     from jetstream_server.memory import keep_few_arenas
 
@@ -124,10 +123,7 @@ def serve(
         _fail("give --config cluster.yaml, or --dev for a single node to try things on", 2)
     if port_base is not None and not dev:
         _fail("--port-base goes with --dev; with --config the file says where each node listens", 2)
-    for_people = dev and log_level is None and sys.stdout.isatty() and sys.stderr.isatty()
-    log_level = log_level or ("warning" if for_people else "info")
-    if not logs.configure(log_level):
-        _fail(f"--log-level: {log_level!r} is not one of {', '.join(logs.LEVELS)}", 2)
+    for_people = _set_up_logs(log_level, dev)
     try:
         if nats is not None:
             check_nats_url(nats)
@@ -141,11 +137,19 @@ def serve(
         _fail(str(error), 2)
     try:
         with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
-            runner.run(
-                app.serve(settings, node, accept_voters=accept_voters, for_people=for_people)
-            )
+            runner.run(app.serve(settings, node, accept_voters, for_people))
     except app.StartError as error:
         _fail(str(error), 1)
+
+
+def _set_up_logs(level: str | None, dev: bool) -> bool:
+    """Whether a person is watching who tries things: then warnings and a banner are enough."""
+    from jetstream_server import logs
+
+    for_people = dev and level is None and sys.stdout.isatty() and sys.stderr.isatty()
+    if not logs.configure(level or ("warning" if for_people else "info")):
+        _fail(f"--log-level: {level!r} is not one of {', '.join(logs.LEVELS)}", 2)
+    return for_people
 
 
 def _overrides(
