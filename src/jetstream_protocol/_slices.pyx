@@ -13,6 +13,28 @@ if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") !=
     raise ImportError("JETSTREAM_PURE is set")
 
 
+cdef bint _grow(const int32_t* offsets, Py_ssize_t count) noexcept:
+    cdef Py_ssize_t at
+    if offsets[0] != 0:
+        return False
+    for at in range(count):
+        if offsets[at + 1] < offsets[at]:
+            return False
+    return True
+
+
+def offsets_grow(body, Py_ssize_t offsets_at, Py_ssize_t count):
+    """Whether the `count + 1` offsets of a column start at 0 and never fall."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        if count < 0 or offsets_at < 0 or offsets_at + 4 * (count + 1) > view.len:
+            raise ValueError("the column does not lie within the body")
+        return _grow(<const int32_t*>(<const char*>view.buf + offsets_at), count)
+    finally:
+        PyBuffer_Release(&view)
+
+
 def slices(body, Py_ssize_t offsets_at, Py_ssize_t data_at, Py_ssize_t count):
     """The items of a column of byte strings; None: its offsets do not start at 0 and grow.
 
@@ -36,11 +58,8 @@ def slices(body, Py_ssize_t offsets_at, Py_ssize_t data_at, Py_ssize_t count):
             raise ValueError("the column does not lie within the body")
         offsets = <const int32_t*>(<const char*>view.buf + offsets_at)
         data = <const char*>view.buf + data_at
-        if offsets[0] != 0:
+        if not _grow(offsets, count):
             return None
-        for at in range(count):
-            if offsets[at + 1] < offsets[at]:
-                return None
         if data_at + offsets[count] > view.len:
             raise ValueError("the column does not lie within the body")
         items = PyList_New(count)

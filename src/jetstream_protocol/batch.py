@@ -52,7 +52,7 @@ from jetstream_protocol.columns import (
     Flags,
     Layout,
     ints,
-    is_growing,
+    offsets_grow,
     padded,
     read_layout,
     slices,
@@ -77,6 +77,7 @@ _CRC_AT = 84
 NO_PRODUCER = -1
 
 crc32c = google_crc32c.value
+extend_crc32c = google_crc32c.extend
 
 
 COMPRESSION_MASK = 3
@@ -370,6 +371,15 @@ class Batch:
             raise CorruptBatchError(error.reason, position=position) from error
 
     @classmethod
+    def of(cls, header: BatchHeader, data: bytes) -> Batch:
+        """The batch of a header and the bytes behind it, padding included. Raises
+        CorruptBatchError."""
+        body = data[: header.body_length]  # The same object where there is no padding.
+        if crc32c(body) != header.body_crc or any(data[header.body_length :]):
+            raise CorruptBatchError("batch body fails its CRC")
+        return cls.of_checked(header, body)
+
+    @classmethod
     def of_checked(cls, header: BatchHeader, body: bytes | memoryview) -> Batch:
         """The batch of a header and a body as stored (without padding), whose CRCs were checked.
 
@@ -397,7 +407,7 @@ class Batch:
         ):
             if column is None:
                 continue
-            if not is_growing(self._column_offsets(column)):
+            if not offsets_grow(self.body, column.offsets, len(self)):
                 raise CorruptBatchError(f"{name} offsets do not start at 0 and grow")
         self._check_subjects()
         self._check_positions()

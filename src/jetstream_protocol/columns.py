@@ -62,21 +62,26 @@ def pure_slices(body: Body, offsets_at: int, data_at: int, count: int) -> list[b
     offsets = ints(body, offsets_at, count + 1, "i")
     data = bytes(body[data_at : data_at + max(0, offsets[-1])])
     items = [data[a:b] for a, b in zip(offsets, islice(offsets, 1, None), strict=False)]
-    return items if is_growing(offsets) else None
+    return items if _grow(offsets) else None
 
 
-def is_growing(offsets: Sequence[int]) -> bool:
-    """Whether offsets start at 0 and never fall."""
+def pure_offsets_grow(body: Body, offsets_at: int, count: int) -> bool:
+    """Whether the `count + 1` offsets of a column start at 0 and never fall."""
+    return _grow(ints(body, offsets_at, count + 1, "i"))
+
+
+def _grow(offsets: Sequence[int]) -> bool:
     return offsets[0] == 0 and all(map(operator.le, offsets, islice(offsets, 1, None)))
 
 
-Slices: TypeAlias = Callable[[Body, int, int, int], list[bytes] | None]
+slices: Callable[[Body, int, int, int], list[bytes] | None] = pure_slices
+offsets_grow: Callable[[Body, int, int], bool] = pure_offsets_grow
 try:
-    from jetstream_protocol._slices import slices as compiled_slices
+    from jetstream_protocol import _slices
 except ImportError:  # Built without a C compiler, or JETSTREAM_PURE is set.
-    slices: Slices = pure_slices
+    pass
 else:
-    slices = compiled_slices
+    slices, offsets_grow = _slices.slices, _slices.offsets_grow
 
 
 class Column(NamedTuple):

@@ -27,7 +27,7 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from jetstream_protocol.batch import EncodedBatch, crc32c
+from jetstream_protocol.batch import EncodedBatch, crc32c, extend_crc32c
 from jetstream_protocol.errors import InvalidRequestError
 
 COOKIE: Final = b"\x89JSENV\r\n"
@@ -183,19 +183,22 @@ def parse(payload: bytes) -> Envelope | None:
         _, crc, version, kind, flags, expected_offset,
         key_length, header_block_length, ack_inbox_length, correlation_length,
     ) = _HEADER.unpack_from(payload)  # fmt: skip
-    if version != VERSION or flags & ~_KNOWN_FLAGS or crc32c(payload[_CHECKED_FROM:]) != crc:
+    if version != VERSION or flags & ~_KNOWN_FLAGS:
         return None
     lengths = (ack_inbox_length, correlation_length, key_length, header_block_length)
     at, to_correlation, to_key, to_block, to_rest = accumulate(lengths, initial=HEADER_BYTES)
     ack_inbox, correlation = payload[at:to_correlation], payload[to_correlation:to_key]
+    # A batch is nearly all of it, and is copied once.
+    rest = payload[to_rest:]
     if (
         to_rest > len(payload)
+        or extend_crc32c(crc32c(payload[_CHECKED_FROM:to_rest]), rest) != crc
         or expected_offset < NO_EXPECTATION
         or not _may_be_inbox(ack_inbox)
         or not _may_be_correlation(correlation)
     ):
         return None
-    rest, ack_leader = payload[to_rest:], bool(flags & Flags.ACK_LEADER)
+    ack_leader = bool(flags & Flags.ACK_LEADER)
     if kind == _BATCH:
         if key_length or header_block_length or flags & (Flags.KEY | Flags.TOMBSTONE):
             return None

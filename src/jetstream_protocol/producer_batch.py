@@ -65,7 +65,7 @@ def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
     _check_claims(claimed.flags, claimed.record_count, claimed.uncompressed_length)
     _check_producer(claimed.producer_id, claimed.producer_sequence)
     encoded.record_count = claimed.record_count
-    batch = Batch.decode(bytes(header) + encoded.body)
+    batch = Batch.of(claimed, encoded.body)
     batch.check_columns()
     if batch.layout.subject != subject:
         raise InvalidRequestError(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_protocol.columns import pure_slices, slices
+from jetstream_protocol.columns import offsets_grow, pure_offsets_grow, pure_slices, slices
 from jetstream_server.ingest.acks import AckFormat, AckPolicy
 from jetstream_server.ingest.compiled import compiled, why_pure
 from jetstream_server.ingest.delivery import Delivery
@@ -112,6 +112,9 @@ def test_wild_offsets_of_a_column_are_refused_alike(offsets: list[int], data: by
     column = array("i", [*offsets, len(data)]).tobytes()
     where = (0, len(column), len(offsets))
     assert slices(column + data, *where) == pure_slices(column + data, *where)
+    found = offsets_grow(column, 0, len(offsets))
+    assert found == pure_offsets_grow(column, 0, len(offsets))
+    assert found == (slices(column + data, *where) is not None)
 
 
 @pytest.mark.parametrize("where", [(0, 16, 4), (-4, 8, 1), (0, -1, 1), (0, 12, 1)])
@@ -119,6 +122,12 @@ def test_a_column_outside_of_its_body_is_never_read(where: tuple[int, int, int])
     body = array("i", [0, 5]).tobytes() + b"abcd"
     with pytest.raises(ValueError, match="does not lie within"):
         slices(body, *where)
+
+
+@pytest.mark.parametrize("where", [(0, 2), (-4, 1), (8, 0), (0, -1)])
+def test_offsets_outside_of_their_body_are_never_read(where: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="does not lie within"):
+        offsets_grow(array("i", [0, 5]).tobytes(), *where)
 
 
 def test_replies_that_are_replaced_are_the_ones_that_are_answered() -> None:
