@@ -10,7 +10,8 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
     && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/jetstream
 WORKDIR /build
-COPY pyproject.toml hatch_build.py README.md ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY proto proto
 COPY src src
 RUN JETSTREAM_REQUIRE_COMPILED=1 /opt/jetstream/bin/pip install --no-cache-dir '.[server]'
 

@@ -1,4 +1,5 @@
 """Builds the compiled core where a C compiler is at hand. Without one the package is plain Python.
+Puts the `.proto` files into the wheel, as `jetstream_protocol/proto`.
 
 JETSTREAM_REQUIRE_COMPILED=1 makes a failed build an error: for those who build wheels.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+PROTO = "proto"
 MODULES = ("jetstream_protocol._slices", "jetstream_server.ingest._columns")
 
 
@@ -24,6 +26,9 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
+        if version == "standard":
+            # For clients in other languages. An editable install has them where they are.
+            build_data["force_include"][PROTO] = f"jetstream_protocol/{PROTO}"
         try:
             with tempfile.TemporaryDirectory() as scratch:
                 built = [compile_extension(Path(self.root), name, scratch) for name in MODULES]

@@ -1,0 +1,75 @@
+"""The wheel that is published: what it holds, and what the SDK alone brings along."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution, requires
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+SDK_BYTES_MAX = 60_000_000
+PACKAGES = ("jetstream_client", "jetstream_protocol", "jetstream_server", "pyspark_jetstream")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    source = folder / "source"
+    subprocess.run(["git", "clone", "--quiet", TREE, source], check=True)
+    subprocess.run([*command, "--no-deps", "--wheel-dir", folder, source], check=True)
+    (found,) = folder.glob("*.whl")
+    return zipfile.ZipFile(found)
+
+
+def test_the_wheel_holds_types_protocol_and_licence(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    for path in (TREE / "proto").rglob("*.proto"):
+        assert f"jetstream_protocol/{path.relative_to(TREE)}" in names
+    assert any(re.fullmatch(r"[^/]*\.dist-info/licenses/LICENSE", name) for name in names)
+
+
+def needed(name: str, found: set[str]) -> set[str]:
+    """The distributions that come with one, itself included, without extras."""
+    found.add(name)
+    for line in requires(name) or ():
+        requirement, _, marker = line.partition(";")
+        other = re.split(r"[^\w.-]", requirement.strip())[0]
+        if marker or other in found:
+            continue  # Markers: extras, and what other systems need.
+        needed(other, found)
+    return found
+
+
+def test_the_sdk_alone_is_small_and_has_no_command_line() -> None:
+    found = needed("jetstream-log", set())
+    assert not {"typer", "rich", "pygments", "pyarrow", "duckdb", "pyspark"} & found
+    others = found - {"jetstream-log"}
+    size = sum(
+        Path(str(file.locate())).stat().st_size
+        for name in others
+        for file in distribution(name).files or ()
+        if file.suffix != ".pyc" and Path(str(file.locate())).is_file()
+    )
+    sources = [*(TREE / "src").rglob("*.py"), *(TREE / "spark_connector").rglob("*.py")]
+    size += sum(path.stat().st_size for path in sources)
+    assert size < SDK_BYTES_MAX, f"{size:,} bytes in {sorted(found)}"
+
+
+def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'typer' else find(name, *more)\n"
+    )
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import sitecustomize; " + (
+        "from jetstream_client.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == "  pip install 'jetstream-log[cli]'"
