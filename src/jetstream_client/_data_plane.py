@@ -20,6 +20,7 @@ from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,
     NotReplicaError,
+    RecordsDamagedError,
     StreamNotFoundError,
     UnavailableError,
 )
@@ -78,10 +79,17 @@ class DataPlane:
                 if _may_not_know_it_yet(error, read_from) and moves < self._routes.node_count:
                     self._routes.is_behind(request.stream, read_from)
                     continue
+                has_lost_it = isinstance(error, RecordsDamagedError) and error.retriable
+                if has_lost_it:
+                    request.refused = False  # Others have sent nothing yet.
+                    self._routes.is_behind(request.stream, read_from)
+                    if moves < self._routes.node_count:
+                        continue
                 step = next_step(error, attempt, random.random())
                 if step is None or self._closed or loop.time() + step.wait >= deadline:
                     raise
-                self._reroute(request.stream, read_from, error)
+                if not has_lost_it:
+                    self._reroute(request.stream, read_from, error)
                 await asyncio.sleep(step.wait)
                 continue
             self._routes.is_known_as(request.stream, fetched.head.stream_id, read_from)

@@ -16,10 +16,12 @@ from jetstream_client._routes import check_read_from
 from jetstream_client._streams import Streams
 from jetstream_client._types import OffsetAt, ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
+    CorruptBatchError,
     InvalidRequestError,
     JetstreamError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    RecordsDamagedError,
     UnavailableError,
     from_proto,
 )
@@ -34,6 +36,9 @@ _ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _ANSWER_SECONDS = 0.25
 """An answer is as large as comes in that time, at the rate of the last one: on a slow link a large
 one would take longer than a request may."""
+REFUSALS_MAX = 3
+"""Bytes that fail their checks are asked for again so often: a server that has been told of them
+looks at its file, and then serves others, or says that its disk has lost them."""
 _FEW_BYTES = 64 * 1024
 _FEW_MESSAGES = 100  # Whoever wants so few should not be sent a megabyte.
 _LEADER_SHARE = 4
@@ -135,7 +140,12 @@ class Reader:
             if cutter.length_bytes == 0:
                 wait = max(0.0, deadline - asyncio.get_running_loop().time())
             asked_at, before = asyncio.get_running_loop().time(), cutter.next_offset
-            count = await self._fetch_once(ref, cutter, portions.next_bytes(), wait, read_from)
+            try:
+                count = await self._fetch_once(ref, cutter, portions.next_bytes(), wait, read_from)
+            except (CorruptBatchError, RecordsDamagedError):
+                if not cutter.length_bytes:
+                    raise
+                break  # What came before is good; whoever reads on is told.
             portions.came(count, asyncio.get_running_loop().time() - asked_at)
             progress = cutter.next_offset > before
             if not progress and wait <= _WAIT_SECONDS_MAX:
@@ -160,11 +170,20 @@ class Reader:
         )
         if cutter.last_epoch >= 0:
             request.last_epoch = cutter.last_epoch
-        fetched = await self._data.fetch(request, read_from)
-        ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
-        cutter.log_start_offset = fetched.head.log_start_offset
-        cutter.high_watermark = fetched.head.high_watermark
-        cutter.add(fetched.batches)
+        for attempt in range(REFUSALS_MAX):
+            fetched = await self._data.fetch(request, read_from)
+            ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
+            cutter.log_start_offset = fetched.head.log_start_offset
+            cutter.high_watermark = fetched.head.high_watermark
+            try:
+                cutter.add(fetched.batches)
+                break
+            except CorruptBatchError:
+                if cutter.next_offset > request.offset:
+                    break  # What came before is good; the next question tells of the rest.
+                if attempt == REFUSALS_MAX - 1:
+                    raise
+                request.refused = True
         return len(fetched.batches)
 
     async def resolve(

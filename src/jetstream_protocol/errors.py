@@ -25,10 +25,12 @@
     │   └── NotEnoughReplicasAfterAppendError   appended, not committed
     ├── StorageError                   a replica is offline: I/O error, failed fsync
     │   ├── StorageFullError    (r)
+    │   ├── RecordsDamagedError (*) records that this replica has lost to its disk
     │   └── CorruptBatchError          bytes that fail their checks; names file and position
     └── InternalError                  a bug of ours
 
 (r): retriable — the same request may succeed later or elsewhere, and repeating it is safe.
+(*): retriable where the stream has other replicas.
 
 `CODES` maps each class to its gRPC status and to the `code` and `err_code` of a NATS ack; the
 `code` string travels in the `Error` message of both protocols (docs/protocol.md, "Errors").
@@ -212,6 +214,25 @@ class CorruptBatchError(StorageError):
         self.position = position
 
 
+class RecordsDamagedError(StorageError):
+    """A replica cannot read its records [start_offset, end_offset): another one may, which
+    `retriable` says; this one can from `end_offset` on."""
+
+    def __init__(
+        self, message: str, start_offset: int = 0, end_offset: int = 0, *, retriable: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.retriable = retriable
+
+    def to_proto(self) -> common_pb2.Error:
+        error = super().to_proto()
+        error.damaged_start_offset = self.start_offset
+        error.damaged_end_offset = self.end_offset
+        return error
+
+
 class InternalError(JetstreamError):
     pass
 
@@ -255,6 +276,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     StorageError: Spelling("storage_error", "INTERNAL", 503, 10077),
     StorageFullError: Spelling("storage_full", "RESOURCE_EXHAUSTED", 503, 10047),
     CorruptBatchError: Spelling("corrupt_batch", "DATA_LOSS", 400, 20015),
+    RecordsDamagedError: Spelling("records_damaged", "DATA_LOSS", 503, 20018),
     InternalError: Spelling("internal", "INTERNAL", 500, 20016),
 }
 
@@ -268,6 +290,13 @@ def from_proto(error: common_pb2.Error) -> JetstreamError:
         return InternalError(f"{error.message} (unknown error code {error.code!r})")
     if cls is OffsetOutOfRangeError:
         return OffsetOutOfRangeError(error.message, error.log_start_offset, error.high_watermark)
+    if cls is RecordsDamagedError:
+        return RecordsDamagedError(
+            error.message,
+            error.damaged_start_offset,
+            error.damaged_end_offset,
+            retriable=error.retriable,
+        )
     if cls is DivergedError:
         return DivergedError(error.message, error.diverging_epoch, error.diverging_end_offset)
     if cls is AmbiguousStreamError:

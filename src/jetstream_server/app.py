@@ -189,6 +189,7 @@ class Server:
                 log=LogConfig(segment_bytes=log.segment_bytes),
                 flush_interval_seconds=log.flush_interval_ms / 1000,
                 compaction_bytes_per_second=log.compaction_bytes_per_second,
+                scrub_bytes_per_second=log.scrub_bytes_per_second,
                 connections_max=connections_max(raise_limit()),
             ),
             self._metadata,
@@ -368,6 +369,9 @@ class Server:
             nats_reconnects=counters.reconnects,
             pending_acks=self._bounds.pending_acks,
             uncommitted_bytes=self._bounds.uncommitted_bytes,
+            scrubbed_bytes=self._node.scrub.bytes_read,
+            damaged_ranges_found=self._node.healing.ranges_found,
+            damaged_ranges_repaired=self._node.healing.ranges_repaired,
         )
 
 

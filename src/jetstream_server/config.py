@@ -199,6 +199,7 @@ class LogConfig(_Section):
         256 * 1024**2
     )
     flush_interval_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 1000
+    scrub_bytes_per_second: Annotated[ByteSize, Field(ge=4096)] = ByteSize(1024**2)
     compaction_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024)] = ByteSize(64 * 1024**2)
     disk_reserve_bytes: ByteSize = ByteSize(128 * 1024**2)
     """Below this much free space appends are refused and /readyz says so."""

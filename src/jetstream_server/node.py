@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -35,27 +35,35 @@ from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.raft import RaftMetadataLog
 from jetstream_server.replication.compaction import Compaction
 from jetstream_server.replication.fetch import Fetches
-from jetstream_server.replication.fetcher import NodeIdentity
 from jetstream_server.replication.following import Following
 from jetstream_server.replication.frame_connection import Dial
 from jetstream_server.replication.hand_over import HandOvers
+from jetstream_server.replication.healing import Healing
 from jetstream_server.replication.isr_driver import IsrDriver
 from jetstream_server.replication.membership import Membership
 from jetstream_server.replication.mending import Mending
+from jetstream_server.replication.node_link import NodeIdentity
 from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.retention import Retention
 from jetstream_server.replication.run_book import RunBook
+from jetstream_server.replication.scrub import Scrub
+from jetstream_server.replication.segment_repair import SegmentRepair
 
 LEASE_CHECK_SECONDS = 0.1
 
 logger = structlog.get_logger("jetstream.server")
 
 
+def _thread(name: str) -> Executor:
+    return ThreadPoolExecutor(1, name)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What a node stands on. folder: the data folder's path on `disk`. boot_id: of the machine, see
     run_book.py. dial: connects to another node's data plane. make_flusher: with its thread.
-    closing_threads: in which logs are closed when the node stops; None: the usual ones."""
+    closing_threads: in which logs are closed when the node stops; None: the usual ones. threads: a
+    thread of that name, for what must not hold the loop up."""
 
     disk: Disk
     folder: str
@@ -64,6 +72,7 @@ class Environment:
     make_flusher: Callable[[], Flusher]
     clocks: Clocks
     closing_threads: Callable[[], Executor] | None = None
+    threads: Callable[[str], Executor] = _thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,7 @@ class NodeSettings:
     log: LogConfig
     flush_interval_seconds: float
     compaction_bytes_per_second: int
+    scrub_bytes_per_second: int
     connections_max: int = CONNECTIONS_MAX
 
 
@@ -190,10 +200,13 @@ class Node:
             self.replicas, self.runs, rack=rack, addresses=addresses
         )
         self._joined = True
+        identity = NodeIdentity(
+            settings.node_id, incarnation, self._cluster_id, settings.credential
+        )
         following = Following(
             self.replicas,
             self.metadata,
-            NodeIdentity(settings.node_id, incarnation, self._cluster_id, settings.credential),
+            identity,
             dial=self._environment.dial,
             now_us=clocks.now_us,
             controller_now_us=self.membership.controller_now_us,
@@ -217,13 +230,16 @@ class Node:
             now_us=clocks.now_us,
         )
         self._stack.push_async_callback(mending.close)
-        self.replicas.roles += [following, isr_driver, retention, compaction, mending]
+        self._make_healing(identity)
+        self.replicas.roles += [following, isr_driver, retention, compaction, mending, self.healing]
         self.replicas.progress[isr_driver] = None
         self.replicas.begin(incarnation)
         isr_driver.start()
         retention.start()
         compaction.start()
         mending.start()
+        self.healing.start()
+        self.scrub.start()
         self._stack.push_async_callback(isr_driver.close)
         self.hand_overs = HandOvers(
             self.metadata, self.replicas, self.ingest, peers, now_us=clocks.now_us
@@ -234,6 +250,27 @@ class Node:
         )
         await self.replicas.until_served()
         self._make_data_plane()
+
+    def _make_healing(self, identity: NodeIdentity) -> None:
+        environment = self._environment
+        disk, threads = environment.disk, environment.threads
+        repair = SegmentRepair(
+            disk,
+            self.metadata.registry,
+            identity,
+            environment.dial,
+            threads("jetstream-repair"),
+        )
+        self.healing = Healing(self.replicas, repair, disk, threads("jetstream-inspection"))
+        self._stack.push_async_callback(self.healing.close)
+        self.scrub = Scrub(
+            self.replicas,
+            disk,
+            threads("jetstream-scrub"),
+            bytes_per_second=self._settings.scrub_bytes_per_second,
+        )
+        self._stack.push_async_callback(self.scrub.close)
+        self.replicas.healer = self.healing
 
     def _make_data_plane(self) -> None:
         """Whoever listens, or stands for a listener, hands it connections; it is closed there."""

@@ -89,7 +89,7 @@ class Stream(_message.Message):
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
-    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction")
+    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class StreamDescription(_message.Message):
     HAND_OVERS_FIELD_NUMBER: _ClassVar[int]
     HAND_OVER_GAP_US_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     log_start_offset: int
     high_watermark: int
@@ -124,7 +125,18 @@ class StreamDescription(_message.Message):
     hand_overs: int
     hand_over_gap_us: int
     compaction: Compaction
-    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedRange]
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
+
+class DamagedRange(_message.Message):
+    __slots__ = ("node_id", "start_offset", "end_offset")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    start_offset: int
+    end_offset: int
+    def __init__(self, node_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class Compaction(_message.Message):
     __slots__ = ("cleaned_to", "dirty_bytes", "clean_bytes", "ended_at_us", "duration_us", "bytes_before", "bytes_after", "records_removed", "tombstones")

@@ -17,7 +17,7 @@ class StreamRef(_message.Message):
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "retriable", "log_start_offset", "high_watermark", "redirect", "diverging_epoch", "diverging_end_offset", "candidates")
+    __slots__ = ("code", "message", "retriable", "log_start_offset", "high_watermark", "redirect", "diverging_epoch", "diverging_end_offset", "candidates", "damaged_start_offset", "damaged_end_offset")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,8 @@ class Error(_message.Message):
     DIVERGING_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DIVERGING_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     retriable: bool
@@ -36,7 +38,9 @@ class Error(_message.Message):
     diverging_epoch: int
     diverging_end_offset: int
     candidates: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., redirect: _Optional[_Union[NodeAddress, _Mapping]] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., candidates: _Optional[_Iterable[str]] = ...) -> None: ...
+    damaged_start_offset: int
+    damaged_end_offset: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: _Optional[bool] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., redirect: _Optional[_Union[NodeAddress, _Mapping]] = ..., diverging_epoch: _Optional[int] = ..., diverging_end_offset: _Optional[int] = ..., candidates: _Optional[_Iterable[str]] = ..., damaged_start_offset: _Optional[int] = ..., damaged_end_offset: _Optional[int] = ...) -> None: ...
 
 class NodeAddress(_message.Message):
     __slots__ = ("node_id", "grpc", "data", "http")

@@ -28,16 +28,18 @@ class HelloReply(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("node_id", "incarnation", "nonce", "proof")
+    __slots__ = ("node_id", "incarnation", "nonce", "proof", "fetches")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation: int
     nonce: bytes
     proof: bytes
-    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    fetches: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., fetches: _Optional[bool] = ...) -> None: ...
 
 class NodeHelloReply(_message.Message):
     __slots__ = ("error", "proof")
@@ -50,20 +52,26 @@ class NodeHelloReply(_message.Message):
 class Positions(_message.Message):
     __slots__ = ("positions", "dropped")
     class Position(_message.Message):
-        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch")
+        __slots__ = ("stream_id", "leader_epoch", "fetch_offset", "last_epoch", "flushed_offset", "stream_epoch", "refused", "damaged_start_offset", "damaged_end_offset")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
         LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
         FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
         LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
         FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
         STREAM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        REFUSED_FIELD_NUMBER: _ClassVar[int]
+        DAMAGED_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        DAMAGED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         leader_epoch: int
         fetch_offset: int
         last_epoch: int
         flushed_offset: int
         stream_epoch: int
-        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ...) -> None: ...
+        refused: bool
+        damaged_start_offset: int
+        damaged_end_offset: int
+        def __init__(self, stream_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., refused: _Optional[bool] = ..., damaged_start_offset: _Optional[int] = ..., damaged_end_offset: _Optional[int] = ...) -> None: ...
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     positions: _containers.RepeatedCompositeFieldContainer[Positions.Position]
@@ -106,33 +114,37 @@ class Records(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...
 
 class DataFetchRequest(_message.Message):
-    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max")
+    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
     bytes_max: int
     bytes_min: int
     wait_ms_max: int
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ...) -> None: ...
+    refused: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync")
+    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONES_GONE_BELOW_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
     out_of_sync: bool
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ...) -> None: ...
+    tombstones_gone_below: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ...) -> None: ...

@@ -5,7 +5,8 @@
     <stream folder>/checkpoint                   checkpoint_file.py
     <stream folder>/producers                    producers and message ids last stored
     <stream folder>/compaction                   how far the log is compacted
-    <stream folder>/*.tmp                        an atomic write or a compaction, interrupted
+    <stream folder>/damage                       what the disk has lost of it
+    <stream folder>/*.tmp                        an atomic write, compaction or repair, interrupted
 
 The number is the segment's base offset, twenty digits, so that names sort as offsets do.
 """
@@ -18,6 +19,7 @@ TEMPORARY_SUFFIX = ".tmp"
 CHECKPOINT_NAME = "checkpoint"
 PRODUCERS_NAME = "producers"
 COMPACTION_NAME = "compaction"
+DAMAGE_NAME = "damage"
 _DIGITS = 20  # 2**63 has nineteen; the field is what people know from Kafka.
 
 

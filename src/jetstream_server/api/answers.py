@@ -11,7 +11,7 @@ import os
 from itertools import islice
 
 from jetstream_protocol import batch as batches
-from jetstream_protocol.errors import StorageError, UnavailableError
+from jetstream_protocol.errors import CorruptBatchError, StorageError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import storage_error
@@ -40,21 +40,12 @@ async def answer(
         leader_epoch=replica.stream.leader_epoch,
     )
     if found is not None:
-        try:
-            data = await _read(found)
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                replica.check_readable()  # Deleted meanwhile, most likely.
-                if found.is_gone:
-                    raise UnavailableError(
-                        "the records were removed or compacted while they were read; try again"
-                    ) from error
-            raise
+        data = await _read_for(replica, found)
         if decoding is None:
             response.batches = data
         else:
             async with decoding:  # However many ask, one in a turn.
-                response.messages.extend(_messages(data, offset, found.path))
+                response.messages.extend(_messages(replica, data, offset, found))
                 await asyncio.sleep(0)
     response.next_offset = offset if found is None else next_offset(response, found)
     return response
@@ -65,6 +56,21 @@ def next_offset(response: pb.FetchResponse, found: LogSlice) -> int:
     return response.messages[-1].offset + 1 if response.messages else found.next_offset
 
 
+async def _read_for(replica: Replica, found: LogSlice) -> bytes:
+    """Raises as `answer`. What the disk does not give is looked at."""
+    try:
+        return await _read(found)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            replica.check_readable()  # Deleted meanwhile, most likely.
+        if found.is_gone:
+            raise UnavailableError(
+                "the records were removed or compacted while they were read; try again"
+            ) from error
+        replica.on_unreadable(replica, found.base_offset)
+        raise UnavailableError(f"{error.message}; the file is looked at, try again") from error
+
+
 async def _read(found: LogSlice) -> bytes:
     """The bytes of a slice, without blocking the loop on a cold disk."""
     try:
@@ -73,16 +79,34 @@ async def _read(found: LogSlice) -> bytes:
             await make_resident(fd, found.position, found.length)
             if found.is_gone:
                 raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile")
-            return os.pread(fd, found.length, found.position)
+            data = os.pread(fd, found.length, found.position)
+            if len(data) < found.length:
+                raise OSError(errno.EIO, "the file ends early")
+            return data
         finally:
             os.close(fd)
     except OSError as error:
         raise storage_error(error, f"reading {found.path}") from error
 
 
-def _messages(data: bytes, offset: int, path: str) -> list[pb.Message]:
-    """The records of whole batches from `offset` on, at most DECODED_RECORDS_MAX."""
+def _messages(replica: Replica, data: bytes, offset: int, found: LogSlice) -> list[pb.Message]:
+    """The records of whole batches from `offset` on, at most DECODED_RECORDS_MAX; those before bad
+    bytes, which are looked at. Raises CorruptBatchError where the first ones are bad."""
     messages: list[pb.Message] = []
+    try:
+        _decode(data, offset, found.path, messages)
+    except CorruptBatchError:
+        at = messages[-1].offset + 1 if messages else offset
+        replica.on_unreadable(replica, at)
+        if not messages:
+            raise UnavailableError(
+                f"node {replica.node_id} has bad bytes at offset {at} of stream "
+                f"{replica.stream.name!r}, and looks at its file; try again"
+            ) from None
+    return messages
+
+
+def _decode(data: bytes, offset: int, path: str, messages: list[pb.Message]) -> None:
     for batch in batches.iterate(data, file=path):
         rows = zip(
             batch.offsets(),
@@ -104,4 +128,3 @@ def _messages(data: bytes, offset: int, path: str) -> list[pb.Message]:
         ]  # fmt: skip
         if len(messages) == DECODED_RECORDS_MAX:
             break
-    return messages

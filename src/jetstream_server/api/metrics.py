@@ -23,6 +23,9 @@ class NodeNumbers:
     nats_reconnects: int
     pending_acks: int
     uncommitted_bytes: int
+    scrubbed_bytes: int
+    damaged_ranges_found: int
+    damaged_ranges_repaired: int
 
 
 class NodeMetrics(Collector):
@@ -45,10 +48,12 @@ class NodeMetrics(Collector):
         numbers = self._numbers()
         replicas = list(self._replicas)
         offline = sum(1 for replica in replicas if replica.log.offline_reason)
+        damaged = sum(1 for replica in replicas if replica.log.damage.is_damaged)
         counters = [replica.counters for replica in replicas]
         for name, text, value in (
             ("streams", "Replicas held by this node", len(replicas)),
             ("streams_offline", "Replicas that take no appends: act on this", offline),
+            ("streams_damaged", "Replicas whose disk has lost records: act on this", damaged),
             ("log_bytes", "Bytes in all logs", sum(r.log.size_bytes for r in replicas)),
             ("pending_acks", "Acknowledgements that wait for a commit", numbers.pending_acks),
             ("uncommitted_bytes", "Appended and not committed", numbers.uncommitted_bytes),
@@ -74,6 +79,17 @@ class NodeMetrics(Collector):
             ),
             ("nats_disconnects", "Losses of the NATS connection", numbers.nats_disconnects),
             ("nats_reconnects", "NATS connections made anew", numbers.nats_reconnects),
+            ("scrubbed_bytes", "Read by the scrub", numbers.scrubbed_bytes),
+            (
+                "damaged_ranges_found",
+                "Ranges of records that a disk has lost",
+                numbers.damaged_ranges_found,
+            ),
+            (
+                "damaged_ranges_repaired",
+                "Of these, fetched again from another replica",
+                numbers.damaged_ranges_repaired,
+            ),
         )
         for name, text, total in totals:
             yield CounterMetricFamily(f"jetstream_{name}", text, total)

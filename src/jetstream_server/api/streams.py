@@ -22,6 +22,8 @@ from jetstream_server.replication.compaction import status_of
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
+DAMAGED_MAX = 100
+
 CreateStream = Callable[[str, str, dict[str, Any]], Awaitable[tuple[StreamMetadata, bool]]]
 """(name, subject, config) -> (stream, created): created in the metadata."""
 Confirm = Callable[[int], Awaitable[None]]
@@ -110,6 +112,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             hand_overs=counters.hand_overs,
             hand_over_gap_us=counters.hand_over_gap_us,
             progress=_progress(replica),
+            damaged=_damaged(replica),
             compaction=_compaction(replica) if replica.stream.was_compacted else None,
         )
         return pb.DescribeStreamResponse(description=description)
@@ -163,6 +166,25 @@ def _compaction(replica: Replica) -> pb.Compaction:
         records_removed=state.records_removed,
         tombstones=state.tombstones,
     )
+
+
+def _damaged(replica: Replica) -> list[pb.DamagedRange]:
+    """What the leader's disk has lost, and the first of what each follower's has."""
+    damaged = [
+        pb.DamagedRange(
+            node_id=replica.node_id, start_offset=bad.start_offset, end_offset=bad.end_offset
+        )
+        for bad in replica.log.damage.ranges[:DAMAGED_MAX]
+    ]
+    leadership = replica.leadership
+    for node_id in replica.stream.replicas:
+        if leadership is not None and node_id != replica.node_id:
+            first = leadership.damaged_of(node_id)
+            if first is not None:
+                damaged.append(
+                    pb.DamagedRange(node_id=node_id, start_offset=first[0], end_offset=first[1])
+                )
+    return damaged
 
 
 def _progress(replica: Replica) -> list[pb.ReplicaProgress]:

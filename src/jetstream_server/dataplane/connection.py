@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StorageError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.complaints import Complaints
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.refusals import bounded
-from jetstream_server.replication.frame_connection import FrameConnection
+from jetstream_server.replication.frame_connection import FrameConnection, UnreadableSliceError
 from jetstream_server.replication.frame_socket import decode_head
 
 PENDING_MAX = 64
@@ -35,8 +35,11 @@ logger = structlog.get_logger("jetstream.dataplane")
 FetchHandler = Callable[
     [pb.DataFetchRequest], Awaitable[tuple[pb.DataFetchResponse, LogSlice | None]]
 ]
-NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[None]]
-"""(socket, correlation, hello, our nonce): serves a follower until it leaves."""
+NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[bool]]
+"""(socket, correlation, hello, our nonce): serves a follower until it leaves; True when it is a
+node that fetches, as clients do."""
+Unreadable = Callable[[int, int], None]
+"""(stream id, offset): the records there could not be read."""
 
 
 class Connection:
@@ -48,6 +51,7 @@ class Connection:
         hello: pb.HelloReply,
         fetch: FetchHandler,
         node: NodeHandler,
+        unreadable: Unreadable,
         complaints: Complaints,
     ) -> None:
         self._complaints = complaints
@@ -58,6 +62,7 @@ class Connection:
         self._hello.nonce = self._nonce
         self._fetch = fetch
         self._node = node
+        self._unreadable = unreadable
         self._sending = asyncio.Lock()
         self._slots = asyncio.Semaphore(PENDING_MAX)
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -98,8 +103,10 @@ class Connection:
             frame = await self._socket.read_any(*wanted)
             if frame.kind == Kind.NODE_HELLO:
                 hello = decode_head(frame, pb.NodeHello)
-                await self._node(self._socket, frame.correlation, hello, self._nonce)
-                return
+                if not await self._node(self._socket, frame.correlation, hello, self._nonce):
+                    return
+                self._slots.release()
+                continue
             request = decode_head(frame, pb.DataFetchRequest)
             serving = self._serve(frame.correlation, request)
             task = asyncio.get_running_loop().create_task(serving)
@@ -136,10 +143,10 @@ class Connection:
         try:
             try:
                 await self._answer(correlation, request)
-            except StorageError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
+            except UnreadableSliceError as error:
+                if not error.slice.is_gone:
                     raise
-                # Deleted while the answer waited for its turn: asking again tells why.
+                # Removed while the answer waited for its turn: asking again tells why.
                 await self._answer(correlation, request)
         except JetstreamError as error:
             refusal = pb.DataFetchResponse(error=bounded(error))
@@ -149,5 +156,11 @@ class Connection:
     async def _answer(self, correlation: int, request: pb.DataFetchRequest) -> None:
         response, found = await self._fetch(request)
         slices = [] if found is None else [found]
-        async with self._sending:
-            await self._socket.send_slices(Kind.FETCH_REPLY, correlation, response, slices)
+        try:
+            async with self._sending:
+                await self._socket.send_slices(Kind.FETCH_REPLY, correlation, response, slices)
+        except UnreadableSliceError as error:
+            if error.slice.is_gone:
+                raise
+            self._unreadable(response.stream_id, error.slice.base_offset)
+            raise UnavailableError(f"{error.message}; the file is looked at, try again") from error

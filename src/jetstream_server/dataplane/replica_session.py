@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StorageError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.replication.frame_connection import FrameConnection
+from jetstream_server.replication.frame_connection import FrameConnection, UnreadableSliceError
 from jetstream_server.replication.messages import Answer, FetchRequest, Records, Standing
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
@@ -128,6 +128,8 @@ class ReplicaSession:
             self._forget(stream_id)
         for position in positions.positions:
             request = position_from_proto(position, self._follower, self._incarnation)
+            if position.refused:
+                self._replicas.suspect(position.stream_id, position.fetch_offset)
             self._note(request, now_us)
         self._taking = False
         self._say()
@@ -198,9 +200,8 @@ class ReplicaSession:
     def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
         try:
             rest = self._socket.start(Kind.RECORDS, 0, records, slices)
-        except StorageError:
-            if not self._answer_anew(records, slices):
-                raise
+        except UnreadableSliceError as error:
+            self._answer_anew(records, slices, error)
             return
         if rest is not None:
             self._sending = self._loop.create_task(self._finish(rest, records, slices))
@@ -211,23 +212,28 @@ class ReplicaSession:
     ) -> None:
         try:
             await rest
-        except StorageError:
-            if not self._answer_anew(records, slices):
-                raise
+        except UnreadableSliceError as error:
+            self._answer_anew(records, slices, error)
 
-    def _answer_anew(self, records: pb.Records, slices: list[LogSlice]) -> bool:
-        """Whether nothing could be sent only because a file was removed or compacted since its
-        slice was chosen; then everything is answered anew."""
-        if not any(slice_.is_gone for slice_ in slices):
-            return False
+    def _answer_anew(
+        self, records: pb.Records, slices: list[LogSlice], error: UnreadableSliceError
+    ) -> None:
+        """Nothing was sent, because a slice cannot be read: its file was removed or compacted since
+        it was chosen, or the disk has lost it. Only that stream is refused then, and its file
+        looked at; everything else is answered anew."""
+        waiting = iter(slices)
         for part in records.parts:
+            slice_ = next(waiting) if part.length else None
             stream = self._streams.get(part.stream_id)
             if part.HasField("error"):
                 self._refused.append(part)
+            elif stream is not None and slice_ is error.slice and not error.slice.is_gone:
+                self._replicas.suspect(part.stream_id, error.slice.base_offset)
+                self._forget(part.stream_id)
+                self._refused.append(error_to_proto(stream.asked, UnavailableError(error.message)))
             elif stream is not None:
                 stream.is_answered, stream.told = False, None
                 self._ready[part.stream_id] = stream
-        return True
 
     async def _keep_alive(self) -> None:
         """Have a sign of life sent where nothing else is; cheaper than a timer for each frame."""

@@ -24,6 +24,7 @@ from jetstream_server.replication import credential
 from jetstream_server.replication.fetch import Fetches, FetchPosition
 from jetstream_server.replication.frame_connection import FrameConnection
 from jetstream_server.replication.frame_socket import FrameSocket
+from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 
 CONNECTIONS_MAX = 4096
@@ -88,7 +89,12 @@ class DataPlaneServer:
     def serve(self, accepted: FrameConnection) -> None:
         """Serve a connection until it ends, and close it."""
         connection = Connection(
-            accepted, self._hello, self._fetch, self._replicate, self._complaints
+            accepted,
+            self._hello,
+            self._fetch,
+            self._replicate,
+            self._replicas.suspect,
+            self._complaints,
         )
         task = asyncio.get_running_loop().create_task(connection.run())
         self._connections[task] = None
@@ -112,6 +118,8 @@ class DataPlaneServer:
             bytes_min=request.bytes_min,
             wait_ms_max=request.wait_ms_max,
         )
+        if request.refused and self._replicas.healer is not None:
+            await self._replicas.healer.examined(replica, position.offset)
         found = await self._fetches.fetch(replica, position)
         response = pb.DataFetchResponse(
             stream_id=replica.stream.id,
@@ -119,13 +127,15 @@ class DataPlaneServer:
             high_watermark=replica.high_watermark,
             leader_epoch=replica.stream.leader_epoch,
             out_of_sync=self._fetches.is_out_of_sync(replica),
+            tombstones_gone_below=_tombstones_gone_below(replica),
         )
         return response, found
 
     async def _replicate(
         self, connection: FrameConnection, correlation: int, hello: pb.NodeHello, nonce: bytes
-    ) -> None:
-        """Serve a follower node, once it has shown that it belongs to this cluster."""
+    ) -> bool:
+        """Serve a follower node, once it has shown that it belongs to this cluster; True, and
+        nothing is served yet, when it is to fetch."""
         proofs = {
             role: credential.proof(
                 self._secret,
@@ -144,9 +154,11 @@ class DataPlaneServer:
                 logger.warning("node_refused", node=hello.node_id, reason=error.message)
             refusal = pb.NodeHelloReply(error=error.to_proto())
             await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
-            return
+            return False
         reply = pb.NodeHelloReply(proof=proofs["leader"])
         await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
+        if hello.fetches:
+            return True
         session = ReplicaSession(
             connection,
             self._replicas,
@@ -155,6 +167,7 @@ class DataPlaneServer:
             now_us=self._now_us,
         )
         await session.run()
+        return False
 
     async def close(self) -> None:
         tasks = list(self._connections)
@@ -165,3 +178,8 @@ class DataPlaneServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
+
+
+def _tombstones_gone_below(replica: Replica) -> int:
+    """What a log that is compacted otherwise has to know before it takes records from this one."""
+    return replica.log.tombstones_gone_below if replica.stream.was_compacted else 0

@@ -33,6 +33,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.scan import Tail
+from jetstream_server.log.damage import LogDamage
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
@@ -63,8 +64,8 @@ class CommitLog:
 
     __slots__ = (
         "_config", "_disk", "_health", "_mutex", "_noting", "_storage",
-        "compaction", "epochs", "flushed_offset", "last_append_timestamp", "log_end_offset",
-        "log_start_offset", "producers",
+        "compaction", "damage", "epochs", "flushed_offset", "last_append_timestamp",
+        "log_end_offset", "log_start_offset", "producers",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -75,6 +76,7 @@ class CommitLog:
         self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered)
         self._health = Health(directory, recovered.offline_reason)
         self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex)
+        self.damage = LogDamage(disk, self._storage, self._mutex)
         self.epochs: LeaderEpochCache = recovered.epochs
         self.producers: Producers = recovered.producers
         self.log_start_offset = recovered.log_start_offset
@@ -155,6 +157,11 @@ class CommitLog:
     def committed_below(self) -> int:
         """What is below this offset was committed when compaction last told; 0: not known."""
         return self.compaction.committed_below
+
+    @property
+    def lost_range(self) -> tuple[int, int] | None:
+        """The first offsets, [start, end), that the disk has lost; None: it has all."""
+        return self.damage.first
 
     @property
     def flush_due(self) -> bool:
@@ -314,7 +321,8 @@ class CommitLog:
         Only batches wholly below `limit_offset`, and not more than `bytes_max` bytes, except that
         the first always fits. None when the limit leaves nothing. Headers are looked at, bodies
         are not: whoever uses the bytes checks their CRCs. Raises OffsetOutOfRangeError below the
-        log start and beyond the log end, CorruptBatchError with file and position.
+        log start and beyond the log end, CorruptBatchError with file and position,
+        RecordsDamagedError where that is known already.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
@@ -323,6 +331,8 @@ class CommitLog:
             )  # fmt: skip
         if offset >= min(limit_offset, self.log_end_offset):
             return None
+        if self.damage.ranges:
+            limit_offset = self.damage.limit(offset, limit_offset)
         segments = self._storage.segments
         last = segments.last
         if last is not None and offset >= last.base_offset:
@@ -438,6 +448,12 @@ class CommitLog:
             self.producers.truncate(end)
         with self._health.committed("truncating"):
             self._storage.cut(segment, position, end)
+        self._without_damage(self.damage.cut_to(end))
+
+    def _without_damage(self, is_less: bool) -> None:
+        """What was damaged is not in the log any more."""
+        if is_less:
+            self.damage.save_within()
 
     def reset(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`; a log that has failed is whole again then."""
@@ -453,6 +469,7 @@ class CommitLog:
                 self._storage.restart_at(offset)
             # Not sooner, or what a kill leaves of a copy would pass for complete.
             self.compaction.forget()
+            self._without_damage(self.damage.forget())
             self._save(self._checkpoint())
             self._health.mended()
 
@@ -470,6 +487,7 @@ class CommitLog:
             self.compaction.cut_to(self.log_end_offset)
             with self._health.committed("repairing"):
                 self._storage.drop_damaged()
+            self._without_damage(self.damage.cut_to(self.log_end_offset))
             self._save(self._checkpoint())
             self._health.mended()
 
@@ -525,6 +543,7 @@ class CommitLog:
             self._flush()  # Else a crash could leave a log that ends before it starts.
         with self._health.changing("removing segments of"):
             self._storage.remove_retired()
+        self._without_damage(self.damage.begin_at())
         self._save(self._checkpoint())
 
     def delete_segments_before(self, offset: int) -> int:

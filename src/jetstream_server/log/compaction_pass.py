@@ -13,6 +13,7 @@ Memory: the map of keys, and a few megabytes of a segment at a time.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -174,7 +175,15 @@ def _batches(
 
 
 def _reader(disk: Disk, path: str) -> Read:
-    return lambda position, length: disk.pread(path, position, length)
+    def read(position: int, length: int) -> bytes:
+        try:
+            return disk.pread(path, position, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise CorruptBatchError("the device cannot read it") from error
+
+    return read
 
 
 class _Writer:

@@ -2,7 +2,7 @@
 
     standard input:   one line, {"task": …, "parent": pid, "bytes_per_second": n}
     standard output:  one line for each step: {"step": "Mapped" | "Rewritten" | "Done", …fields},
-                      or {"error": why, "corrupt": whether a segment is damaged}
+                      or {"error": why, "file": the segment that could not be read, or ""}
 
 Started anew for each pass, so that the memory of its map is given back; spawned, never forked:
 gRPC and threads do not survive a fork. It gives way to everything else on the machine (nice 19, and
@@ -41,10 +41,10 @@ def main() -> int:
         for step in run(disk, Task.from_dict(given["task"]), throttle(given["bytes_per_second"])):
             _say({"step": type(step).__name__, **asdict(step)})
     except CorruptBatchError as error:
-        _say({"error": str(error), "corrupt": True})
+        _say({"error": str(error), "file": error.file})
         return 1
     except OSError as error:
-        _say({"error": str(error), "corrupt": False})
+        _say({"error": str(error), "file": ""})
         return 1
     finally:
         disk.close()

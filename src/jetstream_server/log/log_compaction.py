@@ -152,6 +152,19 @@ class LogCompaction:
         if self._token != task.token:
             raise UnavailableError("the log was cut while it was compacted")
 
+    def abandon(self) -> None:
+        """Whatever pass is under way has read bytes that turned out to be bad: it counts for
+        nothing, and swaps nothing in any more."""
+        self._token = ""
+
+    def note_repaired(self, start_offset: int) -> None:
+        """Records from there on come from another log, which may hold what this one had removed."""
+        state = self.state
+        if start_offset < state.cleaned_to:
+            self._token = ""
+            with self._mutex:
+                self._write(replace(state, cleaned_to=start_offset))
+
     def cut_to(self, log_end_offset: int) -> None:
         """The log is about to be cut there, or was found to end there: what is appended next is
         not clean. **safety** Nor is it committed."""

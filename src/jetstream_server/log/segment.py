@@ -3,6 +3,9 @@
 Only the last segment of a log grows; the others are sealed and never change again. A segment
 holds no descriptor and, until somebody looks something up, no index.
 
+Where bytes in the middle are known to be bad (`bad`), lookups go around them: a *stretch* lies
+between two such ranges.
+
 Invariant: `end` is the pair (bytes, next offset) up to which the file is known to be batches. It
 is replaced as one, so that a reader in another thread never sees half an append.
 """
@@ -19,6 +22,7 @@ from jetstream_protocol.logfiles.names import index_name, segment_name
 from jetstream_protocol.logfiles.scan import skim, walk
 from jetstream_server.log.disk import Disk, is_full
 from jetstream_server.log.index import Index
+from jetstream_server.log.inspection import BadRange
 
 _SEEK_BYTES = 8192
 """Read at a time between two index entries, which are little more than 4 KiB apart when the
@@ -52,7 +56,7 @@ class Segment:
 
     __slots__ = (
         "_disk", "_index", "_index_is_loaded", "_interval_bytes", "_last_timestamp", "_recent",
-        "base_offset", "end", "index_path", "is_gone", "path",
+        "bad", "base_offset", "end", "index_path", "is_gone", "path",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +72,8 @@ class Segment:
         self.path = f"{directory}/{segment_name(base_offset)}"
         self.end = (size, next_offset)
         self._last_timestamp: int | None = None  # looked up once, when it is sealed
+        self.bad: tuple[BadRange, ...] = ()
+        """Replaced, never changed: what of it cannot be read, in order."""
         self.is_gone = False  # out of the log: its file is removed, or is another segment's
         self._recent: tuple[tuple[int, int], ...] = ()
         """Base offset and position of the last batches that were written, newest last."""
@@ -103,11 +109,19 @@ class Segment:
         return self._disk.pread(self.path, position, length)
 
     def headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the batches in [start, end). CorruptBatchError names the file."""
+        """Position and header of the batches in [start, end) outside of `bad`. CorruptBatchError
+        names the file."""
         try:
-            yield from walk(self.read, start, end, bodies=False, chunk_bytes=_SEEK_BYTES)
+            for bad in self.bad:
+                if bad.position < end and start < bad.end_position:
+                    yield from self._walk(start, bad.position)
+                    start = bad.end_position
+            yield from self._walk(start, end)
         except CorruptBatchError as error:
             raise CorruptBatchError(error.reason, self.path, error.position) from error
+
+    def _walk(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        return walk(self.read, start, end, bodies=False, chunk_bytes=_SEEK_BYTES)
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that begins there. CorruptBatchError names the file."""
@@ -151,11 +165,22 @@ class Segment:
             before = (at + header.length, header.next_offset)
         return before or (0, self.base_offset)
 
+    def _stretch(self, offset: int) -> tuple[int, int, int, int]:
+        """Where the good bytes around `offset` begin and end: position and offset of both."""
+        position, begins_at = 0, self.base_offset
+        for bad in self.bad:
+            if bad.start_offset > offset:
+                return position, begins_at, bad.position, bad.start_offset
+            position, begins_at = bad.end_position, bad.end_offset
+        return position, begins_at, *self.end
+
     def _seek(self, offset: int) -> tuple[int, BatchHeader]:
-        size = self.size
+        first, first_offset, size, _ = self._stretch(offset)
         index = self.index
         slot = index.slot_of_offset(offset)
         expected, start, _ = index.entry(slot) if slot >= 0 else (self.base_offset, 0, 0)
+        if start < first:
+            expected, start = first_offset, first
         try:
             for position, _, next_offset in skim(
                 self.read, start, size, expected, chunk_bytes=_SEEK_BYTES
@@ -170,7 +195,7 @@ class Segment:
         self, position: int, header: BatchHeader, bytes_max: int, limit_offset: int
     ) -> LogSlice:
         """The batch at `position` and those behind it that fit in both bounds."""
-        size, next_offset = self.end
+        _, _, size, next_offset = self._stretch(header.base_offset)
         reach = position + bytes_max
         if next_offset <= limit_offset and size <= reach:
             return LogSlice(
@@ -184,15 +209,17 @@ class Segment:
             entry_offset, entry_position, _ = index.entry(slot)
             if entry_position > end:
                 end, end_offset = entry_position, entry_offset
-        end, end_offset = self._extend(end, end_offset, min(reach, size), limit_offset)
+        end, end_offset = self._extend(end, end_offset, min(reach, size), limit_offset, size)
         return LogSlice(self.path, position, end - position, header.base_offset, end_offset, self)
 
-    def _extend(self, end: int, end_offset: int, reach: int, limit_offset: int) -> tuple[int, int]:
+    def _extend(
+        self, end: int, end_offset: int, reach: int, limit_offset: int, size: int
+    ) -> tuple[int, int]:
         """Move (end, end offset) over the whole batches behind that fit in both bounds."""
         last, before = (end, end_offset), (end, end_offset)
         try:
             for _, following, next_offset in skim(
-                self.read, end, self.size, end_offset, chunk_bytes=_SEEK_BYTES
+                self.read, end, size, end_offset, chunk_bytes=_SEEK_BYTES
             ):
                 if following > reach or next_offset > limit_offset:
                     break
@@ -216,9 +243,10 @@ class Segment:
         if self._last_timestamp is None:
             index = self.index
             start = index.entry(len(index) - 1)[1] if len(index) else 0
+            noted = index.entry(len(index) - 1)[2] if len(index) else 0
             timestamps = [header.append_timestamp for _, header in self.headers(start, self.size)]
             self.unload_index()
-            self._last_timestamp = timestamps[-1] if timestamps else 0
+            self._last_timestamp = timestamps[-1] if timestamps else noted
         return self._last_timestamp
 
     def find_timestamp(self, timestamp: int) -> BatchHeader | None:
@@ -265,6 +293,17 @@ class Segment:
         self._disk.remove(self.path)
 
     # The index's file.
+
+    def boundaries(self) -> Index:
+        """Where batches begin, as far as that is known without reading the batches: the index in
+        memory or in its file, which is not kept. None is known where neither is there."""
+        if self._index is not None:
+            return self._index
+        try:
+            data = self._disk.read_file(self.index_path)
+            return Index.from_bytes(data, self.base_offset, self.size, self._interval_bytes)
+        except (OSError, CorruptBatchError):
+            return Index(self._interval_bytes)
 
     def adopt_index(self, index: Index) -> None:
         """Use an index that was built from the batches."""

@@ -39,7 +39,9 @@ class Step(Enum):
 
 
 def next_step(replica: Replica) -> Step:
-    """Of a replica whose log has failed once."""
+    """Of a replica whose log has failed once, or whose disk has lost records."""
+    if replica.must_step_back:
+        return Step.DISTRUST
     if not replica.has_failed:
         return Step.TRUSTED if replica.claims() else Step.MENDED
     if len(replica.stream.replicas) == 1:

@@ -9,14 +9,10 @@ take minutes to send again what was lost.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import version
 
 import structlog
 
-from jetstream_protocol import frames
 from jetstream_protocol.errors import (
     CorruptBatchError,
     DivergedError,
@@ -25,14 +21,13 @@ from jetstream_protocol.errors import (
     StorageError,
     StorageFullError,
     UnavailableError,
-    from_proto,
 )
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.background import run_in_background
-from jetstream_server.replication import credential
 from jetstream_server.replication.follower import SILENCE_MAX_US, Append, Ignore
 from jetstream_server.replication.frame_connection import Dial, FrameConnection
+from jetstream_server.replication.node_link import NodeIdentity, connect, greet
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.wire import (
     POSITIONS_MAX,
@@ -40,22 +35,11 @@ from jetstream_server.replication.wire import (
     position_to_proto,
 )
 
-CONNECT_SECONDS = 1.0
 RETRY_SECONDS = 0.1
 """After a refusal or a lost connection: metadata arrives, a process starts, in about that time."""
 FULL_RETRY_SECONDS = 1.0
 
 logger = structlog.get_logger("jetstream.replication")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """Who this process is, to other nodes. secret: the cluster's credential."""
-
-    node_id: int
-    incarnation: int
-    cluster_id: str
-    secret: bytes
 
 
 class Fetcher:
@@ -87,6 +71,7 @@ class Fetcher:
         self._following: dict[int, Replica] = {}
         self._dirty: dict[int, None] = {}
         self._dropped: list[int] = []
+        self._refused: dict[int, str] = {}  # what the leader sent last for a stream, and why
         self._loop = asyncio.get_running_loop()
         self._tell_due = False
         self._taking = False
@@ -106,6 +91,7 @@ class Fetcher:
     def drop(self, stream_id: int) -> None:
         if self._following.pop(stream_id, None) is not None:
             self._dirty.pop(stream_id, None)
+            self._refused.pop(stream_id, None)
             self._dropped.append(stream_id)
             self._tell_soon()
 
@@ -147,10 +133,12 @@ class Fetcher:
             logger.warning("leader_unreachable", leader=self._leader, reason=reason)
 
     async def _connect_and_follow(self) -> None:
-        connection = await self._connect()
+        address = self._address()
+        if address is None:
+            raise UnavailableError(f"node {self._leader} is not registered")
+        connection = await connect(self._dial, address)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await self._greet(connection)
+            await greet(connection, self._identity, self._leader)
             self._last_failure = ""
             self._heard_at_us = self._now_us()
             self._dropped.clear()
@@ -164,50 +152,6 @@ class Fetcher:
                 self._sending.cancel()
                 await asyncio.gather(self._sending, return_exceptions=True)
             connection.close()
-
-    async def _connect(self) -> FrameConnection:
-        address = self._address()
-        if address is None:
-            raise UnavailableError(f"node {self._leader} is not registered")
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await self._dial(address)
-
-    async def _greet(self, connection: FrameConnection) -> None:
-        identity = self._identity
-        hello = pb.Hello(
-            version=frames.PROTOCOL_VERSION,
-            client=f"jetstream-server/{version('jetstream-log')} node {identity.node_id}",
-        )
-        await connection.send(Kind.HELLO, 0, hello)
-        _, answer = await connection.read_frame(Kind.HELLO_REPLY, pb.HelloReply)
-        _check(answer)
-        if answer.cluster_id != identity.cluster_id or answer.node_id != self._leader:
-            raise UnavailableError(
-                f"node {answer.node_id} of cluster {answer.cluster_id} answers in place of node "
-                f"{self._leader}"
-            )
-        nonce = secrets.token_bytes(32)
-        proofs = {
-            role: credential.proof(
-                identity.secret,
-                role,
-                nonces=answer.nonce + nonce,
-                node_id=identity.node_id,
-                incarnation=identity.incarnation,
-                cluster_id=identity.cluster_id,
-            )
-            for role in ("follower", "leader")
-        }
-        request = pb.NodeHello(
-            node_id=identity.node_id,
-            incarnation=identity.incarnation,
-            nonce=nonce,
-            proof=proofs["follower"],
-        )
-        await connection.send(Kind.NODE_HELLO, 0, request)
-        _, reply = await connection.read_frame(Kind.NODE_HELLO_REPLY, pb.NodeHelloReply)
-        _check(reply)
-        credential.check(reply.proof, proofs["leader"])
 
     def _tell_soon(self) -> None:
         """Once all that changes in this turn of the loop has changed."""
@@ -247,7 +191,9 @@ class Fetcher:
             del self._dirty[stream_id]
             position = self._following[stream_id].position()
             if position is not None:
-                message.positions.append(position_to_proto(position))
+                told = position_to_proto(position)
+                told.refused = stream_id in self._refused
+                message.positions.append(told)
         return message
 
     # Answers.
@@ -283,12 +229,12 @@ class Fetcher:
             self._ask_again(part.stream_id, FULL_RETRY_SECONDS)
             return
         except (CorruptBatchError, DivergedError) as error:
-            logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
-            self._ask_again(part.stream_id, RETRY_SECONDS)
+            self._refuse(replica, error)
             return
         except StorageError as error:
             self._failed(replica, error)
             return
+        self._refused.pop(part.stream_id, None)
         if isinstance(step, Ignore):
             return
         is_mended = was_offline and not replica.log.offline_reason
@@ -296,6 +242,18 @@ class Fetcher:
             return
         self._accepted(replica)
         self.touch(part.stream_id)
+
+    def _refuse(self, replica: Replica, error: CorruptBatchError | DivergedError) -> None:
+        """What came is of no use. The leader is told of bad bytes, and looks at its file."""
+        stream_id = replica.stream.id
+        if self._refused.get(stream_id) != error.message:
+            logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
+        if isinstance(error, CorruptBatchError) and error.file:
+            self._failed(replica, error)  # Its own log's: it cannot be told where to cut it.
+            return
+        if isinstance(error, CorruptBatchError):
+            self._refused[stream_id] = error.message
+        self._ask_again(stream_id, RETRY_SECONDS)
 
     def _ask_again(self, stream_id: int, seconds: float) -> None:
         self._loop.call_later(seconds, self.ask_anew, stream_id)
@@ -322,8 +280,3 @@ class Fetcher:
                 connection.shut_down()
             if self._following:
                 self._silent(list(self._following.values()))
-
-
-def _check(reply: pb.HelloReply | pb.NodeHelloReply) -> None:
-    if reply.HasField("error"):
-        raise from_proto(reply.error)

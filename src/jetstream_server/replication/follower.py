@@ -138,14 +138,16 @@ class FollowerState:
             last_epoch=last_epoch_of(log) if believed else NO_RECORD,
             flushed_offset=log.flushed_offset if believed else NOWHERE,
             stream_epoch=self.stream.stream_epoch if self._is_complete else INCOMPLETE,
+            damaged=log.lost_range,
         )
 
     @property
     def _is_complete(self) -> bool:
         """Whether this log holds all that it was begun for: else it may be begun anew yet. One
-        that holds nothing is begun with the next record."""
+        that holds nothing is begun with the next record. **safety** Nor is one complete of which
+        the disk has lost records."""
         log = self._log
-        if log.offline_reason:
+        if log.offline_reason or log.lost_range is not None:
             return False
         if not self.stream.was_compacted or log.log_start_offset == log.log_end_offset:
             return True

@@ -11,8 +11,9 @@ import structlog
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.log import MetadataLog
-from jetstream_server.replication.fetcher import Fetcher, NodeIdentity
+from jetstream_server.replication.fetcher import Fetcher
 from jetstream_server.replication.frame_connection import Dial
+from jetstream_server.replication.node_link import NodeIdentity
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
 

@@ -4,8 +4,8 @@ Frames arrive once and in order, as long as the connection lasts. One task may r
 write at a time. Errors, of every method that reads or writes: EOFError when the peer has left,
 InvalidRequestError for what is no frame or none that is wanted now, TimeoutError for a peer that
 takes nothing or does not end a frame it began, OSError for the rest; after any of them the
-connection is of no use. A StorageError comes before the first byte of a frame: another one may be
-sent instead.
+connection is of no use. An UnreadableSliceError comes before the first byte of a frame: another one
+may be sent instead.
 """
 
 from __future__ import annotations
@@ -15,11 +15,21 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from jetstream_protocol.errors import StorageError
 from jetstream_protocol.frames import Kind
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import storage_error
 from jetstream_server.replication.frame_reader import Frame
 
 Head = TypeVar("Head", bound=Message)
+
+
+class UnreadableSliceError(StorageError):
+    """Nothing was sent, because this slice cannot be read."""
+
+    def __init__(self, slice_: LogSlice, error: OSError) -> None:
+        super().__init__(storage_error(error, f"reading {slice_.path}").message)
+        self.slice = slice_
 
 
 class FrameConnection(Protocol):

@@ -237,7 +237,7 @@ class FrameReader:
         prefix = frames.decode_prefix(self._held[start : self._at], self._frame_bytes_max)
         if prefix.kind not in self._wanted:
             raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
-        if prefix.tail_length and prefix.kind != Kind.RECORDS:
+        if prefix.tail_length and prefix.kind not in (Kind.RECORDS, Kind.FETCH_REPLY):
             raise InvalidRequestError(f"a frame of kind {prefix.kind} with a tail")
         length = prefix.head_length + prefix.tail_length
         if length > READ_BYTES:

@@ -6,8 +6,9 @@ page cache to the socket by `os.sendfile`, at most TURN_BYTES before other conne
 One task may read and one may write at a time. Errors: EOFError when the peer has left,
 InvalidRequestError for what is no frame, TimeoutError when the peer takes no byte, or has not sent
 the rest of a frame it began, for STALL_SECONDS, OSError for the rest; after any of them the
-connection is of no use. A StorageError comes before the first byte of an answer: another one may
-be sent instead.
+connection is of no use. An UnreadableSliceError comes before the first byte of an answer: another
+one may be sent instead. Bytes that turn out to be unreadable in the middle of an answer are sent as
+zeros: the batch they belong to fails its CRC at the other end, and nothing else suffers.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from jetstream_protocol import frames
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_server.log.commit_log import LogSlice
-from jetstream_server.log.disk import OsDisk, storage_error
-from jetstream_server.replication.frame_connection import Head
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.replication.frame_connection import Head, UnreadableSliceError
 from jetstream_server.replication.frame_reader import STALL_SECONDS, Frame, FrameReader
 from jetstream_server.replication.residency import make_resident
 
@@ -137,7 +138,7 @@ class FrameSocket:
     ) -> None:
         """Send a frame whose tail is the slices, back to back, straight from their files.
 
-        Raises StorageError, and has sent nothing, when one of them cannot be read.
+        Raises UnreadableSliceError, and has sent nothing, when one of them cannot be read.
         """
         rest = self.start(kind, correlation, head, slices)
         if rest is not None:
@@ -173,7 +174,7 @@ class FrameSocket:
                 if slice_.is_gone:
                     raise _gone()
             except OSError as error:
-                raise storage_error(error, f"reading {slice_.path}") from error
+                raise UnreadableSliceError(slice_, error) from error
             if tail is None:
                 return None
             tails.append(tail)
@@ -187,10 +188,10 @@ class FrameSocket:
                 fd = await _open(held, slice_)
                 try:
                     tails.append(os.pread(fd, slice_.length, slice_.position))
+                    if len(tails[-1]) < slice_.length:
+                        raise _cut_off()
                 except OSError as error:
-                    raise storage_error(error, f"reading {slice_.path}") from error
-                if len(tails[-1]) < slice_.length:
-                    raise EOFError("the segment was truncated while it was sent")
+                    raise UnreadableSliceError(slice_, error) from error
         await self._write(b"".join((data, *tails)), 0)
 
     async def _send_files(self, data: bytes, slices: Sequence[LogSlice]) -> None:
@@ -219,14 +220,27 @@ class FrameSocket:
                 except BlockingIOError:
                     await self._writable()
                     continue
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    sent = 0
                 if sent == 0:
-                    raise EOFError("the segment was truncated while it was sent")
+                    return await self._send_zeros(end - position)
                 position += sent
             if position == end:
-                return
+                return None
             await asyncio.sleep(0)
-            # Again before each turn: while a slow peer took the last one, this may have gone cold.
-            await make_resident(fd, position, min(TURN_BYTES, end - position))
+            try:
+                # Again before each turn: while a slow peer took the last one, this may have gone
+                # cold.
+                await make_resident(fd, position, min(TURN_BYTES, end - position))
+            except OSError:
+                return await self._send_zeros(end - position)
+
+    async def _send_zeros(self, length: int) -> None:
+        """In place of what cannot be read: the frame has been begun, and says how long it is."""
+        for start in range(0, length, TURN_BYTES):
+            await self._write(bytes(min(TURN_BYTES, length - start)), 0)
 
     async def _writable(self) -> None:
         """Wait until the socket takes more. Raises TimeoutError when the peer takes nothing."""
@@ -277,9 +291,15 @@ async def _open(held: ExitStack, slice_: LogSlice) -> int:
         await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
         if slice_.is_gone:
             raise _gone()
+        if os.fstat(fd).st_size < slice_.position + slice_.length:
+            raise _cut_off()
     except OSError as error:
-        raise storage_error(error, f"reading {slice_.path}") from error
+        raise UnreadableSliceError(slice_, error) from error
     return fd
+
+
+def _cut_off() -> OSError:
+    return OSError(errno.EIO, "the file ends early")
 
 
 def _gone() -> OSError:

@@ -119,6 +119,10 @@ class LeaderState:
         """What counts of a follower; NO_POSITION: not heard of. For `describe`."""
         return self._followers[follower].position
 
+    def damaged_of(self, follower: NodeId) -> tuple[int, int] | None:
+        """The first offsets that its disk has lost, as it says. For `describe`."""
+        return self._followers[follower].damaged
+
     def check_can_append(self) -> None:
         """Raise NotEnoughReplicasError while level `all` cannot be promised."""
         if not self.can_commit:
@@ -137,6 +141,7 @@ class LeaderState:
         Raises FencedEpochError, UnknownEpochError, InvalidRequestError: then nothing was noted.
         """
         progress = self.check(request)
+        progress.damaged = request.damaged
         problem = self.compare(request)
         if problem is None and request.stream_epoch >= progress.counts_from:
             if request.incarnation != progress.incarnation:

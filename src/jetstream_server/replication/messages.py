@@ -24,7 +24,7 @@ NO_RECORD = -1
 INCOMPLETE = -2
 """As `stream_epoch`: the log is a copy that was begun and is not complete, or it is damaged.
 **safety** Its position acknowledges nothing: it may have to be begun anew, or be cut, which the
-leader's answer tells."""
+leader's answer tells; or what the disk has lost is yet to be fetched."""
 
 NOWHERE = -1
 """As `fetch_offset`: before the start of every log, so that the leader says where to begin."""
@@ -36,7 +36,8 @@ class FetchRequest:
 
     leader_epoch: the leadership it follows. fetch_offset: its log end. last_epoch: leader epoch of
     the record before that, NO_RECORD without one. flushed_offset: what a power failure leaves.
-    stream_epoch: of the metadata that it had applied when it said so, or INCOMPLETE.
+    stream_epoch: of the metadata that it had applied when it said so, or INCOMPLETE. damaged: the
+    first offsets that its disk has lost, [start, end).
     """
 
     stream_id: StreamId
@@ -47,6 +48,7 @@ class FetchRequest:
     last_epoch: int
     flushed_offset: int
     stream_epoch: int
+    damaged: tuple[int, int] | None = None
 
     def asks_the_same(self, other: FetchRequest) -> bool:
         """Whether one answer serves both: what is flushed may differ, and when it was said."""
@@ -127,6 +129,10 @@ class LogView(Protocol):
     @property
     def is_damaged(self) -> bool:
         """Whether damage is the reason: up to there it is as good as before."""
+
+    @property
+    def lost_range(self) -> tuple[int, int] | None:
+        """The first offsets, [start, end), that the disk has lost; None: it has all."""
 
     @property
     def tombstones_gone_below(self) -> int:

@@ -18,12 +18,13 @@ class FollowerProgress:
     from whose knowledge on what it says counts. counts: whether `position` was said since."""
 
     __slots__ = (
-        "_mark_at_us", "_mark_offset", "caught_up_at_us", "counts", "counts_from", "incarnation",
-        "position",
+        "_mark_at_us", "_mark_offset", "caught_up_at_us", "counts", "counts_from", "damaged",
+        "incarnation", "position",
     )  # fmt: skip
 
     def __init__(self, incarnation: int, now_us: int, counts_from: int) -> None:
         self.counts_from = counts_from
+        self.damaged: tuple[int, int] | None = None
         self.renew(incarnation, now_us)
 
     def left(self, stream_epoch: int) -> None:

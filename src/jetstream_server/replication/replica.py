@@ -27,9 +27,11 @@ from jetstream_protocol.errors import (
     DivergedError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    RecordsDamagedError,
     StorageError,
     StorageFullError,
     StreamNotFoundError,
+    UnavailableError,
     UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
@@ -90,7 +92,7 @@ class Replica:
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_waiters", "closed", "counters", "following",
         "high_watermark", "incarnation", "leadership", "log", "node_id", "on_commit",
-        "on_log_start", "stream", "unreadable_reason",
+        "on_log_start", "on_unreadable", "stream", "unreadable_reason",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +122,8 @@ class Replica:
         """Called with this replica when its high watermark rose; set by who sends the acks."""
         self.on_log_start: Callable[[Replica], None] = _remove_at_once
         """Called when a follower's log start rose: the files below are to be removed."""
+        self.on_unreadable: Callable[[Replica, int], None] = _ignore
+        """Called with an offset whose records could not be read: the file is to be looked at."""
         self._lag_max_us = lag_max_us
         self._rebuild = rebuild
         self._flush_target: int | None = None
@@ -175,6 +179,13 @@ class Replica:
         """Whether the metadata counts on this replica: its leader, in its ISR, or eligible."""
         stream = self.stream
         return self.node_id in (stream.leader, *stream.isr, *stream.elr)
+
+    @property
+    def must_step_back(self) -> bool:
+        """Whether the metadata counts on it although its disk has lost records. A leader that is
+        alone in its ISR does not step back: nobody else may have what came since."""
+        others = [member for member in self.stream.isr if member != self.node_id]
+        return self.log.lost_range is not None and self.claims() and bool(others)
 
     @property
     def waits_for_election(self) -> bool:
@@ -364,8 +375,7 @@ class Replica:
         return leadership.compare(request) or self._records(leadership, request, bytes_max)
 
     def _records(self, leadership: LeaderState, request: FetchRequest, bytes_max: int) -> Records:
-        log = self.log
-        found = log.read(request.fetch_offset, bytes_max, log.log_end_offset)
+        found = self._read(request.fetch_offset, bytes_max, self.log.log_end_offset)
         return Records(request, leadership.standing, found)
 
     def tick(self, now_us: int) -> None:
@@ -516,7 +526,38 @@ class Replica:
         self._check_history(offset, last_epoch, is_leader=is_leader)
         if offset >= self.high_watermark:
             return None
-        return log.read(offset, bytes_max, self.high_watermark)
+        return self._read(offset, bytes_max, self.high_watermark)
+
+    def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
+        """Raises RecordsDamagedError where the disk is known to have lost what is asked for, and
+        UnavailableError where that is to be found out."""
+        try:
+            return self.log.read(offset, bytes_max, limit_offset)
+        except RecordsDamagedError as error:
+            raise self._damaged(error) from error
+        except StorageError as error:
+            self.on_unreadable(self, offset)
+            raise UnavailableError(
+                f"node {self.node_id} could not read offset {offset} of stream "
+                f"{self.stream.name!r}, and looks at its file; try again"
+            ) from error
+
+    def _damaged(self, error: RecordsDamagedError) -> RecordsDamagedError:
+        """What a reader is told: whose disk has lost what, and where it can go on."""
+        start, end = error.start_offset, error.end_offset
+        alone = len(self.stream.replicas) == 1
+        advice = (
+            f"there is no other replica; reading can go on from offset {end}"
+            if alone
+            else f"read them from another replica (read_from 'any'), or go on from offset {end}"
+        )
+        return RecordsDamagedError(
+            f"node {self.node_id} has lost offsets {start} to {end - 1} of stream "
+            f"{self.stream.name!r} to its disk: {advice}",
+            start,
+            end,
+            retriable=not alone,
+        )
 
     def check_readable(self) -> None:
         """Raise StreamNotFoundError once the stream is deleted, StorageError for a log that could
@@ -572,6 +613,10 @@ class Replica:
         """Retire, and close the log."""
         self.retire()
         self.log.close(clean=clean)
+
+
+def _ignore(replica: Replica, offset: int) -> None:
+    pass
 
 
 def _remove_at_once(replica: Replica) -> None:

@@ -101,6 +101,16 @@ class RoleListener(Protocol):
         """A follower's log start rose: the files below it are to be removed."""
 
 
+class Healer(Protocol):
+    """Who looks at files that others say are damaged (healing.py)."""
+
+    def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:
+        """The bytes at `offset` may be bad, or any of its segment."""
+
+    async def examined(self, replica: Replica, offset: int) -> None:
+        """The same; returns once it was looked at."""
+
+
 class ProgressListener(Protocol):
     """A follower's connection (dataplane.replica_session), and who changes the ISR."""
 
@@ -152,6 +162,7 @@ class Replicas:
         self.listener: ReplicaListener | None = None
         self.roles: list[RoleListener] = []
         self.progress: dict[ProgressListener, None] = {}
+        self.healer: Healer | None = None
         self.full_reason = ""
         """Why no append is taken anywhere (disk below its reserve); "": there is room."""
 
@@ -249,7 +260,11 @@ class Replicas:
         """
         for stream in self._registry.streams_of(self._node_id):
             self._open(stream, clean=clean)
-        return [r.stream.id for r in self._replicas.values() if r.log.offline_reason]
+        return [
+            replica.stream.id
+            for replica in self._replicas.values()
+            if replica.log.offline_reason or replica.log.damage.is_damaged
+        ]
 
     def begin(self, incarnation: int) -> None:
         """This process is registered: take up the roles that the metadata gives it."""
@@ -333,6 +348,7 @@ class Replicas:
         replica.on_commit = self._committed
         replica.on_log_start = self._follower_log_start_rose
         log.health.on_failure = lambda: self._log_failed(replica)
+        replica.on_unreadable = self._suspect_bytes
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
         return replica
@@ -497,6 +513,23 @@ class Replicas:
             except StorageError as error:
                 # Until it can be noted, the next start fetches the log anew once more.
                 logger.warning("rebuild_not_noted", stream_id=stream_id, reason=error.message)
+
+    # What disks have lost (healing.py).
+
+    def suspect(self, stream_id: int, offset: int) -> None:
+        """Somebody could not read a stream here, or could not use what he was sent."""
+        replica = self.get(stream_id)
+        if replica is not None:
+            self._suspect_bytes(replica, offset)
+
+    def _suspect_bytes(self, replica: Replica, offset: int) -> None:
+        if self.healer is not None:
+            self.healer.suspect(replica, offset)
+
+    def distrust(self, replica: Replica) -> None:
+        """Its disk has lost records: it is not to be counted in sync, nor to lead."""
+        for role_listener in self.roles:
+            role_listener.failed(replica)
 
     # What follows from that.
 

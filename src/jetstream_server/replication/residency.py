@@ -7,6 +7,7 @@ range is in the page cache; if not, a worker thread reads it in first.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 
 # The kernel reads ahead at least this much, so one probe speaks for its neighbourhood.
@@ -23,8 +24,10 @@ def is_resident(fd: int, position: int, length: int) -> bool:
             os.preadv(fd, probe, at, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:
-            return True  # The file system knows no NOWAIT: there is nothing to find out.
+        except OSError as error:
+            # A file system that knows no NOWAIT leaves nothing to find out; one that cannot read
+            # says so to whoever reads.
+            return error.errno != errno.EIO
     return True
 
 

@@ -20,7 +20,7 @@ POSITIONS_MAX = 500
 
 
 def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
-    return pb.Positions.Position(
+    position = pb.Positions.Position(
         stream_id=request.stream_id,
         leader_epoch=request.leader_epoch,
         fetch_offset=request.fetch_offset,
@@ -28,12 +28,18 @@ def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
         flushed_offset=request.flushed_offset,
         stream_epoch=request.stream_epoch,
     )
+    if request.damaged is not None:
+        position.damaged_start_offset, position.damaged_end_offset = request.damaged
+    return position
 
 
 def position_from_proto(
     position: pb.Positions.Position, follower: int, incarnation: int
 ) -> FetchRequest:
     """The follower and its incarnation are the connection's: they were proven once."""
+    damaged = None
+    if position.HasField("damaged_start_offset"):
+        damaged = position.damaged_start_offset, position.damaged_end_offset
     return FetchRequest(
         stream_id=StreamId(position.stream_id),
         follower=NodeId(follower),
@@ -43,6 +49,7 @@ def position_from_proto(
         last_epoch=position.last_epoch,
         flushed_offset=position.flushed_offset,
         stream_epoch=position.stream_epoch,
+        damaged=damaged,
     )
 
 

@@ -1,0 +1,216 @@
+"""What a log knows to be bad in its segments, durably: the file `damage` of a stream's folder.
+
+    inspect (any thread) ──> mark ──> save ──(repair.py: fetched, verified, swapped in)──> repaired
+
+Readers are served what lies before and behind a marked range; at it they are told. **safety** A log
+with a mark does not hold all it should: its replica is not to be counted in sync (`is_damaged`).
+
+Crash policy. A mark is in memory first and in the file as soon as possible: a crash in between
+leaves damage that nobody has found yet. It leaves the file only after the folder was synced in
+which the repaired segment has its name; of every mark that is read from the file the segment is
+inspected again (replication/healing.py). A file that cannot be believed means that the whole log
+has to be inspected (`is_unknown`).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any, Final
+
+from jetstream_protocol.errors import CorruptBatchError, RecordsDamagedError, StorageError
+from jetstream_protocol.logfiles.names import DAMAGE_NAME
+from jetstream_server.log.checkpoint import owner_of, read_state, write_state
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.inspection import BadRange, Inspected
+from jetstream_server.log.repair import Successor
+from jetstream_server.log.segment import Segment
+from jetstream_server.log.storage import LogStorage
+
+KIND: Final = "damage"
+RANGES_MAX: Final = 10_000
+"""Of one log: a segment with more is bad from the first to the last of its ranges."""
+
+
+class LogDamage:
+    """Owned by the log's thread, except `save`. `ranges` is replaced, never changed."""
+
+    __slots__ = ("_disk", "_mutex", "_storage", "is_unknown", "marked", "ranges")
+
+    def __init__(
+        self, disk: Disk, storage: LogStorage, mutex: AbstractContextManager[object]
+    ) -> None:
+        self._disk = disk
+        self._storage = storage
+        self._mutex = mutex
+        self.ranges: tuple[BadRange, ...] = ()
+        self.is_unknown = False
+        self.marked = 0
+        """How many bad ranges were found since the log was opened."""
+        if disk.exists(self._path):
+            self._load()
+
+    @property
+    def _path(self) -> str:
+        return f"{self._storage.directory}/{DAMAGE_NAME}"
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self.ranges) or self.is_unknown
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """The first offsets that are bad; where it is not known which, all may be: (0, 0)."""
+        if self.ranges:
+            return self.ranges[0].start_offset, self.ranges[0].end_offset
+        return (0, 0) if self.is_unknown else None
+
+    # What readers are to know.
+
+    def limit(self, offset: int, limit_offset: int) -> int:
+        """Up to where records can be read from `offset` on. Raises RecordsDamagedError at a bad
+        range."""
+        for bad in self.ranges:
+            if bad.start_offset <= offset < bad.end_offset:
+                raise RecordsDamagedError(
+                    f"{self._storage.directory}: offsets {bad.start_offset} to "
+                    f"{bad.end_offset - 1} cannot be read: {bad.reason}",
+                    bad.start_offset, bad.end_offset,
+                )  # fmt: skip
+            if offset < bad.start_offset:
+                return min(limit_offset, bad.start_offset)
+        return limit_offset
+
+    @property
+    def interval_bytes(self) -> int:
+        """Of the log's indexes."""
+        return self._storage.interval_bytes
+
+    # Finding.
+
+    def segments(self) -> list[Segment]:
+        """All of the log's, oldest first."""
+        segments = self._storage.segments
+        last = segments.last
+        return segments.sealed if last is None else [*segments.sealed, last]
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`; None: none does."""
+        segments = self._storage.segments
+        first = segments.base_offsets[:1]
+        return segments.holding(offset) if first and offset >= first[0] else None
+
+    def is_as_seen(self, segment: Segment, seen: Inspected) -> bool:
+        """Whether what was inspected is still what the log holds."""
+        is_there = segment in self.segments() and not segment.is_gone
+        return is_there and segment.size >= seen.size
+
+    def mark(self, segment: Segment, seen: Inspected, found: list[BadRange]) -> list[BadRange]:
+        """Note what an inspection of the whole segment has found, in place of what was known of it;
+        returns what is new. Empty as well when the segment was cut or swapped meanwhile."""
+        if not self.is_as_seen(segment, seen):
+            return []
+        if len(found) > RANGES_MAX:
+            first, last = found[0], found[-1]
+            found = [
+                BadRange(
+                    first.base_offset, first.start_offset, last.end_offset, first.position,
+                    last.end_position, first.reason,
+                )
+            ]  # fmt: skip
+        known = {(bad.start_offset, bad.end_offset) for bad in self.ranges}
+        fresh = [bad for bad in found if (bad.start_offset, bad.end_offset) not in known]
+        others = [bad for bad in self.ranges if bad.base_offset != segment.base_offset]
+        self._replace([*others, *found])
+        self.marked += len(fresh)
+        return fresh
+
+    def is_last(self, segment: Segment) -> bool:
+        """Whether the log still appends to it."""
+        return segment is self._storage.segments.last
+
+    def swap(self, segment: Segment, successor: Successor) -> None:
+        """Put its successor in the place of a sealed segment. Durable once the folder is synced;
+        then `repaired`. Raises OSError."""
+        swapped = self._storage.swap(
+            segment.base_offset, segment.size, successor.size, successor.path, successor.index_path
+        )
+        assert swapped, "the caller has made sure that it is in the log, and sealed"
+
+    def repaired(self, base_offset: int) -> None:
+        """The segment that begins there was replaced by one that was inspected."""
+        self._replace([bad for bad in self.ranges if bad.base_offset != base_offset])
+
+    def inspected_all(self) -> None:
+        """Every segment was inspected, and what was bad in it is marked."""
+        self.is_unknown = False
+
+    # What the log does.
+
+    def cut_to(self, log_end_offset: int) -> bool:
+        """The log is about to end there; whether marks went with what was cut off."""
+        kept = [bad for bad in self.ranges if bad.end_offset <= log_end_offset]
+        return self._keep(kept)
+
+    def begin_at(self) -> bool:
+        """Segments at the start have been removed."""
+        first = self._storage.segments.base_offsets[:1]
+        kept = [bad for bad in self.ranges if first and bad.base_offset >= first[0]]
+        return self._keep(kept)
+
+    def forget(self) -> bool:
+        """The log was emptied."""
+        was_unknown, self.is_unknown = self.is_unknown, False
+        return self._keep([]) or was_unknown
+
+    def _keep(self, kept: list[BadRange]) -> bool:
+        changed = len(kept) != len(self.ranges)
+        if changed:
+            self._replace(kept)
+        return changed
+
+    def _replace(self, ranges: list[BadRange]) -> None:
+        self.ranges = tuple(sorted(ranges, key=lambda bad: bad.start_offset))
+        for segment in self.segments():
+            bad = tuple(each for each in self.ranges if each.base_offset == segment.base_offset)
+            if bad or segment.bad:
+                segment.bad = bad
+
+    # The file.
+
+    def save(self) -> None:
+        """Durable on return; blocks. Raises StorageError, StorageFullError."""
+        with self._mutex:
+            self.save_within()
+
+    def save_within(self) -> None:
+        """The same for who holds the log's mutex."""
+        ranges = [] if self.is_unknown else [list(asdict(bad).values()) for bad in self.ranges]
+        state: dict[str, Any] = {"is_unknown": self.is_unknown, "ranges": ranges}
+        write_state(self._disk, self._path, KIND, owner_of(self._storage.directory), state)
+
+    def _load(self) -> None:
+        try:
+            state = read_state(self._disk, self._path, KIND, owner_of(self._storage.directory))
+            if state is None or state["is_unknown"]:
+                raise CorruptBatchError("the file says nothing")
+            found = [_range_of(values) for values in state["ranges"]]
+        except (StorageError, KeyError, TypeError, ValueError):
+            self.is_unknown = True
+            return
+        sizes = {segment.base_offset: segment.size for segment in self.segments()}
+        kept = [bad for bad in found if bad.end_position <= sizes.get(bad.base_offset, -1)]
+        self.is_unknown = len(kept) < len(found)
+        self._replace(kept)
+
+
+def view(segment: Segment) -> Inspected:
+    """The segment as it is now, for an inspection. Reads its index: any thread."""
+    size, next_offset = segment.end
+    return Inspected(segment.path, segment.base_offset, next_offset, size, segment.boundaries())
+
+
+def _range_of(values: list[Any]) -> BadRange:
+    *numbers, reason = values
+    base_offset, start_offset, end_offset, position, end_position = map(int, numbers)
+    return BadRange(base_offset, start_offset, end_offset, position, end_position, str(reason))

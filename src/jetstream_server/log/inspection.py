@@ -1,0 +1,203 @@
+"""Looks at every byte of a segment's batches, and says which offsets the bad ones hide.
+
+A batch is *bad* where it fails a CRC, does not continue the log, or lies where the device refuses
+to read. Where its header is intact, exactly that batch is bad. Otherwise nobody knows how long it
+is: then what is bad ends at the next place where batches are known to begin, which is an entry of
+the index, or at a valid batch from which valid batches lead there. **safety** A payload may hold
+stored batches: a valid batch in the middle of a bad one proves nothing by itself.
+
+Reads only, and may run in any thread while the log grows; a segment that was cut or swapped
+meanwhile was inspected in vain (`LogDamage.mark` finds that out).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles.scan import SCAN_BYTES, Tail, Window, find_valid
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.index import Index
+
+PAGE_BYTES = 4096
+"""What a device refuses it refuses by the page, as the page cache reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRange:
+    """Offsets [start_offset, end_offset), which lie in [position, end_position) of the segment
+    that begins at `base_offset`."""
+
+    base_offset: int
+    start_offset: int
+    end_offset: int
+    position: int
+    end_position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A segment as it was when its inspection began: batches in `size` bytes of `path`."""
+
+    path: str
+    base_offset: int
+    next_offset: int
+    size: int
+    boundaries: Index
+
+    def boundary_behind(self, position: int) -> tuple[int, int]:
+        """Position and offset of the next batch that is known to begin behind `position`; the end
+        of the segment if none is."""
+        slot = self.boundaries.slot_of_position(position) + 1
+        if slot < len(self.boundaries):
+            offset, found, _ = self.boundaries.entry(slot)
+            if found < self.size:
+                return found, offset
+        return self.size, self.next_offset
+
+    def boundary_before(self, offset: int) -> tuple[int, int]:
+        """Position and offset of the last batch that is known to begin at or before `offset`."""
+        slot = self.boundaries.slot_of_offset(offset)
+        if slot < 0:
+            return 0, self.base_offset
+        begins_at, position, _ = self.boundaries.entry(slot)
+        return position, begins_at
+
+
+def inspect(
+    disk: Disk, segment: Inspected, start: tuple[int, int] | None = None,
+    end_position: int | None = None,
+) -> list[BadRange]:  # fmt: skip
+    """The bad ranges, in order. start: position and offset of the batch to begin at; end_position:
+    where to end, at the end of the batch that reaches there. None: the segment's."""
+    return _Inspection(disk, segment).run(start, end_position)
+
+
+def inspect_at(disk: Disk, segment: Inspected, offset: int, bytes_max: int) -> list[BadRange]:
+    """The same, around `offset` and for about so many bytes behind it."""
+    start = segment.boundary_before(offset)
+    end = segment.boundary_behind(start[0])[0] + bytes_max
+    return inspect(disk, segment, start, end)
+
+
+class _Inspection:
+    def __init__(self, disk: Disk, segment: Inspected) -> None:
+        self._disk = disk
+        self._segment = segment
+        self._unreadable: set[int] = set()  # pages
+        self._found: list[BadRange] = []
+
+    def run(self, start: tuple[int, int] | None, end_position: int | None) -> list[BadRange]:
+        segment = self._segment
+        if not self._disk.exists(segment.path):
+            size = segment.size
+            self._note(0, size, segment.base_offset, segment.next_offset, "the file is missing")
+            return self._found
+        position, offset = (0, segment.base_offset) if start is None else start
+        end = segment.size if end_position is None else min(segment.size, end_position)
+        tail = Tail(offset)
+        window = Window(self._read, segment.size, SCAN_BYTES)
+        while position < end:
+            header, reason = self._check(window, position, tail)
+            if not reason:
+                assert header is not None
+                tail.advance(header)
+                position += header.length
+                continue
+            following, next_offset = self._behind(position, header, tail)
+            self._note(position, following, tail.offset, next_offset, reason)
+            tail.offset = next_offset
+            position = following
+        if position == segment.size and tail.offset < segment.next_offset:
+            self._note(position, position, tail.offset, segment.next_offset, "batches are missing")
+        return self._found
+
+    def _read(self, position: int, length: int) -> bytes:
+        """Those bytes, zeros for the pages that cannot be read."""
+        path = self._segment.path
+        try:
+            data = self._disk.pread(path, position, length)
+        except OSError:
+            data = b"".join(self._pages(path, position, position + length))
+        return data.ljust(length, b"\0")
+
+    def _pages(self, path: str, position: int, end: int) -> list[bytes]:
+        pages = []
+        while position < end:
+            page = position // PAGE_BYTES
+            page_end = min(page * PAGE_BYTES + PAGE_BYTES, end)
+            try:
+                data = self._disk.pread(path, position, page_end - position)
+            except OSError:
+                self._unreadable.add(page)
+                data = b""
+            pages.append(data.ljust(page_end - position, b"\0"))
+            position = page_end
+        return pages
+
+    def _check(self, window: Window, position: int, tail: Tail) -> tuple[BatchHeader | None, str]:
+        """The header, if it can be believed, and what is wrong with the batch; "": nothing."""
+        try:
+            header = window.header(position)
+        except CorruptBatchError as error:
+            return None, self._refusal(position, position + HEADER_BYTES) or error.reason
+        problem = tail.problem(header)
+        if not problem and position + header.length > self._segment.size:
+            problem = "batch cut short"
+        if problem:
+            return None, problem
+        try:
+            window.check_body(position, header)
+        except CorruptBatchError as error:
+            return header, self._refusal(position, position + header.length) or error.reason
+        return header, self._refusal(position, position + header.length)
+
+    def _refusal(self, start: int, end: int) -> str:
+        if not self._unreadable:
+            return ""
+        pages = range(start // PAGE_BYTES, (end - 1) // PAGE_BYTES + 1)
+        refused = any(page in self._unreadable for page in pages)
+        return "the device cannot read it" if refused else ""
+
+    def _behind(self, bad: int, header: BatchHeader | None, tail: Tail) -> tuple[int, int]:
+        """Where the batch behind the bad one begins: position and offset."""
+        if header is not None:
+            return bad + header.length, header.next_offset
+        boundary = self._segment.boundary_behind(bad)
+        at = bad
+        while True:
+            found = find_valid(self._read, at + 1, boundary[0], tail)
+            if found is None:
+                return boundary
+            offset = self._leads_to(found, boundary)
+            if offset is not None:
+                return found, offset
+            at = found
+
+    def _leads_to(self, position: int, boundary: tuple[int, int]) -> int | None:
+        """The base offset of the batch there, if batches follow it without a gap up to where
+        others are known to begin."""
+        end, end_offset = boundary
+        window = Window(self._read, end, SCAN_BYTES)
+        first = window.header(position).base_offset
+        tail = Tail(first)
+        while position < end:
+            header, reason = self._check(window, position, tail)
+            if reason or header is None:
+                return None
+            tail.advance(header)
+            position += header.length
+        return first if position == end and tail.offset <= end_offset else None
+
+    def _note(self, position: int, end: int, start_offset: int, end_offset: int, why: str) -> None:
+        base_offset = self._segment.base_offset
+        found = BadRange(base_offset, start_offset, end_offset, position, end, why)
+        last = self._found[-1] if self._found else None
+        if last is not None and last.end_position == position:
+            found = BadRange(
+                base_offset, last.start_offset, end_offset, last.position, end, last.reason
+            )
+            self._found.pop()
+        self._found.append(found)

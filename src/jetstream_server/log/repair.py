@@ -1,0 +1,185 @@
+"""The successor of a segment with bad ranges: what was good in it, and what another replica gave.
+
+    Repair ── copy, add (another replica's batches), copy … ── finish ──> Successor ──> swap
+
+Written beside the segment as `<segment>.<token>.tmp`, with its index, then read back in full:
+**safety** nothing takes a segment's place unless every batch in it passes both CRCs, continues the
+one before, and is of the epoch that this log knows for its offset. Crash policy: what is left of a
+repair that did not end are temporary files, which recovery removes. The swap is one rename, and the
+marks of the bad ranges go after it (damage.py).
+
+Blocks: for a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jetstream_protocol.batch import BatchHeader, Flags, decode_header
+from jetstream_protocol.errors import CorruptBatchError, DivergedError
+from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, index_name, segment_name
+from jetstream_protocol.logfiles.scan import Tail, check_body, walk
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.index import Index
+from jetstream_server.log.inspection import BadRange, Inspected
+
+_COPY_BYTES: Final = 1 << 20
+
+EpochAt = Callable[[int], int]
+"""The leader epoch of the record at an offset, as the log knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """Lies ready, synced. gaps_end_at: the last offset before which compaction left a gap."""
+
+    path: str
+    index_path: str
+    size: int
+    gaps_end_at: int
+
+
+def check_fetched(
+    data: bytes, start_offset: int, bad: BadRange, epoch_at: EpochAt, *, has_gaps: bool
+) -> tuple[int, int]:
+    """How many bytes of `data`, another replica's batches from `start_offset` on, belong into the
+    bad range, and where they end.
+
+    has_gaps: the stream is or was compacted, so batches may be missing. Raises CorruptBatchError
+    for what is no valid batch, DivergedError for what does not fit here.
+    """
+    position, offset = 0, start_offset
+    while position < len(data):
+        header = decode_header(data, position)
+        if header.base_offset >= bad.end_offset:
+            return position, bad.end_offset
+        check_body(data, position, header, position)
+        _check_place(header, offset, bad, epoch_at, has_gaps)
+        offset = header.next_offset
+        position += header.length
+    return position, offset
+
+
+def _check_place(
+    header: BatchHeader, offset: int, bad: BadRange, epoch_at: EpochAt, has_gaps: bool
+) -> None:
+    problem = ""
+    if header.base_offset != offset:
+        is_gap = header.base_offset > offset and header.flags & Flags.AFTER_GAP
+        if not (has_gaps and is_gap):
+            problem = f"batch at offset {header.base_offset} where {offset} is missing"
+    if header.next_offset > bad.end_offset:
+        problem = f"batch up to {header.next_offset - 1} where {bad.end_offset} is not missing"
+    if header.leader_epoch != epoch_at(header.base_offset):
+        problem = (
+            f"leader epoch {header.leader_epoch} at offset {header.base_offset}, where this log "
+            f"has {epoch_at(header.base_offset)}"
+        )
+    if problem:
+        raise DivergedError(problem, header.leader_epoch, offset)
+
+
+class Repair:
+    """One successor. Methods raise OSError, and CorruptBatchError or DivergedError when what they
+    were given cannot take the segment's place."""
+
+    def __init__(
+        self, disk: Disk, segment: Inspected, token: str, *, interval_bytes: int, epoch_at: EpochAt,
+        has_gaps: bool,
+    ) -> None:  # fmt: skip
+        self._disk = disk
+        self._segment = segment
+        self._epoch_at = epoch_at
+        self._has_gaps = has_gaps
+        self._interval_bytes = interval_bytes
+        folder = segment.path.rpartition("/")[0]
+        name, index = segment_name(segment.base_offset), index_name(segment.base_offset)
+        self.path = f"{folder}/{name}.{token}{TEMPORARY_SUFFIX}"
+        self.index_path = f"{folder}/{index}.{token}{TEMPORARY_SUFFIX}"
+        self._copied_to = 0
+        self._size = 0
+
+    def begin(self) -> None:
+        self._disk.create(self.path)
+
+    def copy_until(self, position: int) -> None:
+        """Take over what is good up to there."""
+        while self._copied_to < position:
+            length = min(_COPY_BYTES, position - self._copied_to)
+            data = self._disk.pread(self._segment.path, self._copied_to, length)
+            if len(data) < length:
+                raise CorruptBatchError("the segment is shorter than it was", self._segment.path)
+            self._write(data)
+            self._copied_to += length
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Put these batches behind what there is; `replaced` says in place of what."""
+        self._write(data)
+
+    def replaced(self, bad: BadRange) -> None:
+        """The bad range has been replaced by what was added since its position was reached."""
+        self._copied_to = bad.end_position
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if len(data):
+            self._disk.write(self.path, self._size, [data])
+            self._size += len(data)
+
+    def finish(self) -> Successor:
+        """Take over the rest, and check all of it."""
+        segment = self._segment
+        self.copy_until(segment.size)
+        self._disk.fsync(self.path)
+        index, gaps_end_at = self._checked()
+        self._disk.create(self.index_path)
+        self._disk.write(self.index_path, 0, [index.to_bytes(segment.base_offset, self._size)])
+        return Successor(self.path, self.index_path, self._size, gaps_end_at)
+
+    def _checked(self) -> tuple[Index, int]:
+        segment = self._segment
+        index = Index(self._interval_bytes)
+        tail = Tail(segment.base_offset)
+        gaps_end_at = 0
+        for position, header in walk(self._read, 0, self._size, bodies=True):
+            problem = tail.problem(header)
+            if not problem and header.base_offset != tail.offset and not self._has_gaps:
+                problem = f"no batch at offset {tail.offset}"
+            known = self._epoch_at(header.base_offset)
+            if not problem and header.leader_epoch != known:
+                problem = f"leader epoch {header.leader_epoch}, and this log has {known} there"
+            if problem:
+                raise DivergedError(problem, tail.leader_epoch, tail.offset)
+            if header.base_offset != tail.offset:
+                gaps_end_at = header.base_offset
+            index.add(header.base_offset, position, header.append_timestamp)
+            tail.advance(header)
+        if tail.offset != segment.next_offset:
+            raise DivergedError(
+                f"the segment would end at offset {tail.offset}, not {segment.next_offset}",
+                tail.leader_epoch, tail.offset,
+            )  # fmt: skip
+        return index, gaps_end_at
+
+    def _read(self, position: int, length: int) -> bytes:
+        return self._disk.pread(self.path, position, length)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for path in (self.path, self.index_path):
+            if self._disk.exists(path):
+                self._disk.remove(path)
+
+
+def may_repair_exactly(
+    bad: Sequence[BadRange], gone_here_below: int, gone_there_below: int
+) -> bool:
+    """Whether a compacted log may take just what is bad from another that is compacted otherwise.
+
+    **safety** Not where tombstones behind the start of a range are gone: from this log, for then
+    the other may give back what they deleted; or from the other, for then this one would keep what
+    those deleted that it gives no more.
+    """
+    start = min(each.start_offset for each in bad)
+    return max(gone_here_below, gone_there_below) <= start

@@ -1,0 +1,113 @@
+"""Reads, slowly, what nobody reads: every segment of every replica here, in search of bad bytes.
+
+What is in the page cache is left out: it says nothing of the disk, and will be read from there once
+it is not in memory any more. What was read is given back to the system at once, so that the cache
+belongs to those who use it. A round begins at a segment drawn by lot, so that restarts, however
+often, leave nothing out for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from concurrent.futures import Executor
+from typing import Final
+
+from jetstream_server.background import run_in_background
+from jetstream_server.log.damage import view
+from jetstream_server.log.disk import Disk, OsDisk
+from jetstream_server.log.inspection import BadRange, Inspected, inspect
+from jetstream_server.log.segment import Segment
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.residency import is_resident
+
+PART_BYTES: Final = 256 * 1024
+"""Checked at a time: where batches are small, some milliseconds of a thread."""
+SEGMENT_BYTES: Final = 64 * 1024
+"""What looking at a segment counts for at the least: many small ones take their time, too."""
+RESIDENT_SHARE: Final = 16
+"""To find out that something is in memory costs about so much less than to read it."""
+ROUND_SECONDS: Final = 10.0
+"""A round takes no less, however little there is."""
+
+
+class Scrub:
+    """`start`, then `close`. It only tells: `Replicas.healer` looks for itself, and marks."""
+
+    def __init__(
+        self, replicas: Replicas, disk: Disk, thread: Executor, *, bytes_per_second: int
+    ) -> None:
+        """thread: of its own, it is shut down at the end."""
+        self._replicas = replicas
+        self._disk = disk
+        self._bytes_per_second = bytes_per_second
+        self._thread = thread
+        self._running: asyncio.Task[None] | None = None
+        self.bytes_read = 0
+
+    def start(self) -> None:
+        self._running = run_in_background(self._run(), "scrub")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            ends_at = loop.time() + ROUND_SECONDS
+            segments = [
+                (replica, segment)
+                for replica in self._replicas
+                for segment in replica.log.damage.segments()
+            ]
+            first = random.randrange(len(segments)) if segments else 0
+            for replica, segment in segments[first:] + segments[:first]:
+                await self._scrub(replica, segment)
+            await asyncio.sleep(max(0.0, ends_at - loop.time()))
+
+    async def _scrub(self, replica: Replica, segment: Segment) -> None:
+        loop = asyncio.get_running_loop()
+        spent, begun = 0, loop.time()
+        seen = await loop.run_in_executor(self._thread, view, segment)
+        position, offset = 0, seen.base_offset
+        while position < seen.size:
+            if replica.closed or replica.log.offline_reason or segment.is_gone:
+                return
+            end, end_offset = seen.boundary_behind(position + PART_BYTES)
+            found, read = await loop.run_in_executor(
+                self._thread, _check, self._disk, seen, (position, offset), end
+            )
+            self.bytes_read += read
+            if found and self._replicas.healer is not None:
+                self._replicas.healer.suspect(replica, found[0].start_offset, whole=True)
+            spent += read or (end - position) // RESIDENT_SHARE
+            position, offset = end, end_offset
+            await self._pause(spent, begun)
+        await self._pause(max(spent, SEGMENT_BYTES), begun)
+
+    async def _pause(self, spent: int, begun: float) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, begun + spent / self._bytes_per_second - loop.time()))
+
+
+def _check(
+    disk: Disk, seen: Inspected, start: tuple[int, int], end: int
+) -> tuple[list[BadRange], int]:
+    """What is bad there, and how many bytes were read to find out."""
+    position, length = start[0], end - start[0]
+    if not isinstance(disk, OsDisk):
+        return inspect(disk, seen, start, end), length
+    try:
+        with disk.descriptor(seen.path) as fd:
+            if is_resident(fd, position, length):
+                return [], 0
+            found = inspect(disk, seen, start, end)
+            os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
+            return found, length
+    except OSError:
+        return inspect(disk, seen, start, end), length
