@@ -45,6 +45,7 @@ class ModelLog:
     offline_reason = ""
     is_damaged = False
     health = SimpleNamespace(has_failed=False)
+    lost_range = None
     tombstones_gone_below = copied_under = committed_below = 0
     producers = SimpleNamespace(window_us=0)
     compaction = SimpleNamespace(tombstones_gone_below=0, note_copied_under=lambda offset: None)

@@ -234,16 +234,16 @@ RENAMED: dict[type, dict[str, Rename]] = {
 """What is renamed of a value, and how."""
 
 _KEPT: dict[type, str] = {
-    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts position",
+    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts damaged position",
     FollowerState: "_asks_flush_since _confirmable _heard_at_us _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
     Replica: "_flush_target _lag_max_us _rebuild _waiters closed counters high_watermark on_commit"
-    " on_log_start unreadable_reason",
+    " on_log_start on_unreadable unreadable_reason",
     StreamMetadata: "config created_at_us group id name subject was_compacted",
-    FetchRequest: "fetch_offset flushed_offset stream_id",
+    FetchRequest: "damaged fetch_offset flushed_offset stream_id",
     Standing: "high_watermark log_start_offset tombstones_gone_below",
     Diverging: "end_offset",
     OutOfRange: "",

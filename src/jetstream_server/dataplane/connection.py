@@ -144,14 +144,20 @@ class Connection:
             try:
                 await self._answer(correlation, request)
             except UnreadableSliceError as error:
-                if not error.slice.is_gone:
+                if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                # Removed while the answer waited for its turn: asking again tells why.
+                # Deleted while the answer waited for its turn: asking again tells why.
                 await self._answer(correlation, request)
+        except UnreadableSliceError as error:
+            again = UnavailableError(f"{error.message}; the file is looked at, try again")
+            await self._refuse(correlation, again)
         except JetstreamError as error:
-            refusal = pb.DataFetchResponse(error=bounded(error))
-            async with self._sending:
-                await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
+            await self._refuse(correlation, error)
+
+    async def _refuse(self, correlation: int, error: JetstreamError) -> None:
+        refusal = pb.DataFetchResponse(error=bounded(error))
+        async with self._sending:
+            await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
 
     async def _answer(self, correlation: int, request: pb.DataFetchRequest) -> None:
         response, found = await self._fetch(request)
@@ -160,7 +166,6 @@ class Connection:
             async with self._sending:
                 await self._socket.send_slices(Kind.FETCH_REPLY, correlation, response, slices)
         except UnreadableSliceError as error:
-            if error.slice.is_gone:
-                raise
-            self._unreadable(response.stream_id, error.slice.base_offset)
-            raise UnavailableError(f"{error.message}; the file is looked at, try again") from error
+            if not error.slice.is_gone:
+                self._unreadable(response.stream_id, error.slice.base_offset)
+            raise

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from jetstream_protocol.batch import BatchHeader, EncodedBatch, decode_header
 from jetstream_protocol.errors import (
@@ -33,6 +32,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.scan import Tail
+from jetstream_server.log.config import LogConfig
 from jetstream_server.log.damage import LogDamage
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
@@ -46,17 +46,6 @@ from jetstream_server.log.segment import LogSlice, Segment
 from jetstream_server.log.storage import LogStorage
 
 __all__ = ["CommitLog", "LogConfig", "LogSlice"]
-
-
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """When segments roll, and how dense their indexes are."""
-
-    segment_bytes: int = 256 * 1024 * 1024
-    segment_age_us: int | None = None
-    index_interval_bytes: int = 4096
-    segment_offsets: int | None = None
-    """How many offsets a segment may cover."""
 
 
 class CommitLog:
@@ -448,12 +437,7 @@ class CommitLog:
             self.producers.truncate(end)
         with self._health.committed("truncating"):
             self._storage.cut(segment, position, end)
-        self._without_damage(self.damage.cut_to(end))
-
-    def _without_damage(self, is_less: bool) -> None:
-        """What was damaged is not in the log any more."""
-        if is_less:
-            self.damage.save_within()
+        self.damage.cut_to(end)
 
     def reset(self, offset: int) -> None:
         """Drop everything and begin anew at `offset`; a log that has failed is whole again then."""
@@ -469,7 +453,7 @@ class CommitLog:
                 self._storage.restart_at(offset)
             # Not sooner, or what a kill leaves of a copy would pass for complete.
             self.compaction.forget()
-            self._without_damage(self.damage.forget())
+            self.damage.forget()
             self._save(self._checkpoint())
             self._health.mended()
 
@@ -487,7 +471,7 @@ class CommitLog:
             self.compaction.cut_to(self.log_end_offset)
             with self._health.committed("repairing"):
                 self._storage.drop_damaged()
-            self._without_damage(self.damage.cut_to(self.log_end_offset))
+            self.damage.cut_to(self.log_end_offset)
             self._save(self._checkpoint())
             self._health.mended()
 
@@ -543,7 +527,7 @@ class CommitLog:
             self._flush()  # Else a crash could leave a log that ends before it starts.
         with self._health.changing("removing segments of"):
             self._storage.remove_retired()
-        self._without_damage(self.damage.begin_at())
+        self.damage.begin_at()
         self._save(self._checkpoint())
 
     def delete_segments_before(self, offset: int) -> int:

@@ -145,29 +145,28 @@ class LogDamage:
         """Every segment was inspected, and what was bad in it is marked."""
         self.is_unknown = False
 
-    # What the log does.
+    # What the log does, which holds the mutex. Each saves what has changed.
 
-    def cut_to(self, log_end_offset: int) -> bool:
-        """The log is about to end there; whether marks went with what was cut off."""
-        kept = [bad for bad in self.ranges if bad.end_offset <= log_end_offset]
-        return self._keep(kept)
+    def cut_to(self, log_end_offset: int) -> None:
+        """The log ends there now."""
+        self._keep([bad for bad in self.ranges if bad.end_offset <= log_end_offset])
 
-    def begin_at(self) -> bool:
+    def begin_at(self) -> None:
         """Segments at the start have been removed."""
         first = self._storage.segments.base_offsets[:1]
-        kept = [bad for bad in self.ranges if first and bad.base_offset >= first[0]]
-        return self._keep(kept)
+        self._keep([bad for bad in self.ranges if first and bad.base_offset >= first[0]])
 
-    def forget(self) -> bool:
+    def forget(self) -> None:
         """The log was emptied."""
-        was_unknown, self.is_unknown = self.is_unknown, False
-        return self._keep([]) or was_unknown
+        if self.is_damaged:
+            self.is_unknown = False
+            self._replace([])
+            self._save()
 
-    def _keep(self, kept: list[BadRange]) -> bool:
-        changed = len(kept) != len(self.ranges)
-        if changed:
+    def _keep(self, kept: list[BadRange]) -> None:
+        if len(kept) != len(self.ranges):
             self._replace(kept)
-        return changed
+            self._save()
 
     def _replace(self, ranges: list[BadRange]) -> None:
         self.ranges = tuple(sorted(ranges, key=lambda bad: bad.start_offset))
@@ -181,10 +180,9 @@ class LogDamage:
     def save(self) -> None:
         """Durable on return; blocks. Raises StorageError, StorageFullError."""
         with self._mutex:
-            self.save_within()
+            self._save()
 
-    def save_within(self) -> None:
-        """The same for who holds the log's mutex."""
+    def _save(self) -> None:
         ranges = [] if self.is_unknown else [list(asdict(bad).values()) for bad in self.ranges]
         state: dict[str, Any] = {"is_unknown": self.is_unknown, "ranges": ranges}
         write_state(self._disk, self._path, KIND, owner_of(self._storage.directory), state)

@@ -31,6 +31,7 @@ class Log:
     committed_below: int = 0
     offline_reason: str = ""
     is_damaged: bool = False
+    lost_range: tuple[int, int] | None = None
 
 
 def stream(

@@ -18,6 +18,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.replication.frame_connection import UnreadableSliceError
 from jetstream_server.replication.frame_socket import (
     COPIED_BYTES_MAX,
     TURN_BYTES,
@@ -85,11 +86,13 @@ def test_a_tail_arrives_as_it_lies_in_the_files(file: Path, lengths: tuple[int, 
 
 
 @pytest.mark.parametrize("length", [100, COPIED_BYTES_MAX + 1])
-def test_a_file_that_has_become_shorter_ends_the_connection(file: Path, length: int) -> None:
+def test_nothing_is_sent_of_a_file_that_has_become_shorter(file: Path, length: int) -> None:
     async def scenario(sender: FrameSocket, receiver: FrameSocket) -> None:
         os.truncate(file, 50)
-        with pytest.raises(EOFError):
+        with pytest.raises(UnreadableSliceError):
             await sender.send_slices(Kind.RECORDS, 0, pb.Records(), [slice_of(file, 0, length)])
+        await sender.send(Kind.RECORDS, 2, pb.Records())
+        assert (await receiver.read_frame(Kind.RECORDS, pb.Records))[0] == 2
 
     over_a_pair(scenario)
 
