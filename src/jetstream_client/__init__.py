@@ -34,6 +34,7 @@ from jetstream_client._table import AsyncTable, Table
 from jetstream_client._types import (
     ClusterInfo,
     CompactionInfo,
+    DamagedRange,
     Node,
     OffsetAt,
     ReplicaProgress,
@@ -89,6 +90,7 @@ __all__ = [
     "CompactionInfo",
     "Consumer",
     "CorruptBatchError",
+    "DamagedRange",
     "Delivery",
     "DivergedError",
     "FencedEpochError",

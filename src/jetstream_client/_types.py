@@ -88,6 +88,15 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Records [start, end) that a node's disk has lost: it fetches them from another replica."""
+
+    node: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompactionInfo:
     """How far the leader's log is compacted.
 
@@ -112,7 +121,8 @@ class StreamDescription(Stream):
 
     Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
     not. The counters run since the leader's process started. `progress` names every follower.
-    `compaction` is also None for a stream that never had `compact`.
+    `compaction` is also None for a stream that never had `compact`. `damaged`: what disks have lost
+    and what is not repaired yet, all of the leader's and the first of each follower's.
     hand_overs: leaderships of the stream that its leader was handed by plan; hand_over_gap: for how
     many seconds nobody listened at the last of them, so that publishers without acks lost messages.
     """
@@ -133,6 +143,7 @@ class StreamDescription(Stream):
     hand_over_gap: float | None = None
     progress: tuple[ReplicaProgress, ...] = ()
     compaction: CompactionInfo | None = None
+    damaged: tuple[DamagedRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from jetstream_client._text import check_text
 from jetstream_client._types import (
     ClusterInfo,
     CompactionInfo,
+    DamagedRange,
     Node,
     ReplicaProgress,
     ReplicaState,
@@ -153,6 +154,10 @@ def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
         ),
         compaction=(
             _compaction_of(description.compaction) if description.HasField("compaction") else None
+        ),
+        damaged=tuple(
+            DamagedRange(each.node_id, each.start_offset, each.end_offset)
+            for each in description.damaged
         ),
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client._sync import Client
-from jetstream_client._types import ReplicaProgress
+from jetstream_client._types import DamagedRange, ReplicaProgress
 from jetstream_client.cli import options
 from jetstream_client.cli.elect import elect
 from jetstream_client.cli.output import (
@@ -266,6 +266,7 @@ def describe(
         row["leader"] = node_text(description.leader)
         row["progress"] = tuple(map(_progress_text, description.progress))
         row |= _compaction_fields(row.pop("compaction"))
+        row["damaged"] = tuple(map(_damaged_text, description.damaged))
         row |= {name: duration_text(row[name]) for name in _DURATIONS if row[name] is not None}
         print_fields(row)
 
@@ -278,6 +279,12 @@ def _compaction_fields(compaction: dict[str, Any] | None) -> dict[str, Any]:
     fields["compaction_dirty_ratio"] = f"{compaction['dirty_ratio']:.2f}"
     fields["compaction_ended_at"] = compaction["ended_at"] or "-"
     return fields
+
+
+def _damaged_text(damaged: DamagedRange) -> str:
+    if damaged.start == damaged.end:
+        return f"node {damaged.node}: all of it is looked at"
+    return f"node {damaged.node} has lost {damaged.start} to {damaged.end - 1}"
 
 
 def _progress_text(follower: ReplicaProgress) -> str:

@@ -28,6 +28,7 @@ from jetstream_protocol.logfiles.findings import Finding, Kind
 from jetstream_protocol.logfiles.names import (
     CHECKPOINT_NAME,
     COMPACTION_NAME,
+    DAMAGE_NAME,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     PRODUCERS_NAME,
@@ -37,7 +38,7 @@ from jetstream_protocol.logfiles.names import (
 from jetstream_protocol.logfiles.scan import Bad, Read, Tail, find_valid, walk_past_damage
 from jetstream_protocol.logfiles.verify_metadata import verify_beside_streams
 
-_STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME, COMPACTION_NAME)
+_STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME, COMPACTION_NAME, DAMAGE_NAME)
 
 
 def verify(path: str | Path) -> Iterator[Finding]:
@@ -81,8 +82,12 @@ def _verify_log_folder(folder: Path) -> Iterator[Finding]:
             yield Finding(str(segment.index_path), 0, Kind.MISSING_INDEX, message)
     if (folder / CHECKPOINT_NAME).exists():
         yield from verifier.checkpoint(folder / CHECKPOINT_NAME)
-    if (folder / PRODUCERS_NAME).exists():
-        yield from _verify_producers(folder / PRODUCERS_NAME)
+    for name, consequence in (
+        (PRODUCERS_NAME, "it will be rebuilt from the batches"),
+        (DAMAGE_NAME, "all of the log will be inspected"),
+    ):
+        if (folder / name).exists():
+            yield from _verify_state(folder / name, consequence)
 
 
 def _holds_batch(segment: SegmentFile) -> bool:
@@ -104,12 +109,12 @@ def _verify_names(folder: Path) -> Iterator[Finding]:
             yield Finding(str(entry), 0, Kind.UNKNOWN_FILE, "not a file of a log; nothing reads it")
 
 
-def _verify_producers(path: Path) -> Iterator[Finding]:
+def _verify_state(path: Path, consequence: str) -> Iterator[Finding]:
     """Whether it can be read; whether it is still believed depends on how the log is opened."""
     try:
-        checkpoint_file.decode(path.read_bytes(), PRODUCERS_NAME, path.parent.name)
+        checkpoint_file.decode(path.read_bytes(), path.name, path.parent.name)
     except CorruptBatchError as error:
-        message = f"{error.reason}; it will be rebuilt from the batches"
+        message = f"{error.reason}; {consequence}"
         yield Finding(str(path), error.position, Kind.BAD_CHECKPOINT, message)
     except OSError as error:
         yield Finding(str(path), 0, Kind.UNREADABLE, str(error))
