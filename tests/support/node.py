@@ -16,8 +16,9 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.listeners import ReplicaListener
 from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.replicas import ReplicaListener, Replicas
+from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.run_book import RunBook
 from tests.support.log_batches import batch
 from tests.unit.metadata.cluster import Cluster

@@ -17,6 +17,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.disk import storage_error
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.residency import make_resident
+from jetstream_server.replication.unreadable import unread
 
 DECODED_RECORDS_MAX = 10_000
 """In one decoded answer: some 30 ms of the event loop."""
@@ -99,10 +100,7 @@ def _messages(replica: Replica, data: bytes, offset: int, found: LogSlice) -> li
         at = messages[-1].offset + 1 if messages else offset
         replica.on_unreadable(replica, at)
         if not messages:
-            raise UnavailableError(
-                f"node {replica.node_id} has bad bytes at offset {at} of stream "
-                f"{replica.stream.name!r}, and looks at its file; try again"
-            ) from None
+            raise unread(replica.stream, replica.node_id, at) from None
     return messages
 
 

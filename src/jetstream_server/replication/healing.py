@@ -227,7 +227,6 @@ class Healing:
             except DivergedError as error:
                 self._say(replica, error.message)
                 if replica.following is not None:
-                    logger.warning("log_rebuilt", stream=replica.stream.full_name)
                     replica.log.health.fail(error.message)
                 return
             except (JetstreamError, OSError) as error:

@@ -18,7 +18,6 @@ is the only one, and follows without a position until its log has been emptied (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -31,12 +30,12 @@ from jetstream_protocol.errors import (
     StorageError,
     StorageFullError,
     StreamNotFoundError,
-    UnavailableError,
     UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
+from jetstream_server.replication.counters import Counters
 from jetstream_server.replication.follower import (
     Append,
     FollowerState,
@@ -48,28 +47,13 @@ from jetstream_server.replication.follower import (
 from jetstream_server.replication.isr import IsrChange, Outcome
 from jetstream_server.replication.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.messages import Answer, FetchRequest, Records, skips
+from jetstream_server.replication.unreadable import lost, unread
 
 FETCH_BYTES_MAX = 1024 * 1024
 """Of one stream in one answer to a follower; the first batch always fits."""
 
 CommitListener = Callable[["Replica"], None]
 Waiter = Callable[[], None]
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the server started."""
-
-    records_appended: int = 0
-    bytes_appended: int = 0
-    acks_sent: int = 0
-    nacks_sent: int = 0
-    acks_suppressed: int = 0
-    suspected_gaps: int = 0
-    hand_overs: int = 0
-    """Leaderships taken over by plan; how long nobody listened at the last, and at all of them."""
-    hand_over_gap_us: int = 0
-    hand_over_gaps_us: int = 0
 
 
 class RoleChange(Enum):
@@ -534,30 +518,10 @@ class Replica:
         try:
             return self.log.read(offset, bytes_max, limit_offset)
         except RecordsDamagedError as error:
-            raise self._damaged(error) from error
+            raise lost(self.stream, self.node_id, error) from error
         except StorageError as error:
             self.on_unreadable(self, offset)
-            raise UnavailableError(
-                f"node {self.node_id} could not read offset {offset} of stream "
-                f"{self.stream.name!r}, and looks at its file; try again"
-            ) from error
-
-    def _damaged(self, error: RecordsDamagedError) -> RecordsDamagedError:
-        """What a reader is told: whose disk has lost what, and where it can go on."""
-        start, end = error.start_offset, error.end_offset
-        alone = len(self.stream.replicas) == 1
-        advice = (
-            f"there is no other replica; reading can go on from offset {end}"
-            if alone
-            else f"read them from another replica (read_from 'any'), or go on from offset {end}"
-        )
-        return RecordsDamagedError(
-            f"node {self.node_id} has lost offsets {start} to {end - 1} of stream "
-            f"{self.stream.name!r} to its disk: {advice}",
-            start,
-            end,
-            retriable=not alone,
-        )
+            raise unread(self.stream, self.node_id, offset) from error
 
     def check_readable(self) -> None:
         """Raise StreamNotFoundError once the stream is deleted, StorageError for a log that could
