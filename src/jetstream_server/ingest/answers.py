@@ -28,7 +28,7 @@ from jetstream_protocol.errors import (
 from jetstream_server.ingest.acks import AckFormat, AckPolicy, Answer, Replies
 from jetstream_server.ingest.admission import Admitted
 from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.replication.replica import Counters
+from jetstream_server.replication.counters import Counters
 
 Write = Callable[[bytes], bool]
 

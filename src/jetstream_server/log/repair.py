@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jetstream_protocol.batch import BatchHeader, Flags, decode_header
+from jetstream_protocol.batch import BatchHeader, decode_header
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, DivergedError
 from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, index_name, segment_name
 from jetstream_protocol.logfiles.scan import Tail, check_body, walk
