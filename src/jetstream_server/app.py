@@ -164,9 +164,10 @@ class Server:
             MemberConfig(
                 directory=self._folder.metadata_directory,
                 node_id=NodeId(self._configured.id),
-                voters={NodeId(node): at for node, at in self._config.voters.items()},
+                voters={NodeId(node): at for node, at in self._config.voter_addresses.items()},
                 listen=self._configured.raft.listen,
                 accept_voters=self._accept_voters,
+                has_followers=len(self._config.nodes) > len(self._config.voter_addresses),
                 secret=self._config.credential.encode(),
             ),
             session,

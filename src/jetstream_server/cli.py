@@ -59,21 +59,30 @@ def _fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-@command.command()
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The cluster's YAML file, the same on every node.")
+]
+NodeNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--node-id",
+        help="Which node of the file this is. Default: JETSTREAM_NODE_ID, host name.",
+    ),
+]
+DataPath = Annotated[
+    Path | None, typer.Option("--data", help="Data folder. Default: ./jetstream-data.")
+]
+
+
+@command.callback(invoke_without_command=True)
 def serve(
-    config: Annotated[
-        Path | None, typer.Option(help="The cluster's YAML file, the same on every node.")
-    ] = None,
-    node_id: Annotated[
-        int | None,
-        typer.Option(help="Which node of the file this is. Default: JETSTREAM_NODE_ID, host name."),
-    ] = None,
+    context: typer.Context,
+    config: ConfigFile = None,
+    node_id: NodeNumber = None,
     dev: Annotated[
         bool, typer.Option("--dev", help="One node on loopback with an embedded NATS server.")
     ] = False,
-    data: Annotated[
-        Path | None, typer.Option(help="Data folder. Default: ./jetstream-data.")
-    ] = None,
+    data: DataPath = None,
     port_base: Annotated[
         int | None,
         typer.Option(
@@ -111,6 +120,8 @@ def serve(
 
     A cluster's node:  jetstream-server --config config/cluster.yaml --node-id 0
     """
+    if context.invoked_subcommand is not None:
+        return
     # gRPC's core writes past our logs whatever strangers send it. Before it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jetstream_server import app
@@ -150,6 +161,41 @@ def _set_up_logs(level: str | None, dev: bool) -> bool:
     if not logs.configure(level or ("warning" if for_people else "info")):
         _fail(f"--log-level: {level!r} is not one of {', '.join(logs.LEVELS)}", 2)
     return for_people
+
+
+@command.command()
+def unsafe_recover(
+    config: ConfigFile = None,
+    node_id: NodeNumber = None,
+    data: DataPath = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would do and cost.")
+    ] = False,
+) -> None:
+    """Go on without most voters, lost for good.
+
+    First stop the node, and say in the file, by `voters`, which are left; then do this on every
+    node that stays. It says what may be lost, and asks. See docs/operations.md.
+
+    Example:  jetstream-server unsafe-recover --config config/cluster.yaml --node-id 2
+    """
+    from jetstream_server import recover_command
+    from jetstream_server.config import ConfigurationError, load, own_node
+
+    if config is None:
+        _fail("give --config cluster.yaml", 2)
+    try:
+        settings = load(config, _overrides(False, data, None, None))
+        node = own_node(settings, node_id, os.environ)
+    except ConfigurationError as error:
+        _fail(str(error), 2)
+    try:
+        recover_command.unsafe_recover(settings, node, yes=yes, dry_run=dry_run)
+    except recover_command.Refused as error:
+        _fail(str(error), error.code)
+    except typer.Abort:
+        _fail("nothing was changed", 1)
 
 
 def _overrides(

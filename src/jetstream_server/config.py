@@ -219,6 +219,8 @@ class Config(BaseSettings):
     cluster: Annotated[str, Field(min_length=1, max_length=255)] = "jetstream"
     data: Path = Path("jetstream-data")
     nodes: Annotated[list[NodeConfig], Field(min_length=1)] = [NodeConfig(id=0)]
+    voters: list[int] = []
+    """Which nodes decide on metadata; empty: the first, an odd number of them."""
     credential: str = Field(default="", repr=False)
     """The secret all nodes share, by which they know each other; needed with several nodes."""
     insecure: bool = False
@@ -228,11 +230,12 @@ class Config(BaseSettings):
     log: LogConfig = LogConfig()
 
     @property
-    def voters(self) -> dict[int, str]:
-        """The nodes that decide on metadata, with their Raft addresses: the first by id."""
-        count = voter_count(len(self.nodes))
-        nodes = sorted(self.nodes, key=lambda node: node.id)[:count]
-        return {node.id: node.raft.advertise for node in nodes}
+    def voter_addresses(self) -> dict[int, str]:
+        """The nodes that decide on metadata, with their Raft addresses: by default the first by
+        id."""
+        nodes = sorted(self.nodes, key=lambda node: node.id)
+        chosen = self.voters or [node.id for node in nodes[: voter_count(len(nodes))]]
+        return {node.id: node.raft.advertise for node in nodes if node.id in chosen}
 
     @classmethod
     def settings_customise_sources(
@@ -250,6 +253,9 @@ class Config(BaseSettings):
         ids = [node.id for node in self.nodes]
         if len(set(ids)) != len(ids):
             raise ValueError("nodes: two nodes have the same id")
+        for voter in self.voters:
+            if voter not in ids or self.voters.count(voter) > 1:
+                raise ValueError(f"voters: {voter} must be the id of one of the nodes, given once")
         listeners = [getattr(node, port).advertise for node in self.nodes for port in PORTS]
         for address in listeners:
             if listeners.count(address) > 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_server.config import Config, ConfigurationError, NodeConfig, load, own_node
+from jetstream_server.config import PORTS, Config, ConfigurationError, NodeConfig, load, own_node
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +123,29 @@ def test_a_node_finds_itself_by_argument_variable_or_host_name() -> None:
         own_node(config, 7, {})
     with pytest.raises(ConfigurationError, match="JETSTREAM_NODE_ID: 'x'"):
         own_node(config, None, {"JETSTREAM_NODE_ID": "x"})
+
+
+def four_nodes(**others: object) -> Config:
+    nodes = [
+        {
+            "id": node,
+            **{port: f"127.0.0.1:{9000 + 10 * node + at}" for at, port in enumerate(PORTS)},
+        }
+        for node in range(4)
+    ]
+    return Config(nodes=nodes, credential="x", **others)  # type: ignore[arg-type]
+
+
+def test_the_first_nodes_are_voters_an_odd_number_of_them() -> None:
+    assert list(four_nodes().voter_addresses) == [0, 1, 2]
+
+
+def test_the_file_may_say_which_nodes_are_voters() -> None:
+    config = four_nodes(voters=[3, 1])
+    assert config.voter_addresses == {1: "127.0.0.1:9012", 3: "127.0.0.1:9032"}
+
+
+@pytest.mark.parametrize("voters", [[7], [1, 1]])
+def test_voters_that_are_no_nodes_or_given_twice_are_refused(voters: list[int]) -> None:
+    with pytest.raises(ValueError, match="voters: "):
+        four_nodes(voters=voters)

@@ -41,13 +41,16 @@ class Carriage:
         links: PeerLinks,
         registry: Registry,
         passenger: Passenger | None,
+        recoveries: tuple[str, ...] = (),
     ) -> None:
+        """recoveries: of the group (group_file.py); the registry is told before anything else."""
         self.node_id = node_id
         self.voters = voters
         self.registry = registry
         self._core = core
         self._links = links
         self._passenger = passenger
+        self._recoveries = recoveries
         self._now = 0.0
         # The term this member last led as far as to have applied an entry of it, and the revision
         # it had applied then: a claim is of that term exactly if its own revision is higher.
@@ -73,6 +76,12 @@ class Carriage:
         if claim.node_id != self.node_id or claim.epoch <= self._before_claim:
             return None
         return claim.epoch
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the log does not say yet that the group was recovered. **safety** Until then
+        nothing is decided: it would be under epochs and ids that the lost voters may know, too."""
+        return len(self._recoveries) > len(self.registry.settings.recoveries)
 
     def send(self, peer: NodeId, frame: bytes) -> bool:
         return self._links.send(peer, frame)
@@ -106,7 +115,9 @@ class Carriage:
                 return
             self._term, self._before_claim = self.term, self.registry.revision
             self._commanded.clear()
-        if self.controller_epoch is None:
+        if self.is_recovering:
+            self._submit({"op": "set_cluster", "recoveries": self._recoveries})
+        elif self.controller_epoch is None:
             self._submit({"op": "claim_controller", "node_id": self.node_id})
 
     def _submit(self, command: dict[str, Any]) -> None:

@@ -121,6 +121,20 @@ def elected_uncleanly(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
     return _successor(stream, _unclean(stream, leader))
 
 
+def begun_anew(stream: StreamMetadata, epochs: int) -> StreamMetadata:
+    """The stream after every session ended at once: nobody leads, and all who were eligible are.
+    So many epochs later."""
+    eligible = (*stream.isr, *stream.elr)
+    return replace(
+        stream,
+        isr=(),
+        elr=tuple(node_id for node_id in stream.replicas if node_id in eligible),
+        leader=NO_NODE,
+        leader_epoch=LeaderEpoch(stream.leader_epoch + epochs),
+        stream_epoch=stream.stream_epoch + epochs,
+    )
+
+
 def _standing(stream: StreamMetadata) -> _Standing:
     return _Standing(
         stream.isr, stream.elr, stream.leader, stream.last_known, stream.lossy_elections

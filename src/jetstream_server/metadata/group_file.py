@@ -1,14 +1,15 @@
 """Which group a metadata folder belongs to: `<directory>/group.json`, written atomically.
 
-    {"format": 1, "node_id": 0, "voters": [0, 1, 2], "cluster_id": "…"}
+    {"format": 1, "node_id": 0, "voters": [0, 1, 2], "cluster_id": "…", "recoveries": ["…"]}
 
 Raft is only safe among the voters it began with: a folder carried to another node, another
 cluster, or into a configuration with other voters could outvote those who know better. So all
 three are compared before anything else happens. `cluster_id` is "" until the group has agreed on
-one; from then on links with another cluster are refused (handshake.py).
+one; from then on links with another cluster are refused (handshake.py). `recoveries` has a token
+for each time the group was recovered without voters it had lost (unsafe_recovery.py): who lacks one
+is refused likewise.
 
-Changing the voters is for operators: stop every node, start them with `accept_voters` once. With a
-lost majority that is the recovery, and it may lose what only the lost nodes held.
+Changing the voters is for operators: stop every node, start them with `accept_voters` once.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Group:
     node_id: NodeId
     voters: tuple[NodeId, ...]
     cluster_id: str = ""
+    recoveries: tuple[str, ...] = ()
 
 
 class GroupFile:
@@ -58,14 +60,27 @@ class GroupFile:
             return file
         known = _decode(read_file(file._path), file._path)
         _compare(known, group, file._path, accept_voters)
-        file.group = replace(group, cluster_id=known.cluster_id)
+        file.group = replace(group, cluster_id=known.cluster_id, recoveries=known.recoveries)
         if file.group != known:
             file._write()
         return file
 
+    @classmethod
+    def read(cls, directory: str) -> GroupFile:
+        """The file of a folder that has one. Raises StorageError."""
+        path = os.path.join(directory, "group.json")
+        try:
+            return cls(directory, _decode(read_file(path), path))
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
     def set_cluster_id(self, cluster_id: str) -> None:
         """Remember the id the group has agreed on. Raises StorageError."""
-        self.group = replace(self.group, cluster_id=cluster_id)
+        self.replace(replace(self.group, cluster_id=cluster_id))
+
+    def replace(self, group: Group) -> None:
+        """Say this from now on. Raises StorageError."""
+        self.group = group
         try:
             self._write()
         except OSError as error:
@@ -77,6 +92,7 @@ class GroupFile:
             "node_id": self.group.node_id,
             "voters": list(self.group.voters),
             "cluster_id": self.group.cluster_id,
+            "recoveries": list(self.group.recoveries),
         }
         replace_file(self._path, [json.dumps(values).encode() + b"\n"])
 
@@ -89,7 +105,12 @@ def _decode(data: bytes, path: str) -> Group:
                 f"{path} has format {values['format']}; this software reads {FORMAT}"
             )
         voters = tuple(NodeId(int(voter)) for voter in values["voters"])
-        return Group(NodeId(int(values["node_id"])), voters, str(values["cluster_id"]))
+        return Group(
+            NodeId(int(values["node_id"])),
+            voters,
+            str(values["cluster_id"]),
+            tuple(map(str, values.get("recoveries", ()))),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
 

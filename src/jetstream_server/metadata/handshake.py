@@ -15,7 +15,9 @@ frame can be forged, dropped, repeated or moved. This authenticates; it does not
 and for certificates as identities, the connection itself may be TLS.
 
 `instance` names one run of a process, which is how two processes with one node id are told apart.
-`cluster` is a digest of the cluster id, zero while unknown: different clusters never mix.
+`cluster` is a digest of the cluster id and of the recoveries its metadata group has gone through
+(unsafe_recovery.py), zero while unknown: different clusters never mix, nor does a group with those
+it was recovered without.
 
 Nothing here does I/O; docs/protocol.md, "Metadata group", is the normative text.
 """
@@ -25,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -61,6 +64,7 @@ class Status(IntEnum):
     WRONG_NODE = 2
     ID_IN_USE = 3
     OTHER_CLUSTER = 4
+    SUPERSEDED = 5
 
 
 REFUSALS = {
@@ -68,6 +72,8 @@ REFUSALS = {
     Status.WRONG_NODE: "is another node than its address in the configuration says",
     Status.ID_IN_USE: "is linked to another running server with this node's id",
     Status.OTHER_CLUSTER: "belongs to another cluster than this node's data folder",
+    Status.SUPERSEDED: "is of the metadata group that was recovered without this node: what this "
+    "node holds counts no more; move its data folder away, and start it with an empty one",
 }
 
 
@@ -97,8 +103,10 @@ class Answer:
     instance: bytes
 
 
-def cluster_digest(cluster_id: str) -> bytes:
-    return hashlib.sha256(cluster_id.encode()).digest()[:16] if cluster_id else UNKNOWN_CLUSTER
+def cluster_digest(cluster_id: str, recoveries: Sequence[str] = ()) -> bytes:
+    if not cluster_id:
+        return UNKNOWN_CLUSTER
+    return hashlib.sha256("/".join((cluster_id, *recoveries)).encode()).digest()[:16]
 
 
 def encode_challenge(nonce: bytes) -> bytes:

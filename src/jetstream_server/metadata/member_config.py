@@ -15,7 +15,8 @@ class MemberConfig:
     is one; a node that is none follows and forwards.
 
     accept_voters: take over a folder that was written under other voters (group_file.py).
-    listen: where this node's own port is bound. secret: the cluster's credential.
+    has_followers: there may be nodes that are no voters. listen: where this node's own port is
+    bound. secret: the cluster's credential.
     compact_after_entries: Raft entries (each a batch of commands) after which a snapshot is taken;
     replaying that many takes about a second.
     """
@@ -26,6 +27,7 @@ class MemberConfig:
     listen: str
     secret: bytes = b""
     accept_voters: bool = False
+    has_followers: bool = False
     compact_after_entries: int = 20_000
     compact_after_bytes: int = 64 * 1024 * 1024
     raft: RaftTimings = field(default_factory=RaftTimings)
@@ -34,4 +36,4 @@ class MemberConfig:
     @property
     def is_alone(self) -> bool:
         """Whether this node is the whole group: it needs no port then."""
-        return tuple(self.voters) == (self.node_id,)
+        return tuple(self.voters) == (self.node_id,) and not self.has_followers

@@ -28,13 +28,21 @@ from jetstream_server.metadata.changes import (
 )
 from jetstream_server.metadata.controller import Election
 from jetstream_server.metadata.decision import Decision
-from jetstream_server.metadata.elections import with_node, without_node
+from jetstream_server.metadata.elections import begun_anew, with_node, without_node
 from jetstream_server.metadata.fields import Fields
-from jetstream_server.metadata.streams import Addresses, ControllerClaim, NodeMetadata
+from jetstream_server.metadata.streams import (
+    Addresses,
+    ClusterSettings,
+    ControllerClaim,
+    NodeMetadata,
+)
 from jetstream_server.metadata.tables import Tables
 
 FEATURE_LEVEL_MAX = 1
 """The newest feature level this software understands. A new operation comes with a new level."""
+
+EPOCHS_PER_RECOVERY = 1_000
+"""More than there can have been elections that the lost voters knew of and this group does not."""
 
 
 def register_node(tables: Tables, fields: Fields, revision: int) -> Decision:
@@ -147,7 +155,11 @@ def claim_controller(tables: Tables, fields: Fields, revision: int) -> Decision:
 
 
 def set_cluster(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """[cluster_id], [ack_subjects], [feature_level]."""
+    """[cluster_id], [ack_subjects], [feature_level], [recoveries].
+
+    A recovery (unsafe_recovery.py) ends every session, and begins new epochs far beyond any that
+    the lost voters may have begun: what they hold is never taken for what this group decided.
+    """
     before = after = tables.settings
     if fields.has("cluster_id"):
         cluster_id = fields.text("cluster_id")
@@ -165,10 +177,34 @@ def set_cluster(tables: Tables, fields: Fields, revision: int) -> Decision:
         level = fields.integer("feature_level", minimum=1)
         _check_feature_level(tables, level)
         after = replace(after, feature_level=level)
+    others: tuple[Change, ...] = ()
+    if fields.has("recoveries"):
+        after = replace(after, recoveries=_checked_recoveries(before, fields.texts("recoveries")))
+        if after.recoveries != before.recoveries:
+            others = _recovered(tables)
     fields.finish()
     if after == before:
         return Decision()
-    return Decision({}, (SettingsChanged(before, after),))
+    return Decision({}, (SettingsChanged(before, after), *others))
+
+
+def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) -> tuple[str, ...]:
+    if recoveries[: len(before.recoveries)] != before.recoveries:
+        raise PreconditionFailedError("the metadata group has gone through other recoveries")
+    return recoveries
+
+
+def _recovered(tables: Tables) -> tuple[Change, ...]:
+    """Every session ends; whoever was eligible still is, and leads again once it registers."""
+    nodes = [node for _, node in sorted(tables.nodes.items()) if not node.fenced]
+    return (
+        *(NodeChanged(node, replace(node, fenced=True)) for node in nodes),
+        *(LeaderReported(stream_id, ()) for stream_id in sorted(tables.reports)),
+        *(
+            StreamChanged(stream, begun_anew(stream, EPOCHS_PER_RECOVERY))
+            for stream in tables.streams.values()
+        ),
+    )
 
 
 def barrier(tables: Tables, fields: Fields, revision: int) -> Decision:

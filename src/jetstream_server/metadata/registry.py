@@ -57,6 +57,9 @@ COMMAND_LENGTH_MAX = 1 << 20
 REPEATABLE = ("register_node", "set_cluster", "barrier")
 """Operations that a process may propose before it has an incarnation."""
 
+REVISIONS_PER_RECOVERY = 1_000_000
+"""More than the lost voters can have applied that this group has not: they, too, had to tell it."""
+
 _BUGS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
 """What a mistake in a decision would raise, alike on every node. Nothing has changed then, and
 refusing the command is the lesser evil: an exception here would stop every node for good."""
@@ -148,6 +151,9 @@ class Registry(Tables):
         for change in decision.changes:
             if isinstance(change, NodeChanged):
                 self._follow_incarnation(change)
+            elif isinstance(change, SettingsChanged) and _is_recovery(change):
+                # Ids are revisions, and the lost voters may have given out some more.
+                self.revision += REVISIONS_PER_RECOVERY
         self._changes.extend(decision.changes)
         return _encode({"revision": revision, **decision.result})
 
@@ -252,3 +258,7 @@ def _restored(snapshot: bytes) -> Registry:
         raise StorageError(f"metadata snapshot cannot be read: {error}") from error
     registry.commit(changes)
     return registry
+
+
+def _is_recovery(change: SettingsChanged) -> bool:
+    return change.before.recoveries != change.after.recoveries

@@ -194,18 +194,21 @@ class ClusterSettings:
 
     feature_level: the newest operations every node understands; it only grows.
     ack_subjects: patterns an ack may be published to.
+    recoveries: a token for each time the metadata group was recovered without voters it had lost.
     """
 
     cluster_id: str = ""
     feature_level: int = 1
     ack_subjects: tuple[str, ...] = ("_INBOX.>",)
+    recoveries: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ClusterSettings:
-        return cls(**{**values, "ack_subjects": tuple(values["ack_subjects"])})
+        lists = {name: tuple(values.get(name, ())) for name in ("ack_subjects", "recoveries")}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)

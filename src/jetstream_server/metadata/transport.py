@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -41,6 +41,8 @@ HANDSHAKE_SECONDS_MAX = 3.0
 HANDSHAKES_MAX = 64
 """Connections that have not said who they are; ten times a group's size."""
 
+SUPERSEDED_ASK_SECONDS = 2.0
+
 
 class LinkEvents(Protocol):
     """What a member is told. Called on the event loop of the links."""
@@ -52,11 +54,15 @@ class LinkEvents(Protocol):
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
         """A JetstreamError raised here closes the link."""
 
+    def superseded(self, reason: str) -> None:
+        """A peer says that the group was recovered without this node: it must not go on."""
+
 
 class PeerLinks:
     """All links of one member.
 
     addresses: host:port of every voter. cluster: a digest of the cluster id as far as it is known.
+    superseded: digests of the group as it was before its recoveries.
     problems: why a peer cannot be linked to, in words, while it cannot.
     """
 
@@ -67,12 +73,14 @@ class PeerLinks:
         events: LinkEvents,
         cluster: Callable[[], bytes],
         timings: LinkTimings | None = None,
+        superseded: Callable[[], Sequence[bytes]] = tuple,
     ) -> None:
         self.problems: dict[NodeId, str] = {}
         self._identity = identity
         self._addresses = dict(addresses)
         self._events = events
         self._cluster = cluster
+        self._superseded = superseded
         self._timings = timings or LinkTimings()
         self._links: dict[NodeId, Link] = {}
         # Connections that have not said who they are, in the order of their arrival.
@@ -100,6 +108,8 @@ class PeerLinks:
         for peer in sorted(self._addresses):
             if peer != own and (own not in self._addresses or peer < own):
                 self._spawn(self._keep_dialling(peer))
+            elif peer != own:
+                self._spawn(self._ask_whether_superseded(peer))
         self._spawn(self._watch())
 
     async def close(self) -> None:
@@ -131,6 +141,9 @@ class PeerLinks:
         others = [peer for peer in sorted(self._addresses) if peer != self._identity.node_id]
         while True:
             answers = await asyncio.gather(*(self._probe(peer) for peer in others))
+            if Status.SUPERSEDED in answers:
+                peer = others[answers.index(Status.SUPERSEDED)]
+                raise PreconditionFailedError(_superseded_by(peer))
             if Status.ID_IN_USE not in answers:
                 return
             if asyncio.get_running_loop().time() > deadline:
@@ -149,6 +162,13 @@ class PeerLinks:
             return None  # Not there, or not to be believed: the dialling that follows will tell.
         writer.transport.abort()
         return answer.status
+
+    async def _ask_whether_superseded(self, peer: NodeId) -> None:
+        """The peer is to dial this node. It does not if it was recovered without it."""
+        while True:
+            await asyncio.sleep(SUPERSEDED_ASK_SECONDS)
+            if peer not in self._links and await self._probe(peer) == Status.SUPERSEDED:
+                self._events.superseded(_superseded_by(peer))
 
     # Dialling
 
@@ -203,6 +223,8 @@ class PeerLinks:
             status = Status.WRONG_NODE
         if status != Status.WELCOME:
             writer.transport.abort()
+            if status == Status.SUPERSEDED:
+                self._events.superseded(_superseded_by(peer))
             raise PreconditionFailedError(handshake.REFUSALS[status])
 
     def _note(self, peer: NodeId, problem: str) -> None:
@@ -277,7 +299,8 @@ class PeerLinks:
     def _status_for(self, hello: Hello) -> Status:
         own = self._cluster()
         if handshake.UNKNOWN_CLUSTER not in (own, hello.cluster) and own != hello.cluster:
-            return Status.OTHER_CLUSTER
+            is_former = hello.cluster in self._superseded()
+            return Status.SUPERSEDED if is_former else Status.OTHER_CLUSTER
         if hello.target != self._identity.node_id:
             return Status.WRONG_NODE
         if hello.sender == self._identity.node_id:
@@ -331,3 +354,7 @@ class PeerLinks:
             # Not a peer's doing but a mistake here: the member must hear of it and stop.
             context = {"message": "metadata link failed", "exception": task.exception()}
             task.get_loop().call_exception_handler(context)
+
+
+def _superseded_by(peer: NodeId) -> str:
+    return f"node {peer} {handshake.REFUSALS[Status.SUPERSEDED]}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -88,10 +88,18 @@ class Turns:
         self._listener = listener
         self._core = make_core(config.node_id, voters, journal, self.machine, config.raft)
         identity = Identity(config.node_id, os.urandom(16), config.secret)
-        self.links = make_links(identity, config.voters, self, self._cluster_digest, config.links)
-        self._carriage = Carriage(
-            config.node_id, voters, self._core, self.links, self.machine.registry, passenger
+        self.links = make_links(
+            identity,
+            config.voters,
+            self,
+            self._cluster_digest,
+            config.links,
+            superseded=self._superseded_digests,
         )
+        self._carriage = Carriage(
+            config.node_id, voters, self._core, self.links, self.machine.registry, passenger,
+            group_file.group.recoveries,
+        )  # fmt: skip
         self._turn_due = False
         self._compacting = False
 
@@ -152,19 +160,23 @@ class Turns:
         if self._carriage.turn(now) or self._core.needs_turn():
             self.turn_soon()
         self.proposals.pass_time(now)
-        if self._group_file.group.cluster_id != self.machine.registry.settings.cluster_id:
-            self._learn_cluster_id(self.machine.registry.settings.cluster_id)
+        self._learn_group()
         self._tell()
         self._compact_if_due()
 
-    def _learn_cluster_id(self, cluster_id: str) -> None:
-        """Remember the group's id where the next start finds it before it has any peers."""
-        if cluster_id:
-            self._group_file.set_cluster_id(cluster_id)
+    def _learn_group(self) -> None:
+        """Remember which group this is where the next start finds it before it has any peers."""
+        group, settings = self._group_file.group, self.machine.registry.settings
+        if settings.cluster_id and group.cluster_id != settings.cluster_id:
+            self._group_file.set_cluster_id(settings.cluster_id)
+        if len(settings.recoveries) > len(group.recoveries):
+            self._group_file.replace(replace(group, recoveries=settings.recoveries))
 
     def _submit_proposals(self, now: float) -> None:
         if self._core.leader_id() == NO_NODE:
             self.proposals.without_leader(self._why_no_leader())
+            return
+        if self._carriage.is_recovering:
             return
         while (batch := self.proposals.next_batch(now)) is not None:
             number, command = batch
@@ -234,8 +246,19 @@ class Turns:
             self._core.receive(peer, message)
             self.turn_soon()
 
+    def superseded(self, reason: str) -> None:
+        self.fail(reason)
+
     def _cluster_digest(self) -> bytes:
-        return cluster_digest(self._group_file.group.cluster_id)
+        group = self._group_file.group
+        return cluster_digest(group.cluster_id, group.recoveries)
+
+    def _superseded_digests(self) -> list[bytes]:
+        group = self._group_file.group
+        return [
+            cluster_digest(group.cluster_id, group.recoveries[:count])
+            for count in range(len(group.recoveries))
+        ]
 
     # Compaction
 

@@ -78,10 +78,10 @@ class Bench:
         self.carriage = self.carrying(self.passenger)
         self.now = 100.0
 
-    def carrying(self, passenger: Passenger | None) -> Carriage:
+    def carrying(self, passenger: Passenger | None, recoveries: tuple[str, ...] = ()) -> Carriage:
         core, links = cast(RaftCore, self.core), cast(PeerLinks, None)
         voters = (NodeId(0), NodeId(1), NodeId(2))
-        return Carriage(NodeId(0), voters, core, links, self.registry, passenger)
+        return Carriage(NodeId(0), voters, core, links, self.registry, passenger, recoveries)
 
     def turn(self, after: float = 0.02) -> bool:
         self.now += after
@@ -112,6 +112,21 @@ class TestClaim:
         assert bench.carriage.controller_epoch is None
         bench.core.apply()
         assert bench.carriage.controller_epoch == bench.registry.controller.epoch
+
+    def test_a_recovered_group_is_told_so_before_anybody_decides_anything(self) -> None:
+        bench = Bench()
+        bench.carriage = bench.carrying(bench.passenger, ("token",))
+        bench.core.win(1)
+        bench.turn()
+        bench.core.apply()
+        assert bench.carriage.is_recovering
+        bench.turn()
+        assert bench.ops() == ["set_cluster"]
+        bench.core.apply()
+        assert bench.registry.settings.recoveries == ("token",)
+        assert not bench.carriage.is_recovering
+        bench.turn()
+        assert bench.ops() == ["set_cluster", "claim_controller"]
 
     def test_a_claim_of_an_earlier_term_does_not_count(self) -> None:
         bench = Bench()

@@ -7,8 +7,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.handshake import UNKNOWN_CLUSTER, Identity
+from jetstream_server.metadata import transport
+from jetstream_server.metadata.handshake import UNKNOWN_CLUSTER, Identity, cluster_digest
 from jetstream_server.metadata.link import SILENCE_MAX, LinkTimings
 from jetstream_server.metadata.transport import PeerLinks
 from tests.chaos.metadata_group import free_addresses
@@ -25,6 +29,7 @@ class Member:
         self.timings = LinkTimings(keep_alive=keep_alive)
         self.ups: list[NodeId] = []
         self.downs: list[NodeId] = []
+        self.superseded_by: list[str] = []
 
     def link_up(self, peer: NodeId) -> None:
         self.ups.append(peer)
@@ -34,6 +39,9 @@ class Member:
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
         pass
+
+    def superseded(self, reason: str) -> None:
+        self.superseded_by.append(reason)
 
 
 @asynccontextmanager
@@ -77,3 +85,40 @@ async def test_who_says_nothing_is_hung_up_on() -> None:
     async with pair(one, other) as links:
         await eventually(lambda: one.downs == [NodeId(1)])
         assert links[0].problems[NodeId(1)] == "has been silent for 0.08 s"
+
+
+@on_loop
+@pytest.mark.parametrize("recovered", [0, 1])
+async def test_who_the_group_was_recovered_without_is_told_whoever_is_to_dial(
+    recovered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And before it takes part, if the recovered one is there by then."""
+    monkeypatch.setattr(transport, "SUPERSEDED_ASK_SECONDS", 0.01)
+    addresses = dict(zip((NodeId(0), NodeId(1)), free_addresses(2), strict=True))
+    members = [Member(), Member()]
+    former, now = cluster_digest("c"), cluster_digest("c", ["t"])
+    links = [
+        PeerLinks(
+            Identity(node_id, b"%016d" % node_id, b"secret"),
+            {node_id: addresses[node_id]} if node_id == recovered else addresses,
+            members[node_id],
+            lambda node_id=node_id: now if node_id == recovered else former,  # type: ignore[misc]
+            superseded=lambda node_id=node_id: [former] if node_id == recovered else [],  # type: ignore[misc]
+        )
+        for node_id in addresses
+    ]
+    try:
+        for each, address in zip(links, addresses.values(), strict=True):
+            await each.listen(address)
+        lost = 1 - recovered
+        with pytest.raises(PreconditionFailedError, match="recovered without this node"):
+            await links[lost].check_id_is_free(0)
+        for each in links:
+            each.start()
+        await eventually(lambda: bool(members[lost].superseded_by))
+        assert "move its data folder away" in members[lost].superseded_by[0]
+        assert (members[0].ups, members[1].ups) == ([], [])
+        assert members[recovered].superseded_by == []
+    finally:
+        for each in links:
+            await each.close()

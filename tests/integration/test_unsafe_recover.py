@@ -1,0 +1,157 @@
+"""Two of three nodes are gone for good: the third goes on, and those that come back are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from examples.cluster.local import node_name
+from jetstream_client import Client
+from tests.support.cluster import TestCluster, running_cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path / "cluster") as running:
+        yield running
+
+
+def name_voters(cluster: TestCluster, voters: list[int]) -> None:
+    """In the file, which is the same for all nodes."""
+    file = cluster.cluster.config_file
+    config = yaml.safe_load(file.read_text())
+    config["voters"] = voters
+    file.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def folder(cluster: TestCluster, node: int) -> Path:
+    return cluster.cluster.directory / node_name(node)
+
+
+def unsafe_recover(cluster: TestCluster, node: int, *options: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "jetstream_server", "unsafe-recover"),
+            *("--config", str(cluster.cluster.config_file), "--node-id", str(node)),
+            *("--data", str(folder(cluster, node))),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == code, done
+    return done.stderr if code else done.stdout
+
+
+def refused_start(cluster: TestCluster, node: int) -> str:
+    """Start a node that is to stop by itself; why it did."""
+    before = len(cluster.log(node))
+    cluster.cluster.start_node(node)
+    name = node_name(node)
+    cluster.wait_for(f"{name} stops", lambda: name not in cluster.cluster.pids(), 30)
+    return cluster.log(node)[before:]
+
+
+def test_a_cluster_that_lost_two_of_three_nodes_goes_on_with_the_third(
+    cluster: TestCluster,
+) -> None:
+    with Client(cluster.servers) as client:
+        client.create_stream("orders", "orders")
+        for number in range(50):
+            client.publish("orders", b"%d" % number)
+        (left, *lost) = [node for node in cluster.nodes if node != 0] + [0]
+        for node in cluster.nodes:
+            cluster.wait_for(
+                f"node {node} has it",
+                lambda node=node: len(cluster.api(node).values_upto("orders", 50)) == 50,  # type: ignore[misc]
+            )
+    # What only the lost nodes agree on, and what they go on to store.
+    cluster.kill(left)
+    with Client(cluster.servers) as client:
+        client.create_stream("unknown", "unknown", replicas=1)
+        cluster.wait_for_isr("orders", lost)
+        for number in range(50, 60):
+            client.publish("orders", b"%d" % number)
+    for node in lost:
+        cluster.kill(node)
+
+    assert "`voters`" in unsafe_recover(cluster, left, "--yes", code=1)
+    name_voters(cluster, [left, lost[0]])
+    assert "a majority" in unsafe_recover(cluster, left, "--yes", code=1)
+    name_voters(cluster, [left])
+    plan = unsafe_recover(cluster, left, "--dry-run")
+    assert f"lost for good           {', '.join(map(str, sorted(lost)))}" in plan
+    assert "streams in it           1" in plan
+    assert "no terminal" in unsafe_recover(cluster, left, code=2)
+    before = json.loads((folder(cluster, left) / "metadata" / "group.json").read_text())
+    assert before["voters"] == [0, 1, 2]
+    assert "recovered" in unsafe_recover(cluster, left, "--yes")
+
+    cluster.cluster.start_node(left)
+    cluster.cluster.wait_for_nodes(left)
+    address = cluster.cluster.grpc_addresses[left]
+    assert "in use by another" in unsafe_recover(cluster, left, "--yes", code=1)
+    with Client(address) as client:
+        assert [stream.name for stream in client.list_streams()] == ["orders"]
+        cluster.wait_for("it leads", lambda: client.describe_stream("orders").leader == left)
+        client.alter_stream("orders", min_insync_replicas=1)
+        assert cluster.api(left).values_upto("orders", 50) == [b"%d" % n for n in range(50)]
+        client.publish("orders", b"after")
+        after = client.describe_stream("orders")
+        assert (after.high_watermark, after.leader_epoch > 1000) == (51, True)
+        assert client.create_stream("new", "new", replicas=1).id > 1_000_000
+
+        # With the old file, in which they are voters, and with the new one.
+        name_voters(cluster, [])
+        assert "recovered without this node" in refused_start(cluster, lost[0])
+        name_voters(cluster, [left])
+        assert "the voters [0, 1, 2]" in refused_start(cluster, lost[0])
+        assert client.describe_cluster().controller == left
+        assert cluster.api(left).values_upto("orders", 51)[-1] == b"after"
+
+        # With empty folders they follow, and copy what there is.
+        for node in lost:
+            shutil.move(folder(cluster, node), folder(cluster, node).with_suffix(".old"))
+            cluster.cluster.start_node(node)
+        cluster.cluster.wait_for_nodes(*lost)
+        cluster.wait_for(
+            "all are in sync",
+            lambda: sorted(client.describe_stream("orders").isr) == cluster.nodes,
+        )
+        for node in lost:
+            assert cluster.api(node).values_upto("orders", 51)[-1] == b"after"
+
+
+def test_old_voters_that_come_back_while_the_recovered_node_is_away_stop_once_it_is_there(
+    cluster: TestCluster,
+) -> None:
+    """They are a majority of the old group, and nobody tells them otherwise at first."""
+    cluster.api(0).create("orders", "orders")
+    left, lost = 2, [0, 1]
+    for node in cluster.nodes:
+        cluster.kill(node)
+    name_voters(cluster, [left])
+    unsafe_recover(cluster, left, "--yes")
+    name_voters(cluster, [])
+    for node in lost:
+        cluster.cluster.start_node(node)
+    cluster.cluster.wait_for_nodes(*lost)
+    name_voters(cluster, [left])
+    cluster.cluster.start_node(left)
+    cluster.cluster.wait_for_nodes(left)
+    for node in lost:
+        name = node_name(node)
+        cluster.wait_for(f"{name} stops", lambda name=name: name not in cluster.cluster.pids())  # type: ignore[misc]
+        assert "recovered without this node" in cluster.log(node)
+    cluster.wait_for(
+        "the recovered node leads",
+        lambda: cluster.api(left).describe("orders").stream.leader == left,
+    )

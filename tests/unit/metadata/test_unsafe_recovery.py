@@ -1,0 +1,182 @@
+"""A metadata group goes on with the voters that are left, and without who lacks the recovery."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_protocol.logfiles.metadata_records import Entry
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.group_file import Group, GroupFile
+from jetstream_server.metadata.handshake import cluster_digest
+from jetstream_server.metadata.journal import Journal
+from jetstream_server.metadata.registry import REVISIONS_PER_RECOVERY
+from jetstream_server.metadata.unsafe_recovery import plan_recovery, read_metadata, recover
+from tests.unit.metadata.cluster import ADDRESSES, Cluster
+
+VOTERS = (NodeId(0), NodeId(1), NodeId(2))
+GROUP = Group(NodeId(2), VOTERS, "ours")
+EPOCHS = 1000
+
+
+def create(name: str, replicas: tuple[int, ...]) -> dict[str, object]:
+    return {
+        "op": "create_stream", "name": name, "subject": name, "replicas": replicas,
+        "created_at_us": 0,
+    }  # fmt: skip
+
+
+def written(directory: Path, *commands: dict[str, object], group: Group = GROUP) -> str:
+    """A metadata folder whose journal holds these, in term 3."""
+    directory.mkdir(exist_ok=True)
+    GroupFile(str(directory), group).replace(group)
+    journal = Journal.open(str(directory))
+    for index, command in enumerate(commands, start=1):
+        data = b'\x00{"v":1}\n' + json.dumps(command).encode()
+        journal.append(Entry(data, index, 3))
+    journal.sync()
+    journal.close()
+    return str(directory)
+
+
+def register(node_id: int) -> dict[str, object]:
+    return {
+        "op": "register_node", "node_id": node_id, "session": f"s{node_id}", "addresses": ADDRESSES,
+    }  # fmt: skip
+
+
+NODES = [register(node_id) for node_id in (0, 1, 2)]
+
+
+def test_the_plan_says_who_is_lost_and_what_is_known_here(tmp_path: Path) -> None:
+    directory = written(tmp_path, *NODES, create("all", (0, 1, 2)), create("lost", (0, 1)))
+    plan = plan_recovery(directory, [NodeId(2)])
+    assert plan.lost == (0, 1)
+    assert (plan.after.voters, plan.after.cluster_id) == ((2,), "ours")
+    assert (plan.known.term, plan.known.last_index) == (3, 5)
+    assert [stream.name for stream in plan.gone] == ["lost"]
+    assert plan.unled == ()
+
+
+def test_the_plan_names_streams_of_which_only_the_lost_were_in_sync(tmp_path: Path) -> None:
+    fenced = {"op": "fence_node", "node_id": 2}
+    directory = written(tmp_path, *NODES, create("all", (0, 1, 2)), fenced)
+    plan = plan_recovery(directory, [NodeId(2)])
+    assert (plan.gone, [stream.name for stream in plan.unled]) == ((), ["all"])
+
+
+def test_nothing_changes_but_the_voters_and_the_token_and_all_who_stay_get_the_same_one(
+    tmp_path: Path,
+) -> None:
+    five = tuple(map(NodeId, range(5)))
+    left = [NodeId(4), NodeId(3)]
+    tokens = set()
+    for node_id in left:
+        group = Group(node_id, five, "ours")
+        directory = written(tmp_path / str(node_id), group=group)
+        journal = (tmp_path / str(node_id) / "journal").read_bytes()
+        recover(directory, plan_recovery(directory, left))
+        assert (tmp_path / str(node_id) / "journal").read_bytes() == journal
+        after = GroupFile.read(directory).group
+        assert after == replace(group, voters=(3, 4), recoveries=after.recoveries)
+        tokens.add(after.recoveries)
+    assert len(tokens) == 1
+    with pytest.raises(PreconditionFailedError, match="`voters`"):
+        plan_recovery(directory, left)  # It is done.
+    other = plan_recovery(directory, [NodeId(4)]).after.recoveries
+    assert (len(other), (other[0],)) == (2, *tokens)
+
+
+@pytest.mark.parametrize(
+    ("voters", "message"),
+    [
+        ((0, 1, 2), "say there which of them are left"),
+        ((1, 2), "a majority: start them"),
+        ((2, 3), "node 3 is none of the voters 0, 1, 2"),
+    ],
+)
+def test_what_is_not_the_way_is_refused_with_what_is(
+    tmp_path: Path, voters: tuple[int, ...], message: str
+) -> None:
+    directory = written(tmp_path)
+    with pytest.raises(PreconditionFailedError, match=message):
+        plan_recovery(directory, [NodeId(voter) for voter in voters])
+
+
+def test_a_folder_that_never_belonged_to_a_group_is_refused(tmp_path: Path) -> None:
+    directory = written(tmp_path, group=replace(GROUP, cluster_id=""))
+    with pytest.raises(PreconditionFailedError, match="nothing to recover"):
+        plan_recovery(directory, [NodeId(2)])
+    with pytest.raises(StorageError, match=r"group\.json"):
+        plan_recovery(str(tmp_path / "none"), [NodeId(2)])
+
+
+def test_the_metadata_is_read_from_snapshot_and_journal_without_what_was_truncated(
+    tmp_path: Path,
+) -> None:
+    directory = written(tmp_path, *NODES, create("a", (0,)), create("b", (0,)))
+    journal = Journal.open(directory)
+    journal.truncate(5)
+    journal.append(Entry(b'\x00{"v":1}\n' + json.dumps(create("c", (0,))).encode(), 5, 4))
+    journal.sync()
+    journal.close()
+    known = read_metadata(directory)
+    assert [stream.name for stream in known.registry.streams.values()] == ["a", "c"]
+    assert (known.term, known.last_index) == (4, 5)
+
+
+class TestRecovered:
+    """What the recovered group's first command does."""
+
+    def test_epochs_and_ids_begin_beyond_what_the_lost_voters_may_have_given_out(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        before = cluster.registry.revision
+        cluster.do("set_cluster", recoveries=["t"])
+        after = cluster.now(stream)
+        assert after.leader_epoch == stream.leader_epoch + EPOCHS
+        assert after.stream_epoch == stream.stream_epoch + EPOCHS
+        for node_id in (0, 1, 2):
+            cluster.register(node_id)
+        assert cluster.create("b", "b").id > before + REVISIONS_PER_RECOVERY
+
+    def test_all_sessions_end_and_who_was_in_sync_leads_again_once_it_registers(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("set_cluster", recoveries=["t"])
+        after = cluster.now(stream)
+        assert (after.leader, after.isr, set(after.elr)) == (NO_NODE, (), {0, 1, 2})
+        assert all(node.fenced for node in cluster.registry.nodes.values())
+        cluster.register(1)
+        after = cluster.now(stream)
+        assert (after.leader, after.isr, after.lossy_elections) == (1, (1,), 0)
+
+    def test_it_happens_once(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        cluster.do("set_cluster", recoveries=["t"])
+        after, revision = cluster.now(stream), cluster.registry.revision
+        cluster.do("set_cluster", recoveries=["t"])
+        assert (cluster.now(stream), cluster.registry.revision) == (after, revision + 1)
+        with pytest.raises(PreconditionFailedError, match="other recoveries"):
+            cluster.do("set_cluster", recoveries=["u"])
+        cluster.do("set_cluster", recoveries=["t", "u"])
+        assert cluster.now(stream).leader_epoch == stream.leader_epoch + 2 * EPOCHS
+
+    def test_a_snapshot_keeps_it(self) -> None:
+        cluster = Cluster(3)
+        cluster.do("set_cluster", recoveries=["t"])
+        again = Cluster()
+        again.registry.restore(cluster.registry.snapshot())
+        assert again.registry.settings.recoveries == ("t",)
+        assert again.registry.revision == cluster.registry.revision
+
+
+def test_groups_of_different_recoveries_are_told_apart() -> None:
+    digests = [cluster_digest("c"), cluster_digest("c", ["t"]), cluster_digest("c", ["t", "u"])]
+    assert len(set(digests)) == 3
+    assert cluster_digest("", ["t"]) == bytes(16)
