@@ -184,7 +184,8 @@ def _last_offsets(copy: Copy) -> dict[bytes, int]:
 
 def _ends(stream: Stream, books: Books, copy: Copy, memory: Memory, excuse: str) -> list[Anomaly]:
     found = []
-    if copy.log_start_offset > memory.log_start_offset and not _limit_removed(stream, copy):
+    rose = copy.log_start_offset > memory.log_start_offset
+    if rose and not copy.holes and not _limit_removed(stream, copy):
         text = (
             f"node {copy.node}: the log starts at {copy.log_start_offset}, "
             f"before at {memory.log_start_offset}, and keeps {len(copy.data)} bytes"
