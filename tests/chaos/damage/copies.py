@@ -11,6 +11,7 @@ from jetstream_protocol.errors import (
     CorruptBatchError,
     JetstreamError,
     OffsetOutOfRangeError,
+    RecordsDamagedError,
     from_proto,
 )
 from jetstream_protocol.generated import dataplane_pb2
@@ -18,6 +19,7 @@ from tests.chaos.damage.streams import Stream
 from tests.support.api import DataPlane
 
 BYTES_MAX = 1 << 20
+BEYOND = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class Hole:
 class Copy:
     """What is below the node's high watermark.
 
-    data: the batches' bytes. last_offsets: where each batch ends, for whoever compares. holes: what
-    could not be read.
+    data: the batches' bytes. holes: what could not be read.
     """
 
     node: int
@@ -74,8 +75,7 @@ class Reader:
                 try:
                     offset = self._piece(plane, stream, offset, copy, pieces)
                 except JetstreamError as error:
-                    end = min((at for at in resume_at if at > offset), default=copy.high_watermark)
-                    end = min(end, copy.high_watermark)
+                    end = _end_of_hole(error, offset, (*resume_at, copy.high_watermark))
                     copy.holes.append(Hole(offset, end, f"{error.code}: {error.message}"))
                     offset = end
             copy.data = b"".join(pieces)
@@ -84,21 +84,31 @@ class Reader:
     def _piece(
         self, plane: DataPlane, stream: Stream, offset: int, copy: Copy, pieces: list[bytes]
     ) -> int:
-        """One answer; returns the offset behind it."""
-        head, tail = plane.fetch(stream.name, offset, bytes_max=BYTES_MAX)
-        assert isinstance(head, dataplane_pb2.DataFetchResponse)
-        if head.HasField("error"):
-            raise from_proto(head.error)
+        """One answer, up to the first batch that fails its checks; returns the offset behind it.
+
+        Where that is the very first, the node is told, which then looks at its file.
+        """
+        try:
+            return self._take(_fetch(plane, stream.name, offset), stream, offset, copy, pieces)
+        except CorruptBatchError:
+            tail = _fetch(plane, stream.name, offset, refused=True)
+            return self._take(tail, stream, offset, copy, pieces)
+
+    def _take(
+        self, tail: bytes, stream: Stream, offset: int, copy: Copy, pieces: list[bytes]
+    ) -> int:
         next_offset = offset
-        for header_end, batch in _split(tail):
-            records = self.records(stream, batch)
-            copy.records.update((at, each) for at, each in records.items() if at >= offset)
-            pieces.append(batch)
-            next_offset = header_end
+        try:
+            for behind, batch in _split(tail):
+                records = self.records(stream, batch)
+                copy.records.update((at, each) for at, each in records.items() if at >= offset)
+                pieces.append(batch)
+                next_offset = behind
+        except CorruptBatchError:
+            if next_offset == offset:
+                raise
         if next_offset == offset:
-            raise CorruptBatchError(
-                f"nothing is served at offset {offset}, below the high watermark"
-            )
+            raise CorruptBatchError(f"nothing is served at offset {offset}, though it is committed")
         return next_offset
 
     def records(self, stream: Stream, data: bytes) -> dict[int, Record]:
@@ -112,35 +122,31 @@ class Reader:
         return known
 
 
+def _fetch(plane: DataPlane, name: str, offset: int, *, refused: bool = False) -> bytes:
+    """The batches of one answer. refused: those before failed their checks."""
+    head, tail = plane.fetch(name, offset, bytes_max=BYTES_MAX, refused=refused)
+    assert isinstance(head, dataplane_pb2.DataFetchResponse)
+    if head.HasField("error"):
+        raise from_proto(head.error)
+    return tail
+
+
 def _open(plane: DataPlane, name: str, copy: Copy) -> int:
-    """Find out what there is; returns the first offset."""
-    head, _ = plane.fetch(name, 0, bytes_max=1)
-    assert isinstance(head, dataplane_pb2.DataFetchResponse)
-    if head.HasField("error"):
-        error = from_proto(head.error)
-        if isinstance(error, OffsetOutOfRangeError):
-            copy.log_start_offset = error.log_start_offset
-            copy.high_watermark = error.high_watermark
-        elif isinstance(error, CorruptBatchError):
-            copy.high_watermark = _high_watermark(plane, name)
-        else:
-            raise error
-    else:
-        copy.log_start_offset = head.log_start_offset
-        copy.high_watermark = head.high_watermark
-    return copy.log_start_offset
+    """Find out what there is, which is told to who asks beyond it; returns the first offset."""
+    try:
+        _fetch(plane, name, BEYOND)
+    except OffsetOutOfRangeError as error:
+        copy.log_start_offset = error.log_start_offset
+        copy.high_watermark = error.high_watermark
+        return copy.log_start_offset
+    raise AssertionError(f"offset {BEYOND} is served")
 
 
-def _high_watermark(plane: DataPlane, name: str) -> int:
-    """Of a log whose very first batch cannot be read: told to who asks beyond all of it."""
-    head, _ = plane.fetch(name, 1 << 60, bytes_max=1)
-    assert isinstance(head, dataplane_pb2.DataFetchResponse)
-    if head.HasField("error"):
-        error = from_proto(head.error)
-        if isinstance(error, OffsetOutOfRangeError):
-            return error.high_watermark
-        raise error
-    return int(head.high_watermark)
+def _end_of_hole(error: JetstreamError, offset: int, resume_at: tuple[int, ...]) -> int:
+    """Where to go on behind what cannot be read."""
+    if isinstance(error, RecordsDamagedError):
+        return max(offset + 1, min(error.end_offset, resume_at[-1]))
+    return min(at for at in resume_at if at > offset)
 
 
 def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
