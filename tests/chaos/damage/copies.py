@@ -89,9 +89,9 @@ class Reader:
         Where that is the very first, the node is told, which then looks at its file.
         """
         try:
-            return self._take(_fetch(plane, stream.name, offset), stream, offset, copy, pieces)
+            return self._take(_ask(plane, stream.name, offset)[1], stream, offset, copy, pieces)
         except CorruptBatchError:
-            tail = _fetch(plane, stream.name, offset, refused=True)
+            _, tail = _ask(plane, stream.name, offset, refused=True)
             return self._take(tail, stream, offset, copy, pieces)
 
     def _take(
@@ -122,24 +122,28 @@ class Reader:
         return known
 
 
-def _fetch(plane: DataPlane, name: str, offset: int, *, refused: bool = False) -> bytes:
-    """The batches of one answer. refused: those before failed their checks."""
+def _ask(
+    plane: DataPlane, name: str, offset: int, *, refused: bool = False
+) -> tuple[dataplane_pb2.DataFetchResponse, bytes]:
+    """One answer. refused: those before failed their checks."""
     head, tail = plane.fetch(name, offset, bytes_max=BYTES_MAX, refused=refused)
     assert isinstance(head, dataplane_pb2.DataFetchResponse)
     if head.HasField("error"):
         raise from_proto(head.error)
-    return tail
+    return head, tail
 
 
 def _open(plane: DataPlane, name: str, copy: Copy) -> int:
     """Find out what there is, which is told to who asks beyond it; returns the first offset."""
     try:
-        _fetch(plane, name, BEYOND)
+        found: dataplane_pb2.DataFetchResponse | OffsetOutOfRangeError = _ask(plane, name, BEYOND)[
+            0
+        ]
     except OffsetOutOfRangeError as error:
-        copy.log_start_offset = error.log_start_offset
-        copy.high_watermark = error.high_watermark
-        return copy.log_start_offset
-    raise AssertionError(f"offset {BEYOND} is served")
+        found = error
+    copy.log_start_offset = found.log_start_offset
+    copy.high_watermark = found.high_watermark
+    return copy.log_start_offset
 
 
 def _end_of_hole(error: JetstreamError, offset: int, resume_at: tuple[int, ...]) -> int:
