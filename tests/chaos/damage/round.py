@@ -318,13 +318,21 @@ class Round:
 
     def check_said(self) -> None:
         """At the end of a round in which something was damaged."""
-        if not self._is or self._plan.kind in CACHES:
+        if not self._is or self._plan.kind in CACHES or self._is_out_of_date():
             return
         log = self._logs[self._plan.node]
         data = self._cluster.data(self._plan.node)
         mark = str(self._path.relative_to(data)) if self._path != data else str(data)
         if not (self.report.said or self.report.refusals or log.mentions(mark)):
             self._found(Kind.NOT_SAID, "", f"{self.report.path}: {self.report.damage}")
+
+    def _is_out_of_date(self) -> bool:
+        """Whether the stream's limit has removed the segment that was damaged."""
+        ids = {str(found): name for name, found in self._cluster.stream_ids.items()}
+        name = ids.get(self._path.parent.name)
+        if name is None or self._path.suffix != ".log":
+            return False
+        return int(self._path.stem) < self._memories[name].log_start_offset
 
     def _found(self, kind: Kind, stream: str, text: str) -> bool:
         """Note an anomaly; False."""
