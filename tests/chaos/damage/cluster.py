@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from examples.cluster.local import LocalCluster, node_name
+from examples.cluster.processes import ClusterError
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
@@ -47,7 +48,7 @@ class DamagedCluster(TestCluster):
     def start(self) -> None:
         self.cluster.start_nats()
         for node in self.nodes:
-            self.cluster.start_node(node)
+            self.launch(node)
         for node in self.nodes:
             reason = self.begin(node, FIRST_SECONDS)
             assert not reason, f"a new node {node} does not serve: {reason}"
@@ -69,10 +70,22 @@ class DamagedCluster(TestCluster):
         for node in self.nodes:
             copy_folder(self.data(node), self.older(node))
 
+    def launch(self, node: int) -> None:
+        """Start its process, once nobody else has its ports: other tests may while it is down."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.cluster.start_node(node)
+                return
+            except ClusterError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+
     def begin(self, node: int, seconds: float = START_SECONDS) -> str:
         """Start a node; "" when it serves, its last words when it has ended instead, or why it is
         not ready."""
-        self.cluster.start_node(node)
+        self.launch(node)
         deadline = time.monotonic() + seconds
         while reason := self.cluster.why_not_ready(node):
             if not self.is_running(node):

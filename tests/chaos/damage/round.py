@@ -147,7 +147,7 @@ class Round:
         cluster = self._cluster
         for node in cluster.nodes:
             if not cluster.is_running(node):
-                cluster.cluster.start_node(node)
+                cluster.launch(node)
         return all(self._begin(node) for node in cluster.nodes)
 
     def _begin(self, node: int) -> bool:
