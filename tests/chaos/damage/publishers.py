@@ -94,6 +94,13 @@ class Publishers:
             for number in dice.sample(known, min(count, len(known))):
                 self._due[name].setdefault(number, 0.0)
 
+    def forget(self, name: str, since: float) -> None:
+        """What was acknowledged since then, by the monotonic clock, is owed no more."""
+        with self._lock:
+            books = self.books[name]
+            for number in [number for number, at in books.acked_at.items() if at >= since]:
+                del books.acked[number], books.acked_at[number]
+
     def acknowledged(self, name: str) -> int:
         return len(self.books[name].acked)
 
