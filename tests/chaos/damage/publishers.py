@@ -94,12 +94,14 @@ class Publishers:
             for number in dice.sample(known, min(count, len(known))):
                 self._due[name].setdefault(number, 0.0)
 
-    def forget(self, name: str, since: float) -> None:
-        """What was acknowledged since then, by the monotonic clock, is owed no more."""
+    def forget(self, name: str, since: float) -> list[int]:
+        """What was acknowledged since then, by the monotonic clock, is owed no more: its offsets."""
         with self._lock:
             books = self.books[name]
-            for number in [number for number, at in books.acked_at.items() if at >= since]:
-                del books.acked[number], books.acked_at[number]
+            numbers = [number for number, at in books.acked_at.items() if at >= since]
+            for number in numbers:
+                del books.acked_at[number]
+            return [offset for number in numbers for offset in books.acked.pop(number)]
 
     def acknowledged(self, name: str) -> int:
         return len(self.books[name].acked)

@@ -157,7 +157,9 @@ class Round:
         for stream in STREAMS:
             stream_id = str(self._cluster.stream_ids[stream.name])
             if stream.flush == "interval" and self._path.parent.name == stream_id:
-                self._publishers.forget(stream.name, self._stopped_at - UNFLUSHED_SECONDS)
+                since = self._stopped_at - UNFLUSHED_SECONDS
+                if offsets := self._publishers.forget(stream.name, since):
+                    self._memories[stream.name].forget(min(offsets))
 
     def _start(self) -> bool:
         """Whether all nodes run and serve again, at once or after what the refusal said to do."""
