@@ -95,7 +95,7 @@ class Publishers:
                 self._due[name].setdefault(number, 0.0)
 
     def forget(self, name: str, since: float) -> list[int]:
-        """What was acknowledged since then, by the monotonic clock, is owed no more: its offsets."""
+        """What was acknowledged since, by the monotonic clock, is owed no more: its offsets."""
         with self._lock:
             books = self.books[name]
             numbers = [number for number, at in books.acked_at.items() if at >= since]

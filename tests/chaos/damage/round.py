@@ -346,7 +346,10 @@ class Round:
             self._found(Kind.NOT_SAID, "", f"{self.report.path}: {self.report.damage}")
 
     def _is_out_of_date(self) -> bool:
-        """Whether the stream's limit has removed the segment that was damaged."""
+        """Whether the stream's limit has removed the segment that was damaged, or its next append
+        has gone over the garbage."""
+        if self._plan.kind == "segment_active" and self._plan.stop == "running":
+            return self.report.damage.endswith("appended")
         ids = {str(found): name for name, found in self._cluster.stream_ids.items()}
         name = ids.get(self._path.parent.name)
         if name is None or self._path.suffix != ".log":
