@@ -36,6 +36,8 @@ REFUSALS_MAX = 3
 UNFLUSHED_SECONDS = 2.5
 """Streams are flushed once a second; a busy disk may take longer."""
 LOOK_SECONDS = 0.3
+SAID_SECONDS = 20.0
+"""What no reader and no start meets, the scrub does."""
 CACHES = ("index",)
 """Files that are only a quicker way to what others hold: nothing need be said of them."""
 NOT_AT_ONE_REPLICA = ("data_folder",)
@@ -339,11 +341,19 @@ class Round:
         """At the end of a round in which something was damaged."""
         if not self._is or self._plan.kind in CACHES or self._is_out_of_date():
             return
-        log = self._logs[self._plan.node]
+        deadline = time.monotonic() + SAID_SECONDS
+        while not self._is_said():
+            if time.monotonic() > deadline:
+                self._found(Kind.NOT_SAID, "", f"{self.report.path}: {self.report.damage}")
+                return
+            time.sleep(LOOK_SECONDS)
+            self._listen()
+
+    def _is_said(self) -> bool:
         data = self._cluster.data(self._plan.node)
         mark = str(self._path.relative_to(data)) if self._path != data else str(data)
-        if not (self.report.said or self.report.refusals or log.mentions(mark)):
-            self._found(Kind.NOT_SAID, "", f"{self.report.path}: {self.report.damage}")
+        is_mentioned = self._logs[self._plan.node].mentions(mark)
+        return bool(self.report.said or self.report.refusals or is_mentioned)
 
     def _is_out_of_date(self) -> bool:
         """Whether the stream's limit has removed the segment that was damaged, or its next append
