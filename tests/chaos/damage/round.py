@@ -63,7 +63,8 @@ class Report:
         refused = "".join(f"\n  refused: {words}" for words in self.refusals)
         said = "".join(f"\n  said: {words[:300]}" for words in self.said[:6])
         found = "".join(f"\n  ANOMALY {anomaly}" for anomaly in self.anomalies)
-        head = f"round {self.number}: {self.plan}\n  {self.path}: {self.damage}"
+        done = f"{self.path}: {self.damage}" if self.damage else "nothing there to damage"
+        head = f"round {self.number}: {self.plan}\n  {done}"
         return f"{head}\n  whole after {self.healed_seconds:.1f} s{refused}{said}{found}"
 
 
@@ -87,8 +88,10 @@ class Round:
         self._logs = {node: Log(cluster.log_path(node)) for node in cluster.nodes}
         self._stopped_at = 0.0
         self._path = Path()
-        self._was = ""
-        self._is = ""
+        self._is: bytes | None = None
+        """What the file holds since; None: it is gone, or is a folder."""
+        self._is_met = plan.stop != "running" or plan.kind.startswith("segment")
+        """Whether somebody is bound to see the damage."""
 
     def run(self) -> Report:
         cluster, plan = self._cluster, self._plan
@@ -97,16 +100,15 @@ class Round:
         self._stop()
         if self._damage():
             self._forgive()
-        else:
-            self.report.damage = "nothing there to damage"
         if plan.stop != "running":
             time.sleep(self._dice.uniform(0, 0.5))
         if self._start() and not self.report.is_spoiled:
             self._afterwards()
             self._settle()
-            if self._is_latent():
+            if plan.stop == "running" and self._is_in_place():
                 (cluster.kill if self._dice.random() < 0.5 else cluster.stop)(plan.node)
-                if self._is_in_place() and self._start() and not self.report.is_spoiled:
+                self._is_met = self._is_in_place()
+                if self._start() and not self.report.is_spoiled:
                     self._settle()
         self._listen()
         return self.report
@@ -137,16 +139,16 @@ class Round:
             return False
         path = found[int(plan.position * len(found))]
         self._path, self.report.path = path, str(path)
-        self._was = fingerprint(path)
+        was = fingerprint(path)
         backup = cluster.cluster.directory / "before"
         _copy(path, backup)
         ways = FOLDER_WAYS if plan.kind in FOLDERS else FILE_WAYS
         older = cluster.older(plan.node) / path.relative_to(data)
         for way in plan.ways:
             done = ways[way](path, older, self._dice)
-            if done is not None and fingerprint(path) != self._was:
+            if done is not None and fingerprint(path) != was:
                 self.report.damage = done
-                self._is = fingerprint(path)
+                self._is = path.read_bytes() if path.is_file() else None
                 return True
         return False
 
@@ -220,12 +222,12 @@ class Round:
                 self._start()
 
     def _is_in_place(self) -> bool:
-        """Whether the damage is still there, and was not written over."""
-        return bool(self.report.path) and self._is == fingerprint(self._path)
-
-    def _is_latent(self) -> bool:
-        """Whether the node runs on damage that it may not have seen."""
-        return self._plan.stop == "running" and self._is_in_place()
+        """Whether the damage is still there, and not written over: files grow behind it."""
+        if not self.report.damage or self._plan.kind in FOLDERS:
+            return bool(self.report.damage)
+        if self._is is None:
+            return not self._path.exists()
+        return self._path.exists() and self._path.read_bytes().startswith(self._is)
 
     # What has to come of it.
 
@@ -339,7 +341,8 @@ class Round:
 
     def check_said(self) -> None:
         """At the end of a round in which something was damaged."""
-        if not self._is or self._plan.kind in CACHES or self._is_out_of_date():
+        is_cache = self._plan.kind in CACHES
+        if not self.report.damage or not self._is_met or is_cache or self._is_out_of_date():
             return
         deadline = time.monotonic() + SAID_SECONDS
         while not self._is_said():
