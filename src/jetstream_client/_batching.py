@@ -22,7 +22,6 @@ from jetstream_client._ack import Ack
 from jetstream_client._feeds import Expectation
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import (
-    InvalidRequestError,
     JetstreamError,
     MessageTooLargeError,
 )
@@ -321,20 +320,14 @@ def too_large(size: int, most: int) -> MessageTooLargeError:
 
 
 def ends_of(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:
-    """Running sums of what the records take. Raises InvalidRequestError for other types."""
-    if keys is not None and len(keys) != len(values):
-        raise InvalidRequestError(f"{len(values)} values and {len(keys)} keys")
-    lengths = _lengths("values", values)
+    """Running sums of what the records take."""
+    lengths = _lengths(values)
     if keys is not None:
-        lengths = [a + b for a, b in zip(lengths, _lengths("keys", keys), strict=True)]
+        lengths = [a + b for a, b in zip(lengths, _lengths(keys), strict=True)]
     return list(accumulate(length + RECORD_BYTES for length in lengths))
 
 
-def _lengths(what: str, items: Sequence[bytes | None]) -> list[int]:
-    kinds = set(map(type, items))
-    if kinds <= {bytes}:
+def _lengths(items: Sequence[bytes | None]) -> list[int]:
+    if None not in items:
         return list(map(len, items))  # type: ignore[arg-type]
-    if not kinds <= {bytes, type(None)}:
-        wrong = ", ".join(sorted(kind.__name__ for kind in kinds - {bytes, type(None)}))
-        raise InvalidRequestError(f"publish_many takes {what} of bytes or None, not {wrong}")
     return [0 if item is None else len(item) for item in items]

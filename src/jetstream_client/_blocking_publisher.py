@@ -17,8 +17,9 @@ from jetstream_client._deliveries import BatchDelivery, Delivery, ManyDelivery
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._publisher import AsyncPublisher
-from jetstream_client._records import record_of
+from jetstream_client._records import columns_of, record_of
 from jetstream_client._sender import no_room
+from jetstream_client._types import Payload
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Publisher:
 
     def send(
         self,
-        value: bytes | str | None,
-        key: bytes | str | None = None,
+        value: Payload | None,
+        key: Payload | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivery:
         """See AsyncPublisher.send. Blocks only while there is no room."""
@@ -51,11 +52,12 @@ class Publisher:
 
     def publish_many(
         self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Payload | None],
+        keys: Sequence[Payload | None] | None = None,
     ) -> ManyDelivery:
         """See AsyncPublisher.publish_many."""
         self._check_process()
+        values, keys = columns_of(values, keys)
         ends = ends_of(values, keys)
         self._buffer.check(ends)
         parts: list[BatchDelivery] = []

@@ -28,7 +28,8 @@ from jetstream_client._feeds import Feed, Feeds
 from jetstream_client._headers import HeadersLike, check_value, outgoing
 from jetstream_client._nats import NatsInbox
 from jetstream_client._positions import check_offset
-from jetstream_client._types import AckLevel
+from jetstream_client._records import to_bytes
+from jetstream_client._types import AckLevel, Payload
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -63,7 +64,7 @@ class Wishes(NamedTuple):
 
 
 def headers_to_send(
-    key: bytes | str | None, headers: HeadersLike | None, value: object, wishes: Wishes
+    key: Payload | None, headers: HeadersLike | None, value: object, wishes: Wishes
 ) -> list[tuple[str, str]]:
     """The message's headers and ours. Raises InvalidRequestError."""
     _, level, msg_id, expected_offset = wishes
@@ -89,21 +90,18 @@ def headers_to_send(
     return pairs
 
 
-def _key_text(key: bytes | str) -> str:
+def _key_text(key: Payload) -> str:
     """Keys travel in a header, and a header is text."""
-    if isinstance(key, bytes | bytearray | memoryview):
-        try:
-            key = bytes(key).decode()
-        except UnicodeDecodeError as error:
-            raise InvalidRequestError("a key must be UTF-8 text: encode it, e.g. as hex") from error
-    check_value("the key", key)
-    return key
+    try:
+        text = (to_bytes("a key", key) or b"").decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError("a key must be UTF-8 text: encode it, e.g. as hex") from error
+    check_value("the key", text)
+    return text
 
 
-def payload_of(value: bytes | str | None) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    return b"" if value is None else bytes(value)
+def payload_of(value: Payload | None) -> bytes:
+    return to_bytes("a value", value) or b""
 
 
 class Listener(NamedTuple):
@@ -151,8 +149,8 @@ class PlainPublisher:
     async def publish(
         self,
         subject: str,
-        value: bytes | str | None,
-        key: bytes | str | None,
+        value: Payload | None,
+        key: Payload | None,
         headers: HeadersLike | None,
         wishes: Wishes,
         timeout: float,

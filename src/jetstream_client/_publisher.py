@@ -15,8 +15,9 @@ from jetstream_client._deliveries import BatchDelivery, Delivery, ManyDelivery
 from jetstream_client._feeds import Feeds
 from jetstream_client._headers import HeadersLike
 from jetstream_client._publish import PlainPublisher
-from jetstream_client._records import record_of
+from jetstream_client._records import columns_of, record_of
 from jetstream_client._sender import PublisherOptions, Sender
+from jetstream_client._types import Payload
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class AsyncPublisher:
 
     async def send(
         self,
-        value: bytes | str | None,
-        key: bytes | str | None = None,
+        value: Payload | None,
+        key: Payload | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivery:
         """Hand over one record, in order; waits only for room. The delivery is its future.
@@ -81,12 +82,13 @@ class AsyncPublisher:
 
     async def publish_many(
         self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Payload | None],
+        keys: Sequence[Payload | None] | None = None,
     ) -> ManyDelivery:
         """Hand over many records at once, in order: nothing is done for each of them in Python."""
         if self._sender is None:
             await self.begin()
+        values, keys = columns_of(values, keys)
         ends = ends_of(values, keys)
         self.sender.buffer.check(ends)
         parts: list[BatchDelivery] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from jetstream_client._headers import HeadersLike, outgoing
+from jetstream_client._types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 
 _SERVER_HEADER = re.compile(
@@ -12,15 +14,48 @@ _SERVER_HEADER = re.compile(
 )
 
 
+def to_bytes(what: str, given: Payload | None) -> bytes | None:
+    """What is stored. Raises TypeError for what is neither bytes nor text: `bytes(5)` would be five
+    zeros, and `bytes([65])` the letter A."""
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{what} is not valid Unicode") from error
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(
+        f"{what} must be bytes, bytearray, memoryview, str or None, not {type(given).__name__}: "
+        "encode it first, for example by json.dumps"
+    )
+
+
+def columns_of(
+    values: Sequence[Payload | None], keys: Sequence[Payload | None] | None
+) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
+    """The same for many, each of which is one record. Raises InvalidRequestError, TypeError."""
+    if keys is not None and len(keys) != len(values):
+        raise InvalidRequestError(f"{len(values)} values and {len(keys)} keys")
+    return _column("value", values), None if keys is None else _column("key", keys)
+
+
+def _column(what: str, given: Sequence[Payload | None]) -> Sequence[bytes | None]:
+    """Nothing is done for each of them where all are bytes or None."""
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{what}s must be a list with one {what} a record, not one of them alone")
+    if set(map(type, given)) <= {bytes, type(None)}:
+        return given  # type: ignore[return-value]
+    return [to_bytes(f"a {what}", each) for each in given]
+
+
 def record_of(
-    value: bytes | str | None, key: bytes | str | None, headers: HeadersLike | None
+    value: Payload | None, key: Payload | None, headers: HeadersLike | None
 ) -> tuple[bytes | None, bytes | None, bytes]:
-    """Value, key and header block. Raises InvalidRequestError."""
-    if value is not None and type(value) is not bytes:
-        value = value.encode() if isinstance(value, str) else bytes(value)
-    if key is not None and type(key) is not bytes:
-        key = key.encode() if isinstance(key, str) else bytes(key)
-    return value, key, _block_of(headers) if headers else b""
+    """Value, key and header block. Raises InvalidRequestError, TypeError."""
+    block = _block_of(headers) if headers else b""
+    return to_bytes("a value", value), to_bytes("a key", key), block
 
 
 def _block_of(headers: HeadersLike) -> bytes:

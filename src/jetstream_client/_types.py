@@ -11,6 +11,8 @@ from jetstream_protocol.errors import InvalidRequestError
 Flush: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
+Payload: TypeAlias = bytes | bytearray | memoryview | str
+"""What a value or a key may be; text is stored as UTF-8."""
 ReadFrom: TypeAlias = Literal["leader", "nearest", "any"]
 """Which replica serves a reader: see docs/guarantees.md, "Reading from replicas"."""
 

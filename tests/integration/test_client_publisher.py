@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -150,11 +151,52 @@ def test_headers_for_the_server_cannot_travel_in_a_batch(
         publisher.send(b"2", headers={"Nats-Other": "fine"}).result(30)
 
 
+WRONG: list[Any] = [5, 1.5, True, [65, 66], (b"a",), {"id": 1}, datetime.now(UTC), range(3)]
+"""Some of which `bytes` would take."""
+
+
+def test_what_is_neither_bytes_nor_text_is_refused_wherever_it_is_given(
+    client: Client, stream: str
+) -> None:
+    subject = f"{stream}.x"
+    with client.publisher(subject) as publisher:
+        for wrong in WRONG:
+            for attempt in (
+                lambda wrong=wrong: client.publish(subject, wrong),
+                lambda wrong=wrong: client.publish(subject, b"v", key=wrong),
+                lambda wrong=wrong: publisher.send(wrong),
+                lambda wrong=wrong: publisher.send(b"v", wrong),
+                lambda wrong=wrong: publisher.publish_many([b"v", wrong]),
+                lambda wrong=wrong: publisher.publish_many([b"v"], [wrong]),
+            ):
+                name = type(wrong).__name__
+                with pytest.raises(TypeError, match=rf"must be bytes, .*, str or None, not {name}"):
+                    attempt()
+        publisher.send(b"end").result(30)
+    assert [message.value for message in client.fetch(stream)] == [b"end"]
+
+
+def test_each_kind_of_bytes_and_text_is_stored_alike_whichever_way_it_is_given(
+    client: Client, stream: str
+) -> None:
+    subject = f"{stream}.x"
+    kinds: list[Any] = [b"\xc3\xa9", bytearray(b"\xc3\xa9"), memoryview(b"\xc3\xa9"), "é"]
+    with client.publisher(subject) as publisher:
+        for each in kinds:
+            client.publish(subject, each, key=each)
+            publisher.send(each, each).result(30)
+        publisher.publish_many(kinds, kinds).result(30)
+    stored = [(message.key, message.value) for message in client.fetch(stream)]
+    assert stored == [(b"\xc3\xa9", b"\xc3\xa9")] * 12
+
+
 def test_wrong_values_are_refused_before_they_spoil_a_batch(client: Client, stream: str) -> None:
     with client.publisher(f"{stream}.x") as publisher:
-        for wrong in (["text"], [1], [b"1", bytearray(b"2")]):
-            with pytest.raises(InvalidRequestError, match="bytes or None"):
-                publisher.publish_many(wrong)  # type: ignore[arg-type]
+        for alone in ("text", b"bytes"):
+            with pytest.raises(TypeError, match="one value a record"):
+                publisher.publish_many(alone)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="not valid Unicode"):
+            publisher.publish_many(["\ud800"])
         with pytest.raises(InvalidRequestError, match="2 values and 1 keys"):
             publisher.publish_many([b"1", b"2"], [b"k"])
         assert publisher.send(b"fine").result(30).offset == 0

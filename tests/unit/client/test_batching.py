@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jetstream_client import InvalidRequestError, UnavailableError
 from jetstream_client._batching import RECORD_BYTES, Batch, Buffer, ends_of
+from jetstream_client._records import columns_of
 from jetstream_protocol.batch import Batch as Decoded
 
 
@@ -172,4 +173,4 @@ def test_many_records_are_cut_into_batches_within_bounds_and_none_is_lost(
 
 def test_keys_without_values_to_match_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="1 values and 2 keys"):
-        ends_of([b"1"], [b"k", b"l"])
+        columns_of([b"1"], [b"k", b"l"])
