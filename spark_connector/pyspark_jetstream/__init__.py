@@ -1,9 +1,9 @@
 """Streams of Jetstream as Spark tables: `spark.read.format("jetstream")`.
 
 Spark imports every installed top-level module named `pyspark_*` and registers its `DefaultSource`,
-so there is nothing to call. One such module that fails to import switches the discovery off for
-all of them: this one therefore imports nothing but Spark's base class, and that guarded; SDK,
-gRPC and Arrow are imported where they are used.
+so there is nothing to call; `session()` makes a session whose workers have it. One such module that
+fails to import switches the discovery off for all of them: this one therefore imports nothing but
+Spark's base class, and that guarded; SDK, gRPC and Arrow are imported where they are used.
 
     options.py, positions.py   what the user said, checked
     planning.py                streams and positions to offsets, asked of the cluster
@@ -12,11 +12,17 @@ gRPC and Arrow are imported where they are used.
     batch.py, stream.py        Spark's reader interfaces over these
     scan.py, headers.py, filters.py   on the executors: a range as Arrow record batches
     writer.py, publish.py      Arrow record batches to publishes, acknowledged
+    sessions.py, progress.py   for programs: a session that finds the source, how far a query is
 
 docs/spark.md is the manual.
 """
 
 from __future__ import annotations
+
+from pyspark_jetstream.progress import offsets_behind_latest
+from pyspark_jetstream.sessions import session
+
+__all__ = ["offsets_behind_latest", "session"]
 
 try:
     from pyspark_jetstream.source import JetstreamDataSource as DefaultSource
@@ -24,4 +30,4 @@ except ImportError as error:  # PySpark is missing, or older than 4.0.
     if (error.name or "").partition(".")[0] != "pyspark":
         raise
 else:
-    __all__ = ["DefaultSource"]
+    __all__ += ["DefaultSource"]

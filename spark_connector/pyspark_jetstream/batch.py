@@ -72,5 +72,5 @@ def _by_time(options: ReadOptions) -> bool:
 
 
 def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
-    check_schema(schema, options.include_headers)
+    check_schema(schema, options.columns)
     return JetstreamReader(options)

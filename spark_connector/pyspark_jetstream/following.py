@@ -51,6 +51,10 @@ class Follower:
         self.latest: dict[int, int] = {}
         """As last seen, for the progress report."""
 
+    @property
+    def names(self) -> dict[int, str]:
+        return {number: stream.full_name for number, stream in self._streams.items()}
+
     async def initial(self) -> Offsets:
         """Where a new query begins."""
         await self._list(0.0)

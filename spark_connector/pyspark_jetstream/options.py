@@ -18,7 +18,12 @@ from typing import Literal, TypeVar
 from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
 from jetstream_protocol.subjects import check_literal, check_pattern
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.positions import Positions, parse_offsets, parse_timestamp
+from pyspark_jetstream.positions import (
+    Positions,
+    parse_offsets,
+    parse_timestamp,
+    parse_timestamps,
+)
 
 _T = TypeVar("_T")
 
@@ -31,13 +36,17 @@ RECORDS_PER_TASK = 1_000_000
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
 """Spark's Kafka source has the same."""
 
+NAMES_OF_COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
+"""In the SDK's order; `headers` come behind them where they are asked for."""
+
 _COMMON = ("servers", "timeout")
 _SELECTION = ("streams", "streamPattern", "subject")
 _READ = (
     *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "readFrom",
+    "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "readFrom", "columns",
 )  # fmt: skip
-_BATCH = (*_READ, "endingOffsets", "endingTimestamp")
+_BATCH = (*_READ, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _NATS = (
     "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
@@ -53,8 +62,6 @@ _INSTEAD: Mapping[str, str] = {
     "assign": "streams",
     "subscribepattern": "streamPattern",
     "kafka.bootstrap.servers": "servers",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp",
     "topic": "subject",
     "paths": "streams, a list with commas,",
     "pushdownfilters": "startingOffsets, startingTimestamp or subject",
@@ -101,7 +108,7 @@ class ReadOptions:
     selection: Selection
     starting: Positions
     ending: Positions
-    include_headers: bool
+    columns: tuple[str, ...]
     fail_on_data_loss: bool
     min_partitions: int
     max_records_per_partition: int
@@ -208,6 +215,21 @@ def _hint(name: str, known: Mapping[str, str]) -> str:
     return f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(known.values())}"
 
 
+def is_table(options: Mapping[str, str]) -> bool:
+    """Whether these are the properties of a table that `CREATE TABLE` makes."""
+    return "provider" in options
+
+
+def check_table(options: Mapping[str, str]) -> None:
+    """Raises OptionError for a table with options: Spark would drop them when it is read."""
+    given = sorted(name for name in options if name.lower().startswith("option."))
+    if given:
+        raise OptionError(
+            "Spark forgets the OPTIONS of a table: CREATE TABLE streams USING jetstream, and say "
+            "them where it is read: SELECT * FROM streams WITH (streams = 'orders')"
+        )
+
+
 def read_options(
     options: Mapping[str, str], mode: Literal["read", "batch", "stream"]
 ) -> ReadOptions:
@@ -223,7 +245,7 @@ def read_options(
         selection=_selection(given),
         starting=starting,
         ending=ending,
-        include_headers=given.flag("includeHeaders", False),
+        columns=_columns(given),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         min_partitions=given.number("minPartitions", 0),
         max_records_per_partition=given.number("maxRecordsPerPartition", RECORDS_PER_TASK),
@@ -286,7 +308,7 @@ def _selection(given: _Given) -> Selection:
     if not (names or pattern or subjects):
         raise OptionError(
             "which streams? add option streams, for example 'orders' or 'orders,clicks@clicks.>', "
-            "or streamPattern, or subject"
+            "or streamPattern, or subject; in SQL: SELECT * FROM table WITH (streams = 'orders')"
         )
     try:
         re.compile(pattern)
@@ -303,13 +325,34 @@ def _selection(given: _Given) -> Selection:
 def _bound(
     given: _Given, which: str, default: str, unnamed: Literal["earliest", "latest"]
 ) -> Positions:
-    """Of the options …Offsets and …Timestamp, of which one at most may be given."""
+    """Of the options …Offsets, …Timestamp, …OffsetsByTimestamp, of which one may be given."""
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    by_stream = f"{which}OffsetsByTimestamp"
+    named = [name for name in (offsets, timestamp, by_stream) if given.text(name)]
+    if len(named) > 1:
+        raise OptionError(f"both {' and '.join(named)} are given: keep one of them")
     if given.text(timestamp):
-        if given.text(offsets):
-            raise OptionError(f"both {offsets} and {timestamp} are given: keep one of them")
         return parse_timestamp(timestamp, given.text(timestamp))
+    if given.text(by_stream):
+        return parse_timestamps(by_stream, given.text(by_stream), unnamed)
     return parse_offsets(offsets, given.text(offsets, default), unnamed)
+
+
+def _columns(given: _Given) -> tuple[str, ...]:
+    """In the order of the schema, whatever order they were given in."""
+    everything = (
+        (*NAMES_OF_COLUMNS, "headers")
+        if given.flag("includeHeaders", False)
+        else (NAMES_OF_COLUMNS)
+    )
+    wanted = given.items("columns")
+    strangers = sorted(set(wanted) - set(everything))
+    if strangers:
+        more = "; headers need includeHeaders=true" if "headers" in strangers else ""
+        raise OptionError(
+            f"columns names {', '.join(strangers)}: say some of {', '.join(everything)}{more}"
+        )
+    return tuple(name for name in everything if name in wanted or not wanted)
 
 
 def _refuse(positions: Positions, place: str, because: str) -> None:

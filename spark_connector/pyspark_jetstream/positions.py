@@ -65,6 +65,22 @@ def _place(option: str, name: str, value: object) -> Place:
 
 def parse_timestamp(option: str, text: str) -> Positions:
     """Raises OptionError."""
+    return Positions(option, _moment(option, text))
+
+
+def parse_timestamps(option: str, text: str, default: Place) -> Positions:
+    """JSON with a time per stream. default: of streams not named. Raises OptionError."""
+    example = """say JSON such as {"orders": 1769860800000}"""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{option} {text!r} is not JSON ({error}): {example}") from error
+    if not isinstance(given, dict) or not given:
+        raise OptionError(f"{option} {text!r} names no stream: {example}")
+    return Positions(option, default, {name: _moment(option, str(t)) for name, t in given.items()})
+
+
+def _moment(option: str, text: str) -> datetime:
     try:
         if text.strip().lstrip("-").isdecimal():
             moment = _EPOCH + timedelta(milliseconds=int(text))
@@ -77,4 +93,4 @@ def parse_timestamp(option: str, text: str) -> Positions:
         ) from error
     if moment.tzinfo is None:
         raise OptionError(f"{option} {text!r} has no time zone: add Z or +01:00 at its end")
-    return Positions(option, moment)
+    return moment

@@ -39,8 +39,6 @@ ROWS = 10_000
 RETRY_SECONDS = 0.2
 """Between two questions to replicas that are behind."""
 
-COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
-
 
 @dataclass(frozen=True)
 class Scan:
@@ -50,7 +48,7 @@ class Scan:
     """
 
     config: ClientConfig
-    include_headers: bool
+    columns: tuple[str, ...]
     fail_on_data_loss: bool
     read_from: ReadFrom = "any"
     wanted: SubjectMatches | None = None
@@ -61,7 +59,7 @@ class Scan:
         subjects = options.selection.subjects
         return cls(
             options.config,
-            options.include_headers,
+            options.columns,
             options.fail_on_data_loss,
             options.read_from,
             SubjectMatches(subjects) if subjects else None,
@@ -69,7 +67,9 @@ class Scan:
 
     def read(self, parts: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         """Record batches of `schema.read_schema`. Closing the generator ends the fetching."""
-        columns = [*COLUMNS, "headers"] if self.include_headers else COLUMNS
+        columns = self.columns
+        if self.wanted is not None and "subject" not in columns:
+            columns = ("subject", *columns)
         with explained(",".join(self.config.servers)):
             for part in parts:
                 for messages in self._messages(part):
@@ -79,9 +79,11 @@ class Scan:
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.wanted is not None:
             batch = batch.filter(self.wanted.mask(batch))
-        if self.include_headers:
+            batch = batch.select(self.columns)
+        if "headers" in self.columns:
             blocks = batch.column("headers")
-            batch = batch.set_column(len(COLUMNS), "headers", parsed_headers(blocks))
+            place = len(self.columns) - 1
+            batch = batch.set_column(place, "headers", parsed_headers(blocks))
         return batch
 
     def _messages(self, part: Range) -> Iterator[Messages]:

@@ -3,6 +3,8 @@ moment of the append."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -15,25 +17,25 @@ from pyspark.sql.types import (
 
 from pyspark_jetstream.errors import OptionError
 
-_COLUMNS = [
-    StructField("stream", StringType()),
-    StructField("subject", StringType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-]
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES = {
+    "stream": StringType(),
+    "subject": StringType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "headers": ArrayType(_HEADER),
+}
 
 
-def read_schema(include_headers: bool) -> StructType:
-    headers = [StructField("headers", ArrayType(_HEADER))] if include_headers else []
-    return StructType([*_COLUMNS, *headers])
+def read_schema(columns: Sequence[str]) -> StructType:
+    return StructType([StructField(name, _TYPES[name]) for name in columns])
 
 
-def check_schema(given: StructType, include_headers: bool) -> None:
+def check_schema(given: StructType, columns: Sequence[str]) -> None:
     """A schema of the user's own must be ours. Raises OptionError."""
-    ours = read_schema(include_headers)
+    ours = read_schema(columns)
     if given.simpleString() != ours.simpleString():
         raise OptionError(
             f"the columns of format jetstream are fixed, {ours.simpleString()}: leave .schema() "

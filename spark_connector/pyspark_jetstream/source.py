@@ -28,10 +28,13 @@ class JetstreamDataSource(DataSource):
         return "jetstream"
 
     def schema(self) -> StructType:
-        from pyspark_jetstream.options import read_options
+        from pyspark_jetstream.options import NAMES_OF_COLUMNS, check_table, is_table, read_options
         from pyspark_jetstream.schema import read_schema
 
-        return read_schema(read_options(self.options, "read").include_headers)
+        if is_table(self.options):
+            check_table(self.options)
+            return read_schema(NAMES_OF_COLUMNS)
+        return read_schema(read_options(self.options, "read").columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_jetstream.batch import batch_reader

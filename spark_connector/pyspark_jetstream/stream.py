@@ -147,7 +147,13 @@ if HAS_ADMISSION_CONTROL:
             latest = self.follower.latest
             if not latest:
                 return None
-            return {"streams": {str(number): {"offset": end} for number, end in latest.items()}}
+            names = self.follower.names
+            return {
+                "streams": {
+                    str(number): {"name": names[number], "offset": end}
+                    for number, end in latest.items()
+                }
+            }
 
         def _limits(self, limit: Any) -> Limits:
             options = self.options
@@ -185,7 +191,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
     """Raises OptionError for what this PySpark cannot do."""
-    check_schema(schema, options.include_headers)
+    check_schema(schema, options.columns)
     if HAS_ADMISSION_CONTROL:
         return AdmittingStreamReader(options)
     if options.max_offsets_per_trigger or options.min_offsets_per_trigger:

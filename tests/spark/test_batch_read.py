@@ -6,10 +6,11 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jetstream_client import Client
-from tests.spark.support import PLANS_ONCE, Log, publish
+from tests.spark.support import PLANS_ONCE, Log, last_line, publish
 
 
 def test_every_column_arrives_as_it_was_published(spark: SparkSession, log: Log) -> None:
@@ -152,6 +153,59 @@ def test_a_dataframe_is_planned_once_and_its_rows_stay_the_same(
     log.publish(range(5))
     assert frame.count() == 5
     assert log.read(spark).count() == 10
+
+
+def test_a_table_and_a_view_over_it_are_fresh_in_every_query(spark: SparkSession, log: Log) -> None:
+    log.publish(range(7))
+    spark.sql("CREATE TABLE fresh USING jetstream")
+    try:
+        spark.sql(
+            "CREATE OR REPLACE TEMPORARY VIEW fresh_view AS SELECT * FROM fresh "
+            f"WITH (servers = '{log.grpc}', streams = '{log.name}')"
+        )
+        for wanted in (7, 14, 21):
+            found = spark.sql("SELECT count(*) AS n, max(offset) AS last FROM fresh_view").first()
+            assert found is not None
+            assert (found["n"], found["last"]) == (wanted, wanted - 1)
+            log.publish(range(7))
+        with pytest.raises(PySparkException) as raised:
+            spark.sql("SELECT * FROM fresh").collect()
+        assert "WITH (streams = 'orders')" in last_line(raised.value)
+        with pytest.raises(PySparkException) as raised:
+            spark.sql(f"CREATE TABLE lost USING jetstream OPTIONS (streams '{log.name}')")
+        assert "Spark forgets the OPTIONS of a table" in last_line(raised.value)
+    finally:
+        spark.sql("DROP TABLE fresh")
+
+
+def test_only_the_columns_asked_for_are_handed_over(spark: SparkSession, log: Log) -> None:
+    log.publish(range(3), "eu")
+    log.publish(range(3, 5), "us")
+    frame = log.read(spark, columns="value, offset")
+    assert frame.columns == ["offset", "value"]
+    assert sorted((row.offset, int(row.value)) for row in frame.collect()) == [
+        (n, n) for n in range(5)
+    ]
+    some = log.read(spark, columns="offset", subject=f"{log.name}.us")
+    assert sorted(row.offset for row in some.collect()) == [3, 4]
+    named = log.read(spark, columns="headers", includeHeaders=True)
+    assert named.count() == 5
+
+
+def test_a_start_by_time_can_be_another_for_each_stream(spark: SparkSession, log: Log) -> None:
+    other = Log.create(log.grpc, log.client, f"{log.name}_other")
+    for each in (log, other):
+        each.publish(range(3))
+    future = int(datetime(2200, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    frame = (
+        spark.read.format("jetstream")
+        .options(servers=log.grpc, streams=f"{log.name},{other.name}")
+        .option("startingOffsetsByTimestamp", json.dumps({log.name: future, other.name: 0}))
+        .load()
+    )
+    assert {row.stream: row["count"] for row in frame.groupBy("stream").count().collect()} == {
+        other.name: 3
+    }
 
 
 def test_a_view_passes_its_options(spark: SparkSession, log: Log) -> None:

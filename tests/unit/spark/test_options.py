@@ -21,7 +21,7 @@ def test_a_batch_read_is_from_the_earliest_record_to_the_latest_by_default() -> 
     assert options.selection.names == ("a", "b@b.>")
     assert (options.starting.default, options.ending.default) == ("earliest", "latest")
     assert options.fail_on_data_loss
-    assert not options.include_headers
+    assert options.columns == ("stream", "subject", "offset", "timestamp", "key", "value")
     assert options.max_records_per_partition == RECORDS_PER_TASK
 
 
@@ -88,6 +88,15 @@ WRONG: list[tuple[Mode, dict[str, str], str]] = [
     ("batch", {"minPartitions": "-1"}, "say one from 1 on"),
     ("batch", {"maxRecordsPerPartition": "0"}, "say one from 1 on"),
     ("batch", {"includeHeaders": "yes"}, "say one of them"),
+    ("batch", {"columns": "offset,headers"}, "headers need includeHeaders=true"),
+    ("batch", {"columns": "partition"}, "say some of stream, subject, offset"),
+    ("batch", {"startingOffsetsByTimestamp": "1"}, "names no stream: say JSON such as"),
+    ("batch", {"startingOffsetsByTimestamp": '{"a": "x"}'}, "milliseconds since 1970, or ISO 8601"),
+    (
+        "batch",
+        {"startingOffsetsByTimestamp": '{"a": 1}', "startingTimestamp": "1"},
+        "both startingTimestamp and startingOffsetsByTimestamp are given: keep one of them",
+    ),
     ("batch", {"readFrom": "follower"}, "say any, leader or nearest"),
     ("batch", {"timeout": "soon"}, "say for example 30s, 15m or 1h"),
     ("batch", {"timeout": "0"}, "say for example 30s, 15m or 1h"),
