@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_jetstream.batch import JetstreamReader
-from pyspark_jetstream.options import read_options
+from pyspark_jetstream.options import NAMES_OF_COLUMNS, read_options
 from pyspark_jetstream.scan import ROWS
 from pyspark_jetstream.schema import read_schema
 from pyspark_jetstream.source import JetstreamDataSource
@@ -40,7 +40,7 @@ def prebuilt(size: int) -> pa.RecordBatch:
             pa.nulls(ROWS, pa.binary()),
             pa.array([bytes(size)] * ROWS, pa.binary()),
         ],
-        names=read_schema(False).names,
+        names=read_schema(NAMES_OF_COLUMNS).names,
     )
 
 
@@ -52,7 +52,7 @@ class CeilingSource(DataSource):
         return "ceiling"
 
     def schema(self) -> StructType:
-        return read_schema(False)
+        return read_schema(NAMES_OF_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return CeilingReader(self.options)
