@@ -83,7 +83,8 @@ def ingest(
     report = ingest_benchmark.run(
         _numbers(sizes), pairs, load, replicas, policy, peer_sync, _progress
     )
-    columns = pairs_of_runs.COLUMNS if replicas == 1 else pairs_of_runs.CLUSTER_COLUMNS
+    is_alone = replicas == 1
+    columns = pairs_of_runs.INGEST_COLUMNS if is_alone else pairs_of_runs.INGEST_CLUSTER_COLUMNS
     _finish(report, json, pairs_of_runs.TITLE, columns)
 
 

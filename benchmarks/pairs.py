@@ -59,10 +59,16 @@ COLUMNS = (
     Column("ours: runs", lambda result: spread(result["ours_runs"], thousands)),
     Column("peer: runs", lambda result: spread(result["peer_runs"], thousands)),
 )
-CLUSTER_COLUMNS = (
+_PROCESSOR = (
+    Column("node µs", lambda result: f"{result['ours_nodes_us']:.2f}"),
+    Column("NATS µs", lambda result: f"{result['ours_nats_us']:.2f}"),
+    Column("peer µs", lambda result: f"{result['peer_us']:.2f}"),
+)
+"""Processor time per message of our nodes, of our nats-server, and of the peer's servers."""
+INGEST_COLUMNS = (*_RATES, *_PROCESSOR)
+INGEST_CLUSTER_COLUMNS = (
     *_RATES,
-    Column("ours: RF 1", lambda result: thousands(result["ours_rf1"])),
     Column("kept", lambda result: times(result["ours_over_rf1"])),
-    Column("peer: RF 1", lambda result: thousands(result["peer_rf1"])),
-    Column("kept", lambda result: times(result["peer_over_rf1"])),
+    Column("peer's", lambda result: times(result["peer_over_rf1"])),
+    *_PROCESSOR,
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 
 def processor_shares(pids: list[int], seconds: float) -> list[float]:
@@ -15,6 +18,43 @@ def processor_shares(pids: list[int], seconds: float) -> list[float]:
     elapsed = time.perf_counter() - start
     after = [_processor_seconds(pid) for pid in pids]
     return [100 * (b - a) / elapsed for a, b in zip(before, after, strict=True)]
+
+
+class ServerSeconds(NamedTuple):
+    """Processor time of the servers that this process has started, and of their children."""
+
+    nodes: float
+    nats: float
+
+    def since(self, before: ServerSeconds) -> ServerSeconds:
+        return ServerSeconds(self.nodes - before.nodes, self.nats - before.nats)
+
+
+def server_seconds() -> ServerSeconds:
+    """Until now; of those that run."""
+    nodes = nats = 0.0
+    for pid in _descendants(os.getpid()):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"nats-server" in command.split(b"\0")[0]:
+            nats += _processor_seconds(pid)
+        elif b"jetstream-server" in command or b"jetstream_server" in command:
+            nodes += _processor_seconds(pid)
+    return ServerSeconds(nodes, nats)
+
+
+def _descendants(ancestor: int) -> Iterator[int]:
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # It has ended meanwhile.
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                parents[int(folder.name)] = int(fields[1])
+    for pid in parents:
+        above = parents.get(pid)
+        while above not in (None, ancestor):
+            above = parents.get(above)
+        if above == ancestor:
+            yield pid
 
 
 def _processor_seconds(pid: int) -> float:

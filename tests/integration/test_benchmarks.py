@@ -35,6 +35,12 @@ def test_a_benchmark_prints_both_rates_and_their_ratio(benchmark: str) -> None:
     assert "sync_interval" in report["peer"]
 
 
+def test_ingest_says_what_a_message_takes_of_the_processor() -> None:
+    report = run("ingest", "--pairs", "1", "--messages", "50000", "--sizes", "16")
+    (result,) = report["results"]
+    assert min(result[name] for name in ("ours_nodes_us", "ours_nats_us", "peer_us")) > 0
+
+
 def test_ingest_with_replicas_says_what_replication_costs_each_side() -> None:
     report = run("ingest", "--pairs", "1", "--messages", "5000", "--sizes", "16", "--replicas", "3")
     (result,) = report["results"]
