@@ -212,7 +212,7 @@ class Node:
             controller_now_us=self.membership.controller_now_us,
         )
         self._stack.push_async_callback(following.close)
-        isr_driver = IsrDriver(self.metadata, now_us=clocks.now_us)
+        isr_driver = IsrDriver(self.metadata, node_id=settings.node_id, now_us=clocks.now_us)
         retention = Retention(self.replicas, clock_us=clocks.wall_us)
         self._stack.push_async_callback(retention.close)
         compaction = Compaction(
@@ -233,6 +233,7 @@ class Node:
         self._make_healing(identity)
         self.replicas.roles += [following, isr_driver, retention, compaction, mending, self.healing]
         self.replicas.progress[isr_driver] = None
+        self.replicas.heard = isr_driver.heard
         self.replicas.begin(incarnation)
         isr_driver.start()
         retention.start()

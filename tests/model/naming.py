@@ -202,7 +202,9 @@ def _unread(naming: Naming, number: int, known: dict[int, Any]) -> int:
 
 
 RENAMED: dict[type, dict[str, Rename]] = {
-    FollowerProgress: {"counts_from": _stream_epoch, "incarnation": _incarnation},
+    FollowerProgress: {
+        "counts_from": _stream_epoch, "incarnation": _incarnation, "said_ahead": _stream_epoch,
+    },
     FollowerState: {
         "_incarnation": _incarnation, "_log": _value,
         "_node_id": _node, "stream": _value,
@@ -234,7 +236,7 @@ RENAMED: dict[type, dict[str, Rename]] = {
 """What is renamed of a value, and how."""
 
 _KEPT: dict[type, str] = {
-    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts damaged position",
+    FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts damaged is_silent position",
     FollowerState: "_asks_flush_since _confirmable _heard_at_us _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",

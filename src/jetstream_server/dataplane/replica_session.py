@@ -15,6 +15,7 @@ from typing import Any
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.frame_connection import FrameConnection, UnreadableSliceError
 from jetstream_server.replication.messages import Answer, FetchRequest, Records, Standing
@@ -236,8 +237,13 @@ class ReplicaSession:
                 self._ready[part.stream_id] = stream
 
     async def _keep_alive(self) -> None:
-        """Have a sign of life sent where nothing else is; cheaper than a timer for each frame."""
+        """Have a sign of life sent where nothing else is, and note the follower's; cheaper than a
+        timer for each frame."""
+        received = -1
         while True:
+            if self._socket.bytes_received != received:
+                received = self._socket.bytes_received
+                self._replicas.heard(NodeId(self._follower))
             await asyncio.sleep(KEEP_ALIVE_SECONDS / KEEP_ALIVE_TICKS)
             self._silent_ticks += 1
             if self._silent_ticks >= KEEP_ALIVE_TICKS:

@@ -38,6 +38,10 @@ from jetstream_server.replication.wire import (
 RETRY_SECONDS = 0.1
 """After a refusal or a lost connection: metadata arrives, a process starts, in about that time."""
 FULL_RETRY_SECONDS = 1.0
+WATCHES_PER_SILENCE = 3
+"""How often within SILENCE_MAX_US the leader is watched, and hears from us: several times before it
+would take us for silent (liveness.py). So often the positions of replicas that are not in sync are
+repeated, too: it may not have been able to count what they said."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -69,7 +73,9 @@ class Fetcher:
         self._failed = failed
         self._silent = silent
         self._following: dict[int, Replica] = {}
+        self._out_of_sync: dict[int, None] = {}  # of those it follows
         self._dirty: dict[int, None] = {}
+        self._frames_told = 0
         self._dropped: list[int] = []
         self._refused: dict[int, str] = {}  # what the leader sent last for a stream, and why
         self._loop = asyncio.get_running_loop()
@@ -85,11 +91,18 @@ class Fetcher:
         ]
 
     def follow(self, replica: Replica) -> None:
-        self._following[replica.stream.id] = replica
-        self.touch(replica.stream.id)
+        """From now on; once more when its metadata changed."""
+        stream = replica.stream
+        self._following[stream.id] = replica
+        if self._identity.node_id in stream.isr:
+            self._out_of_sync.pop(stream.id, None)
+        else:
+            self._out_of_sync[stream.id] = None
+        self.touch(stream.id)
 
     def drop(self, stream_id: int) -> None:
         if self._following.pop(stream_id, None) is not None:
+            self._out_of_sync.pop(stream_id, None)
             self._dirty.pop(stream_id, None)
             self._refused.pop(stream_id, None)
             self._dropped.append(stream_id)
@@ -159,14 +172,16 @@ class Fetcher:
             self._tell_due = True
             self._loop.call_soon(self._tell)
 
-    def _tell(self) -> None:
+    def _tell(self, *, sign_of_life: bool = False) -> None:
         """Send the positions that changed, as far as the leader takes them."""
         self._tell_due = False
         connection = self._connection
         if connection is None:
             return
         try:
-            while self._sending is None and (self._dirty or self._dropped):
+            while self._sending is None and (self._dirty or self._dropped or sign_of_life):
+                sign_of_life = False
+                self._frames_told += 1
                 rest = connection.start(Kind.POSITIONS, 0, self._positions())
                 if rest is not None:
                     self._sending = self._loop.create_task(rest)
@@ -260,10 +275,13 @@ class Fetcher:
 
     async def _watch(self) -> None:
         """Complain about a leader that is silent, whether or not there is a connection, and hang
-        up on it."""
+        up on it. Let it hear that this node is there, and what it may have missed."""
         received, looked_at_us = 0, self._now_us()
         while True:
-            await asyncio.sleep(SILENCE_MAX_US / 3_000_000)
+            told = self._frames_told
+            await asyncio.sleep(SILENCE_MAX_US / 1e6 / WATCHES_PER_SILENCE)
+            self._dirty.update(self._out_of_sync)
+            self._tell(sign_of_life=self._frames_told == told)
             now_us = self._now_us()
             connection = self._connection
             if connection is not None and connection.bytes_received != received:

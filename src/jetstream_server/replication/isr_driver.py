@@ -20,10 +20,12 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnknownEpochError,
 )
+from jetstream_protocol.types import NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.metadata.proposal import Proposal
 from jetstream_server.replication.isr import IsrChange, Outcome
+from jetstream_server.replication.liveness import Liveness
 from jetstream_server.replication.replica import Replica
 
 TICK_SECONDS = 0.1
@@ -34,10 +36,14 @@ logger = structlog.get_logger("jetstream.replication")
 class IsrDriver:
     """`start`, then `close`."""
 
-    def __init__(self, metadata: MetadataLog, *, now_us: Callable[[], int]) -> None:
+    def __init__(self, metadata: MetadataLog, *, node_id: int, now_us: Callable[[], int]) -> None:
         self._metadata = metadata
+        self._node_id = NodeId(node_id)
         self._now_us = now_us
-        self._unsettled: dict[Replica, None] = {}  # led here, with several replicas
+        self._led: dict[Replica, None] = {}  # here, with several replicas
+        self._unsettled: dict[Replica, None] = {}  # of these
+        self._liveness = Liveness()
+        self._followers: tuple[NodeId, ...] | None = ()  # of these; None: to be looked up
         self._proposals: dict[int, asyncio.Task[None]] = {}
         # Changes of unknown outcome: the same change again is the same proposal (isr.py).
         self._unknown: dict[int, tuple[IsrChange, Proposal]] = {}
@@ -48,9 +54,23 @@ class IsrDriver:
 
     def role_changed(self, replica: Replica) -> None:
         """A RoleListener: only leaderships over other replicas are ticked."""
-        if replica.leadership is None:
+        leadership = replica.leadership
+        if leadership is None or len(replica.stream.replicas) == 1:
+            if replica in self._led:
+                del self._led[replica]
+                self._followers = None
             self._unsettled.pop(replica, None)
             self._unknown.pop(replica.stream.id, None)
+            return
+        if replica not in self._led:
+            self._led[replica] = None
+            self._followers = None
+        for node_id in replica.stream.replicas:
+            leadership.hear(node_id, is_silent=self._liveness.is_silent(node_id))
+
+    def heard(self, node_id: NodeId) -> None:
+        """A follower node has said something, if only that it is there."""
+        self._liveness.heard(node_id, self._now_us())
 
     def progressed(self, replica: Replica) -> None:
         """A ProgressListener: there may be something to wait for."""
@@ -78,11 +98,28 @@ class IsrDriver:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now_us = self._now_us()
+            self._listen(now_us)
             for replica in tuple(self._unsettled):
                 replica.tick(now_us)
                 self._consider(replica, now_us)
                 if replica.is_settled(now_us):
                     self._unsettled.pop(replica, None)
+
+    def _listen(self, now_us: int) -> None:
+        """Tell the leaderships of this node which followers have fallen silent, or speak again."""
+        if self._followers is None:
+            nodes = (node_id for replica in self._led for node_id in replica.stream.replicas)
+            self._followers = tuple(
+                node_id for node_id in dict.fromkeys(nodes) if node_id != self._node_id
+            )
+        for node_id in self._liveness.look(self._followers, now_us):
+            is_silent = self._liveness.is_silent(node_id)
+            event = "follower_silent" if is_silent else "follower_heard_again"
+            logger.info(event, node=node_id)
+            for replica in self._led:
+                if replica.leadership is not None and node_id in replica.stream.replicas:
+                    replica.leadership.hear(node_id, is_silent=is_silent)
+                    self._unsettled[replica] = None
 
     def _consider(self, replica: Replica, now_us: int) -> None:
         stream_id = replica.stream.id

@@ -38,7 +38,7 @@ from jetstream_server.replication.messages import (
     OutOfRange,
     Standing,
 )
-from jetstream_server.replication.progress import ANY_EPOCH, FollowerProgress
+from jetstream_server.replication.progress import ANY_EPOCH, NOT_AHEAD, FollowerProgress
 
 REPLICA_LAG_MAX_US = 10_000_000
 """A follower that has not caught up for so long leaves the ISR: longer than a slow disk or a pause
@@ -149,7 +149,9 @@ class LeaderState:
             counted = request.fetch_offset
             if self.counts_flushed:
                 counted = min(counted, request.flushed_offset)
-            progress.fetched(counted, self._log.log_end_offset, now_us)
+            is_ahead = request.stream_epoch > self.stream.stream_epoch
+            said_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
+            progress.fetched(counted, self._log.log_end_offset, now_us, said_ahead)
             self._advance()
         elif (
             problem is None
@@ -212,6 +214,8 @@ class LeaderState:
         for member in self._in_sync.committed:
             if member not in stream.isr and member in self._followers:
                 self._followers[member].left(stream.stream_epoch)
+        for progress in self._followers.values():
+            progress.learnt(stream.stream_epoch)
         self._in_sync.commit(stream)
         return self._advance()
 
@@ -227,6 +231,11 @@ class LeaderState:
             return False
         self.high_watermark = committed
         return True
+
+    def hear(self, follower: NodeId, *, is_silent: bool) -> None:
+        """Whether a replica's node has fallen silent, or is heard again (liveness.py)."""
+        if follower in self._followers:
+            self._followers[follower].is_silent = is_silent
 
     # The ISR.
 
@@ -246,12 +255,22 @@ class LeaderState:
             return False
         log_end_offset, committed = self._log.log_end_offset, self._in_sync.committed
         for replica, progress in self._followers.items():
-            if replica in committed:
-                if progress.position < log_end_offset:
-                    return False
-            elif self._belongs(replica, now_us):
+            if replica in committed and progress.position < log_end_offset:
                 return False
-        return True
+        return self._wanted(now_us) == committed
+
+    def _wanted(self, now_us: int) -> tuple[NodeId, ...]:
+        """Who should be in sync now.
+
+        Who is silent leaves as long as enough others stay to commit without: otherwise it is this
+        leader that is cut off, and its followers have to be able to replace it.
+        """
+        isr = tuple(replica for replica in self.stream.replicas if self._belongs(replica, now_us))
+        heard = tuple(replica for replica in isr if not self._is_silent(replica))
+        return heard if len(heard) >= self.stream.config.min_insync_replicas else isr
+
+    def _is_silent(self, replica: NodeId) -> bool:
+        return replica != self._node_id and self._followers[replica].is_silent
 
     def propose(self, now_us: int) -> IsrChange | None:
         """The change of the ISR to propose now, if one is due; `settle` must follow.
@@ -263,7 +282,7 @@ class LeaderState:
             return retried
         if not self._in_sync.may_propose(now_us):
             return None
-        isr = tuple(replica for replica in self.stream.replicas if self._belongs(replica, now_us))
+        isr = self._wanted(now_us)
         if isr == self._in_sync.committed:
             return None
         change = IsrChange(
@@ -301,6 +320,7 @@ class LeaderState:
             and not node.draining
             and node.incarnation == progress.incarnation
             and progress.counts
+            and not progress.is_silent
             and progress.position >= max(self.high_watermark, self.epoch_start_offset)
         )
 

@@ -115,6 +115,8 @@ class Replicas:
         self.roles: list[RoleListener] = []
         self.progress: dict[ProgressListener, None] = {}
         self.healer: Healer | None = None
+        self.heard: Callable[[NodeId], None] = _ignore
+        """Called when a follower node has said something."""
         self.full_reason = ""
         """Why no append is taken anywhere (disk below its reserve); "": there is room."""
 
@@ -550,6 +552,10 @@ class Replicas:
         # In parallel: each waits for the disk, which serves many about as fast as one.
         with threads or ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
             return all(list(threads.map(_close_cleanly, replicas))) and all_noted
+
+
+def _ignore(_: NodeId) -> None:
+    pass
 
 
 def _must_flush_to_serve(replica: Replica) -> bool:

@@ -84,9 +84,10 @@ def request(
     incarnation: int = 10,
     flushed_offset: int = 0,
     stream_epoch: int = 7,
+    stream_id: int = 1,
 ) -> FetchRequest:
     return FetchRequest(
-        stream_id=StreamId(1),
+        stream_id=StreamId(stream_id),
         follower=NodeId(follower),
         incarnation=incarnation,
         leader_epoch=leader_epoch,

@@ -7,16 +7,22 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from jetstream_protocol import frames
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import StreamId
 from jetstream_server.replication import credential, fetcher
 from jetstream_server.replication.fetcher import Fetcher, NodeIdentity
 from jetstream_server.replication.frame_socket import FrameSocket, dial
+from jetstream_server.replication.replica import Replica
 from tests.support.loops import eventually, on_loop
+from tests.unit.replication.cores import request, stream
 
 SILENCE_US = 300_000
 IDENTITY = NodeIdentity(1, 7, "cluster", b"secret")
@@ -113,3 +119,35 @@ async def test_a_leader_whose_answer_takes_long_is_not_hung_up_on() -> None:
     async with followed(leader):
         await eventually(lambda: leader.greeted > 1)
         assert leader.greeted == 101
+
+
+@on_loop
+async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_out_of_sync() -> (
+    None
+):
+    """Its leader may not have been able to count what it said: it had not heard of its leaving."""
+    heard: list[tuple[int, ...]] = []
+
+    async def listen(connection: FrameSocket) -> None:
+        while True:
+            _, positions = await connection.read_frame(Kind.POSITIONS, pb.Positions)
+            heard.append(tuple(position.stream_id for position in positions.positions))
+            await connection.send(Kind.RECORDS, 0, pb.Records())
+
+    leader = Leader(listen)
+    async with followed(leader) as following:
+        await eventually(lambda: heard.count(()) >= 2)
+        following.follow(follower_of(isr=(0, 1, 2)))
+        following.follow(follower_of(isr=(0, 2), stream_id=9))
+        await eventually(lambda: heard.count((9,)) >= 3)
+        assert sum(1 in streams for streams in heard) == 1, "who is in sync need not repeat itself"
+        assert leader.greeted == 1
+
+
+def follower_of(isr: tuple[int, ...], stream_id: int = 1) -> Replica:
+    """Node 1's replica of a stream that node 0 leads."""
+    metadata = replace(stream(isr), id=StreamId(stream_id))
+    return cast(
+        Replica,
+        SimpleNamespace(stream=metadata, position=lambda: request(1, 5, stream_id=stream_id)),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -31,12 +32,22 @@ from tests.unit.metadata.cluster import Cluster
 CHANGE = IsrChange(StreamId(1), NodeId(0), 0, 0, (NodeId(0),), (5,))
 
 
+class FakeLeadership:
+    """Notes who is silent."""
+
+    def __init__(self) -> None:
+        self.silent: dict[int, bool] = {}
+
+    def hear(self, follower: int, *, is_silent: bool) -> None:
+        self.silent[follower] = is_silent
+
+
 class FakeReplica:
     """A leadership that wants what the test says."""
 
     def __init__(self) -> None:
         self.stream: StreamMetadata = Cluster(nodes=3).create()
-        self.leadership: object | None = object()
+        self.leadership: FakeLeadership | None = FakeLeadership()
         self.wanted: IsrChange | None = CHANGE
         self.settled: list[tuple[IsrChange, Outcome]] = []
         self.ticks = 0
@@ -83,7 +94,7 @@ def failed(error: JetstreamError) -> dict[str, Any]:
 
 
 async def drive(replica: FakeReplica, metadata: FakeMetadata) -> None:
-    driver = IsrDriver(cast(MetadataLog, metadata), now_us=lambda: 0)
+    driver = IsrDriver(cast(MetadataLog, metadata), node_id=0, now_us=lambda: 0)
     driver.role_changed(cast(Replica, replica))
     driver.progressed(cast(Replica, replica))
     driver.start()
@@ -150,7 +161,7 @@ def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcom
 async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> None:
     replica = FakeReplica()
     replica.wanted = None
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), now_us=lambda: 0)
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, now_us=lambda: 0)
     driver.progressed(cast(Replica, replica))
     driver.start()
     try:
@@ -166,7 +177,7 @@ async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> Non
 @on_loop
 async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
     replica = FakeReplica()
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), now_us=lambda: 0)
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, now_us=lambda: 0)
     driver.progressed(cast(Replica, replica))
     replica.leadership = None
     driver.role_changed(cast(Replica, replica))
@@ -177,6 +188,32 @@ async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
     finally:
         await driver.close()
     assert replica.ticks == 0
+
+
+@on_loop
+async def test_leaderships_are_told_which_of_their_followers_fell_silent() -> None:
+    now_us = [0]
+    replica, other = FakeReplica(), FakeReplica()
+    other.stream = replace(other.stream, replicas=(NodeId(0), NodeId(2), NodeId(3)))
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, now_us=lambda: now_us[0])
+    for each in (replica, other):
+        each.wanted = None
+        driver.role_changed(cast(Replica, each))
+    assert replica.leadership is not None
+    assert other.leadership is not None
+    driver.start()
+    try:
+        while now_us[0] < 3_000_000:
+            driver.heard(NodeId(2))
+            driver.heard(NodeId(3))
+            await asyncio.sleep(2 * TICK_SECONDS)
+            now_us[0] += 500_000
+        await _until(lambda: replica.leadership.silent == {0: False, 1: True, 2: False})  # type: ignore[union-attr]
+        assert other.leadership.silent == {0: False, 2: False, 3: False}
+        driver.heard(NodeId(1))
+        await _until(lambda: not replica.leadership.silent[1])  # type: ignore[union-attr]
+    finally:
+        await driver.close()
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol.errors import FencedEpochError, NotEnoughReplicasError, UnknownEpochError
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.isr import RETRY_US, Outcome
@@ -243,3 +244,75 @@ class TestWhoLeft:
         assert state.propose(2) is None
         state.fetch(request(2, 10, stream_epoch=8), 3)
         assert state.propose(4) is not None
+
+
+class TestKnowledge:
+    """A follower that left the ISR counts by what it says once it knows that."""
+
+    def test_what_it_said_before_does_not_count(self) -> None:
+        state = leading(stream(), log_of(10))
+        state.fetch(request(1, 10), 1)
+        state.update(stream((0, 2), stream_epoch=8), nodes())
+        state.fetch(request(1, 10), 2)
+        state.fetch(request(2, 10), 2)
+        assert state.propose(3) is None
+        assert state.is_settled(3)
+
+    def test_what_it_said_in_that_knowledge_counts_also_if_the_leader_had_not_heard_of_it(
+        self,
+    ) -> None:
+        state = leading(stream(), log_of(10))
+        state.fetch(request(1, 10, stream_epoch=8), 1)
+        state.fetch(request(2, 10), 1)
+        state.update(stream((0, 2), stream_epoch=8), nodes())
+        change = state.propose(2)
+        assert change is not None
+        assert change.isr == (0, 1, 2)
+
+    def test_it_may_have_lost_since_what_it_said_before(self) -> None:
+        state = leading(stream(), log_of(10))
+        state.fetch(request(1, 10), 1)
+        state.fetch(request(1, 4, stream_epoch=8), 2)
+        state.fetch(request(1, 10), 3)
+        state.fetch(request(2, 10), 3)
+        assert state.position_of(NodeId(1)) == 4
+        state.update(stream((0, 2), stream_epoch=8), nodes())
+        assert state.propose(4) is None
+
+
+class TestSilence:
+    def test_who_is_silent_leaves_whether_or_not_it_lags_and_joins_again_once_heard(self) -> None:
+        state = leading(stream(), log_of(10))
+        for follower in (1, 2):
+            state.fetch(request(follower, 10), 1)
+        assert state.is_settled(2)
+        state.hear(NodeId(1), is_silent=True)
+        assert not state.is_settled(2)
+        change = state.propose(2)
+        assert change is not None
+        assert change.isr == (0, 2)
+        state.update(stream((0, 2), stream_epoch=8), nodes())
+        state.fetch(request(1, 10, stream_epoch=8), 3)
+        assert state.propose(3) is None
+        assert state.is_settled(3)
+        state.hear(NodeId(1), is_silent=False)
+        change = state.propose(4)
+        assert change is not None
+        assert change.isr == (0, 1, 2)
+
+    def test_nobody_leaves_who_is_needed_to_commit(self) -> None:
+        """If nobody is heard it is the leader that is cut off, and has to be replaced."""
+        state = leading(stream(), log_of(10))
+        for follower in (1, 2):
+            state.fetch(request(follower, 10), 1)
+            state.hear(NodeId(follower), is_silent=True)
+        assert state.propose(2) is None
+        assert state.is_settled(2)
+
+    def test_under_a_minimum_of_one_a_leader_goes_on_alone(self) -> None:
+        state = leading(stream(minimum=1), log_of(10))
+        for follower in (1, 2):
+            state.hear(NodeId(follower), is_silent=True)
+        change = state.propose(2)
+        assert change is not None
+        assert change.isr == (0,)
