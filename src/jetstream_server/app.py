@@ -355,6 +355,8 @@ class Server:
         if not reasons:
             if not self._connection.is_connected:
                 reasons.append("not connected to NATS")
+            elif not self._connection.hears:
+                reasons.append("NATS is not heard")
             if not self._node.membership.speaks():
                 reasons.append("no session: the controller does not answer")
             if self._node.replicas.full_reason:

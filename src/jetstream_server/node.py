@@ -44,6 +44,7 @@ from jetstream_server.replication.membership import Membership
 from jetstream_server.replication.mending import Mending
 from jetstream_server.replication.node_link import NodeIdentity
 from jetstream_server.replication.replicas import Replicas
+from jetstream_server.replication.resigning import Resigning
 from jetstream_server.replication.retention import Retention
 from jetstream_server.replication.run_book import RunBook
 from jetstream_server.replication.scrub import Scrub
@@ -246,6 +247,17 @@ class Node:
             self.metadata, self.replicas, self.ingest, peers, now_us=clocks.now_us
         )
         self.transfers = Transfers(self.hand_overs, peers, settings.node_id)
+        if not settings.is_alone:
+            resigning = Resigning(
+                self.replicas,
+                self.metadata.registry,
+                self.hand_overs,
+                self._why_not_served,
+                node_id=settings.node_id,
+                now_us=clocks.now_us,
+            )
+            resigning.start()
+            self._stack.push_async_callback(resigning.close)
         await self.membership.take_part(
             self.replicas, self.runs, self.transfers.gracefully, self._stack
         )
@@ -272,6 +284,10 @@ class Node:
         )
         self._stack.push_async_callback(self.scrub.close)
         self.replicas.healer = self.healing
+
+    def _why_not_served(self) -> str:
+        """Why publishers of what this node leads cannot be served; "": they can."""
+        return self.replicas.full_reason or ("" if self.ingest.hears else "NATS is not heard")
 
     def _make_data_plane(self) -> None:
         """Whoever listens, or stands for a listener, hands it connections; it is closed there."""

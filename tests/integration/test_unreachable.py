@@ -5,13 +5,18 @@ The network between the processes is cut by tests/support/fault_network.py.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from examples.cluster.local import NATS, node_name
+from tests.integration.test_disk import SmallDisk
+from tests.support.cluster import TestCluster
 from tests.support.fault_cluster import FaultCluster, running_fault_cluster
 from tests.support.load import Load
 
@@ -25,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[FaultCluster]:
         yield cluster
 
 
-def begin(cluster: FaultCluster) -> tuple[Load, int]:
+def begin(cluster: TestCluster) -> tuple[Load, int]:
     """A stream under load, and its leader."""
     cluster.api(0).create("orders", "orders")
     cluster.wait_for_isr("orders", cluster.nodes)
@@ -55,3 +60,73 @@ def test_a_link_that_is_cut_between_leader_and_one_follower_costs_little_time(
     load.wait_for_acks(100)
     cluster.check_everywhere("orders", load.stop())
 
+
+def test_a_leader_that_cannot_hear_nats_hands_over_to_one_that_can(cluster: FaultCluster) -> None:
+    load, leader = begin(cluster)
+    cut_at = time.monotonic()
+    cluster.network.cut(node_name(leader), NATS, NATS)
+    assert gap(load, cut_at) < GAP_SECONDS
+    assert cluster.settled("orders").stream.leader != leader
+    cluster.network.heal()
+    cluster.wait_for_isr("orders", cluster.nodes)
+    load.wait_for_acks(100)
+    cluster.check_everywhere("orders", load.stop())
+
+
+def test_a_leader_that_nobody_could_replace_goes_on_leading(cluster: FaultCluster) -> None:
+    """NATS is away for everybody: a hand-over would only cost readers a leader."""
+    load, leader = begin(cluster)
+    for node in cluster.nodes:
+        cluster.network.cut(node_name(node), NATS, NATS)
+    time.sleep(GAP_SECONDS)
+    assert cluster.settled("orders").stream.leader == leader
+    cluster.network.heal()
+    load.wait_for_acks(100)
+    assert cluster.settled("orders").stream.leader == leader
+    cluster.check_everywhere("orders", load.stop())
+
+
+RESERVE_BYTES = 8 << 20
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[tuple[TestCluster, SmallDisk]]:
+    """A cluster whose node 0 has a small disk of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    cluster = TestCluster(tmp_path / "cluster")
+    config = {**cluster.cluster.config, "log": {"disk_reserve_bytes": RESERVE_BYTES}}
+    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
+    path = cluster.cluster.directory / node_name(0)
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", path], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    try:
+        cluster.start()
+        yield cluster, SmallDisk(path)
+    finally:
+        cluster.close()
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_leader_whose_disk_is_below_its_reserve_hands_over_and_gets_nothing_back_at_once(
+    narrow: tuple[TestCluster, SmallDisk],
+) -> None:
+    cluster, disk = narrow
+    load, _ = begin(cluster)
+    cluster.jetstream("stream", "transfer-leader", "orders", "0")
+    load.wait_for_acks(100)
+    assert cluster.settled("orders").stream.leader == 0
+    filled_at = time.monotonic()
+    disk.leave(RESERVE_BYTES // 2)
+    assert gap(load, filled_at) < GAP_SECONDS
+    assert cluster.settled("orders").stream.leader != 0
+    disk.empty()
+    time.sleep(GAP_SECONDS)
+    assert cluster.settled("orders").stream.leader != 0, "room that comes and goes moves leaders"
+    assert "node_can_serve_again" in cluster.log(0)
+    load.wait_for_acks(100)
+    cluster.check_everywhere("orders", load.stop())

@@ -215,7 +215,7 @@ class HandingOver:
 
     # Successors
 
-    async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
+    async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
         await self._ask(node_id, "prepare")
 
     async def _ask(self, node_id: NodeId, what: str, *arguments: Any) -> Any:

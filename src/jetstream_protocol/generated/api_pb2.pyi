@@ -460,16 +460,18 @@ class DrainNodeResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class TakeOverRequest(_message.Message):
-    __slots__ = ("stream", "silent_us", "end_offset", "leader_epoch")
+    __slots__ = ("stream", "silent_us", "end_offset", "leader_epoch", "urgent")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     SILENT_US_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     silent_us: int
     end_offset: int
     leader_epoch: int
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., silent_us: _Optional[int] = ..., end_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    urgent: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., silent_us: _Optional[int] = ..., end_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., urgent: _Optional[bool] = ...) -> None: ...
 
 class TakeOverResponse(_message.Message):
     __slots__ = ("gap_us",)

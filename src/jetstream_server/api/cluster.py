@@ -110,7 +110,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         stream = self._replicas.stream_of(request.stream)
         self._authorize(ANONYMOUS, Operation.CLUSTER_ALTER, "")
         if not request.HasField("silent_us"):
-            self._hand_overs.prepare(stream.id)
+            self._hand_overs.prepare(stream.id, urgent=request.urgent)
             return pb.TakeOverResponse()
         gap_us = await self._hand_overs.stand_by(
             stream.id, request.leader_epoch, request.end_offset, request.silent_us

@@ -69,11 +69,10 @@ class Peers:
         )
         return answer.replica
 
-    async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
-        """Raise UnavailableError unless that node could lead the stream at once."""
-        await self._take_over(
-            node_id, pb.TakeOverRequest(stream=common_pb2.StreamRef(id=stream_id))
-        )
+    async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
+        """See HandOvers.prepare, of that node."""
+        request = pb.TakeOverRequest(stream=common_pb2.StreamRef(id=stream_id), urgent=urgent)
+        await self._take_over(node_id, request)
 
     async def stand_by(
         self,

@@ -51,6 +51,9 @@ HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 
 DRAIN_TIMEOUT_S: Final = 2.0
 
+HEARD_SECONDS: Final = 1.0
+"""More than twice as long as a link waits between two questions (link.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCounters:
@@ -253,6 +256,13 @@ class NatsConnection:
     @property
     def is_connected(self) -> bool:
         return self._listening.is_set()
+
+    @property
+    def hears(self) -> bool:
+        """Whether it is connected and the server has said something within HEARD_SECONDS, which it
+        is asked to. A connection that was cut without a word lives on for much longer."""
+        link = self._link
+        return self._listening.is_set() and link is not None and link.heard_within(HEARD_SECONDS)
 
     @property
     def connected_url(self) -> str:

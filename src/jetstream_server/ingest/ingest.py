@@ -163,9 +163,14 @@ class Ingest:
     # Handing over.
 
     @property
+    def hears(self) -> bool:
+        """Whether NATS is connected, and has said something lately."""
+        return self._connection.hears
+
+    @property
     def listens(self) -> bool:
         """Whether a stream led from now on would be heard."""
-        return self._connection.is_connected and self._speaks()
+        return self.hears and self._speaks()
 
     def pending(self, stream_id: int) -> int:
         """Batches whose acknowledgements wait for the commit."""
@@ -173,7 +178,8 @@ class Ingest:
         return 0 if ingest is None else ingest.pending_count
 
     async def quiet(self, stream_id: int) -> None:
-        """Stop listening to a stream; done once all that NATS had delivered by then is stored.
+        """Stop listening to a stream; done once all that NATS had delivered by then is stored. What
+        is on its way from a server that is not heard is not waited for, nor stored.
 
         Raises UnavailableError when NATS does not answer in time, NotLeaderError.
         """
@@ -181,8 +187,12 @@ class Ingest:
         if ingest is None:
             raise NotLeaderError("this node does not lead the stream any more")
         self._quiet.add(stream_id)
-        if self._by_sid.pop(ingest.sid, None) is not None:
+        if self._by_sid.pop(ingest.sid, None) is None:
+            return
+        if self.hears:
             await self._connection.drain_subscriptions([ingest.sid], QUIET_SECONDS)
+        else:
+            self._connection.unsubscribe(ingest.sid)
 
     def resume(self, stream_id: int) -> None:
         """Undo `quiet`."""

@@ -49,6 +49,10 @@ READ_BYTES_MIN: Final = 16 * 1024
 TURN_SECONDS: Final = 0.02
 """A read of plain messages takes a tenth of it."""
 
+PROBE_SECONDS: Final = 0.4
+"""So often an idle server is asked whether it is there, while no other question waits. Nothing is
+concluded from that here (`heard_within`): a server that is busy for seconds is not left for it."""
+
 PINGS_UNANSWERED_MAX: Final = 2
 """As in the other NATS clients; any byte received counts as an answer."""
 
@@ -95,6 +99,8 @@ class NatsLink(asyncio.BufferedProtocol):
         self._pongs: deque[asyncio.Future[None]] = deque()
         self._pings_unanswered = 0
         self._ping_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
         self._gathering = False
@@ -118,6 +124,7 @@ class NatsLink(asyncio.BufferedProtocol):
             if not self._accepted:
                 self.abort("not opened")
         self._ping_timer = self._loop.call_later(self._options.ping_interval_s, self._keep_alive)
+        self._probe_timer = self._loop.call_later(PROBE_SECONDS, self._probe)
 
     async def _connect(self) -> None:
         options, address = self._options, self.address
@@ -197,6 +204,15 @@ class NatsLink(asyncio.BufferedProtocol):
         else:
             self._end()
 
+    def heard_within(self, seconds: float) -> bool:
+        """Whether the server has said anything so lately."""
+        return self._loop.time() - self._heard_at <= seconds
+
+    def _probe(self) -> None:
+        if not self._pongs and not self.heard_within(PROBE_SECONDS):
+            self.ping()
+        self._probe_timer = self._loop.call_later(PROBE_SECONDS, self._probe)
+
     def _keep_alive(self) -> None:
         if self._pings_unanswered >= PINGS_UNANSWERED_MAX:
             self.abort("stale: the server answers no PING")
@@ -214,6 +230,7 @@ class NatsLink(asyncio.BufferedProtocol):
         return self._view[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self._loop.time()
         begun = self._options.seconds()
         if not self._turn_ends:
             self._turn_ends = begun + TURN_SECONDS
@@ -274,8 +291,9 @@ class NatsLink(asyncio.BufferedProtocol):
     def _end(self) -> None:
         # Where the server closes after an -ERR, that is why.
         self._reason = self._reason or self._complaint or "closed by the server"
-        if self._ping_timer is not None:
-            self._ping_timer.cancel()
+        for timer in (self._ping_timer, self._probe_timer):
+            if timer is not None:
+                timer.cancel()
         if not self.lost.done():
             self.lost.set_result(self._reason)
         self._fail_waiters()

@@ -130,14 +130,22 @@ class Controller:
                 await self._elect(command)
             await self._drain(draining_moves(tables, MOVES_MAX))
             if self._may_balance(tables):
-                for stream_id, target in balancing_moves(tables, MOVES_MAX):
-                    await self._move(stream_id, target, insist=False)
-                    if not self._may_balance(tables):
-                        break
+                await self._balance(tables)
         except NotLeaderError:
             return  # Not the controller any more.
         except JetstreamError as error:
             _log.info("controller_round_ended", reason=error.message)
+
+    async def _balance(self, tables: Tables) -> None:
+        """A node that refuses a leadership would refuse the others, too: it is asked no more."""
+        refusing: set[NodeId] = set()
+        for stream_id, target in balancing_moves(tables, MOVES_MAX):
+            if target in refusing:
+                continue
+            if not await self._move(stream_id, target, insist=False):
+                refusing.add(target)
+            if not self._may_balance(tables):
+                break
 
     def _may_balance(self, tables: Tables) -> bool:
         return (
@@ -169,20 +177,22 @@ class Controller:
         if len(moves) == MOVES_MAX:
             self._wake.set()
 
-    async def _move(self, stream_id: StreamId, target: NodeId, *, insist: bool) -> None:
+    async def _move(self, stream_id: StreamId, target: NodeId, *, insist: bool) -> bool:
         """Hand one stream over, if it is still as it was when that was decided. insist: also when
-        its leader does not."""
+        its leader does not. False: it could not be handed over."""
         stream = self._metadata.registry.streams.get(stream_id)
         if stream is None or stream.leader == target or target not in stream.isr:
-            return
+            return True
         try:
             await self._hand_over(stream, target)
         except (PreconditionFailedError, StreamNotFoundError, NotLeaderError):
-            return  # It changed meanwhile: the next round looks again.
+            return True  # It changed meanwhile: the next round looks again.
         except JetstreamError as error:
             _log.info("leadership_not_handed_over", stream=stream.full_name, reason=error.message)
             if insist:
                 await self._insist(stream, target)
+            return False
+        return True
 
     async def _insist(self, stream: StreamMetadata, target: NodeId) -> None:
         """Whether or not the leader hears of it: void if it has handed over after all."""

@@ -33,6 +33,7 @@ from jetstream_protocol.errors import JetstreamError, NotLeaderError, Unavailabl
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.clocks import monotonic_us
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.fitness import Fitness
 from jetstream_server.replication.leader import LeaderState
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
@@ -80,7 +81,7 @@ class Publishers(Protocol):
 class Successors(Protocol):
     """The same at other nodes."""
 
-    async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None: ...
+    async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None: ...
 
     async def stand_by(
         self,
@@ -114,11 +115,14 @@ class HandOvers:
         self._publishers = publishers
         self._successors = successors
         self._giving: set[StreamId] = set()
+        self.fitness = Fitness()
+        """Whether this node can serve publishers; looked at by resigning.py."""
 
     # The old leader's.
 
-    async def give(self, stream_id: StreamId, target: NodeId) -> None:
-        """Hand the leadership to that ISR member.
+    async def give(self, stream_id: StreamId, target: NodeId, *, urgent: bool = False) -> None:
+        """Hand the leadership to that ISR member. urgent: this node cannot serve its publishers, so
+        any that can will do.
 
         Raises NotLeaderError, UnavailableError (nothing has changed), UnknownOutcomeError, and
         PreconditionFailedError where the metadata does not allow it.
@@ -132,14 +136,16 @@ class HandOvers:
             raise UnavailableError(f"{replica.stream.full_name} is being handed over already")
         self._giving.add(stream_id)
         try:
-            await self._give(replica, leadership, target)
+            await self._give(replica, leadership, target, urgent=urgent)
         finally:
             self._giving.discard(stream_id)
 
-    async def _give(self, replica: Replica, leadership: LeaderState, target: NodeId) -> None:
+    async def _give(
+        self, replica: Replica, leadership: LeaderState, target: NodeId, *, urgent: bool
+    ) -> None:
         stream_id, leader_epoch = replica.stream.id, replica.stream.leader_epoch
         await self._come_near(replica, leadership, target)
-        trip_seconds = await self._prepare(target, stream_id)
+        trip_seconds = await self._prepare(target, stream_id, urgent=urgent)
         silent_since = self._seconds()
         is_asked = False
         try:
@@ -178,13 +184,13 @@ class HandOvers:
         except JetstreamError as error:
             logger.info("successor_not_called_off", target=target, reason=error.message)
 
-    async def _prepare(self, target: NodeId, stream_id: StreamId) -> float:
+    async def _prepare(self, target: NodeId, stream_id: StreamId, *, urgent: bool) -> float:
         """Ask whether it can. Returns how long a question and its answer take: the quicker of two,
         because the first may have to connect."""
         trips = []
         for _ in range(2):
             asked_at = self._seconds()
-            await self._successors.prepare(target, stream_id)
+            await self._successors.prepare(target, stream_id, urgent=urgent)
             trips.append(self._seconds() - asked_at)
         return min(trips)
 
@@ -240,8 +246,9 @@ class HandOvers:
 
     # The target's.
 
-    def prepare(self, stream_id: StreamId) -> None:
-        """Raise UnavailableError unless this node could lead the stream and listen, at once."""
+    def prepare(self, stream_id: StreamId, *, urgent: bool = True) -> None:
+        """Raise UnavailableError unless this node could lead the stream and listen, at once; not
+        urgent: and has been able to for a while."""
         replica = self._replicas.get(stream_id)
         if replica is None or replica.following is None:
             raise UnavailableError("this node does not follow the stream, as far as it knows")
@@ -249,6 +256,10 @@ class HandOvers:
             raise UnavailableError("this node's replica is offline")
         if not self._publishers.listens:
             raise UnavailableError("this node is not connected to NATS, or has no session")
+        if self.fitness.problem:
+            raise UnavailableError(f"this node could not serve it: {self.fitness.problem}")
+        if not urgent and not self.fitness.is_steady(self._now_us()):
+            raise UnavailableError("a moment ago this node could not have served it")
 
     async def stand_by(
         self, stream_id: StreamId, leader_epoch: int, end_offset: int, silent_us: int

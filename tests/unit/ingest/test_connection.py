@@ -10,7 +10,7 @@ import pytest
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest import keeper
-from jetstream_server.ingest.connection import HELD_BYTES_MAX, NatsConnection
+from jetstream_server.ingest.connection import HEARD_SECONDS, HELD_BYTES_MAX, NatsConnection
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub
 from tests.support.nats_peer import accept, peer
@@ -307,3 +307,19 @@ async def test_a_bug_that_stops_the_keeper_does_not_pass_in_silence() -> None:
         server.writer.close()
         await eventually(lambda: problems != [])
     assert problems == [error]
+
+
+@on_loop
+async def test_a_server_that_says_nothing_is_not_heard_and_not_left_for_it() -> None:
+    """A connection that was cut without a word lives on; an idle server answers if asked."""
+    server = Peer()
+    async with peer(server.script) as url, connected([url], Collector()) as connection:
+        connection.subscribe("a", "", Collector().deliver)
+        await asyncio.sleep(1.5 * HEARD_SECONDS)
+        assert connection.hears, "it was asked and has answered"
+        server.answers_pings = False
+        await eventually(lambda: not connection.hears)
+        assert connection.is_connected
+        assert server.connections == 1
+        server.say(b"+OK\r\n")
+        await eventually(lambda: connection.hears)

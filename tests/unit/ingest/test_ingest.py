@@ -30,7 +30,7 @@ class Nats:
 
     def __init__(self) -> None:
         self.listening: dict[int, Any] = {}
-        self.is_connected = True
+        self.is_connected = self.hears = True
         self.during_flush: list[Any] = []
         self.drained: list[int] = []
         self.written: list[bytes] = []
@@ -106,6 +106,18 @@ async def test_what_was_on_its_way_is_stored_and_then_nobody_listens(tmp_path: P
     assert bench.values() == [b"before", b"on its way"]
     bench.ingest.check_lease()
     assert bench.nats.listening == {}, "a look at the lease listens again"
+
+
+@on_loop
+async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.nats.hears = False
+    assert not bench.ingest.listens
+    await bench.ingest.quiet(bench.id)
+    assert (bench.nats.listening, bench.nats.drained) == ({}, [])
+    assert bench.values() == []
 
 
 @on_loop

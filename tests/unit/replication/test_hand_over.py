@@ -15,6 +15,7 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.clocks import monotonic_us
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication import hand_over
 from jetstream_server.replication.hand_over import HandOvers
@@ -88,7 +89,7 @@ class Bench:
 
     # Successors
 
-    async def prepare(self, node_id: NodeId, stream_id: StreamId) -> None:
+    async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
         self._do("prepare")
 
     async def stand_by(self, *arguments: Any) -> int:
@@ -307,3 +308,18 @@ async def test_only_a_follower_that_could_listen_takes_over() -> None:
     bench.log.offline_reason = "a disk failed"  # type: ignore[attr-defined]
     with pytest.raises(UnavailableError, match="offline"):
         bench.hand_overs.prepare(STREAM)
+
+
+@on_loop
+async def test_who_could_not_serve_a_moment_ago_takes_over_only_what_is_urgent() -> None:
+    bench = Bench()
+    bench.replica.following = object()
+    fitness = bench.hand_overs.fitness
+    fitness.look("no room", 0)
+    for urgent in (True, False):
+        with pytest.raises(UnavailableError, match="no room"):
+            bench.hand_overs.prepare(STREAM, urgent=urgent)
+    fitness.look("", monotonic_us())
+    bench.hand_overs.prepare(STREAM, urgent=True)
+    with pytest.raises(UnavailableError, match="a moment ago"):
+        bench.hand_overs.prepare(STREAM, urgent=False)
