@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 RANGE_BYTES_MAX = 4096
 
@@ -61,7 +62,7 @@ def append_garbage(path: Path, older: Path, dice: Random) -> str | None:
 
 def remove(path: Path, older: Path, dice: Random) -> str | None:
     if path.is_dir():
-        shutil.rmtree(path)
+        _remove_folder(path)
     else:
         path.unlink()
     return "removed"
@@ -71,8 +72,8 @@ def replace_by_older(path: Path, older: Path, dice: Random) -> str | None:
     if not older.exists() or fingerprint(older) == fingerprint(path):
         return None
     if path.is_dir():
-        shutil.rmtree(path)
-        shutil.copytree(older, path)
+        _remove_folder(path)
+        shutil.copytree(older, path, dirs_exist_ok=True)
     else:
         _write_in_place(path, older.read_bytes())
     return "replaced by an older copy"
@@ -99,6 +100,12 @@ def fingerprint(path: Path) -> str:
         return hashlib.blake2b(path.read_bytes()).hexdigest()
     except FileNotFoundError:
         return ""
+
+
+def _remove_folder(path: Path) -> None:
+    """All at once: a running node goes on making files in it."""
+    with TemporaryDirectory(prefix="jetstream-removed-") as gone:
+        path.rename(Path(gone) / path.name)
 
 
 def _write_in_place(path: Path, data: bytes) -> None:
