@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import sys
 from collections import Counter
 
@@ -37,6 +38,7 @@ def main() -> int:
     kinds = tuple(arguments.only.split(",")) if arguments.only else KINDS
     if unknown := set(kinds) - set(KINDS):
         parser.error(f"--only: no such kind: {', '.join(sorted(unknown))}; there are {KINDS}")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Nodes are ended, too.
     console = Console(width=None if sys.stdout.isatty() else 160, soft_wrap=True)
     console.print(f"seed {arguments.seed}, {arguments.replicas} replicas")
     bar = Progress(
