@@ -180,6 +180,9 @@ class Round:
             if not words:
                 return True
             self.report.refusals.append(words)
+            if node == self._plan.node and cluster.is_running(node) and self._lost_its_ground():
+                cluster.kill(node)  # It serves no more, and says so: somebody starts it again.
+                continue
             if node != self._plan.node or cluster.is_running(node):
                 return self._found(Kind.NOT_HEALED, "", f"node {node}: {words}")
             if not says_what_to_do(words):
@@ -187,6 +190,10 @@ class Round:
             if not self._do_as_told(words):
                 return False
         return self._found(Kind.NOT_HEALED, "", f"refused {REFUSALS_MAX} times: {words}")
+
+    def _lost_its_ground(self) -> bool:
+        """Whether the node's whole folder was taken away under it."""
+        return self._plan.stop == "running" and self._plan.kind == "data_folder"
 
     def _do_as_told(self, words: str) -> bool:
         """Empty what is to be emptied, or put the file back. Whether it is worth another start."""
