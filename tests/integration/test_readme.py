@@ -33,6 +33,11 @@ def test_the_python_of_the_readme_is_six_lines() -> None:
     assert len([line for line in code_block("python").splitlines() if line.strip()]) == 6
 
 
+def test_what_the_readme_shows_of_real_runs_is_what_happens() -> None:
+    """All but the figures. `scripts/record` makes it so again."""
+    subprocess.run([sys.executable, "-m", "examples.readme", "--check"], cwd=TREE, check=True)
+
+
 def test_the_second_line_says_what_this_is_not() -> None:
     lines = [line for line in (TREE / "README.md").read_text().splitlines() if line]
     assert lines[1].startswith("**This is not NATS JetStream.**")
