@@ -119,16 +119,22 @@ class AsyncClient:
         self,
         name: str,
         subject: str,
+        *,
+        allow_same_name: bool = False,
         **settings: Unpack[StreamSettings],
     ) -> Stream:
         """Create a stream, or find it: creating the same again returns the one there is.
 
         When this returns, the stream listens: what is published from now on is stored. Settings
         (see StreamSettings and AlterableSettings) left out take the server's defaults. Raises
-        StreamExistsError where it exists with another configuration.
+        StreamExistsError where it exists with another configuration, or the name on another
+        subject: everybody would have to say name@subject then. allow_same_name: make it all the
+        same.
         """
         self._check_open()
-        stream = await self._streams.create(name, subject, settings)
+        stream = await self._streams.create(
+            name, subject, settings, allow_same_name=allow_same_name
+        )
         self._feeds.forget_all()
         return stream
 

@@ -37,13 +37,17 @@ class Streams:
         name: str,
         subject: str,
         settings: StreamSettings,
+        *,
+        allow_same_name: bool,
     ) -> Stream:
         check_text("the stream's name", name)
         check_text("the subject", subject)
         config = to_config(settings)
         answer = await self._control.call(
             lambda stubs: stubs.streams.CreateStream,
-            pb.CreateStreamRequest(name=name, subject=subject, config=config),
+            pb.CreateStreamRequest(
+                name=name, subject=subject, config=config, allow_same_name=allow_same_name
+            ),
             pb.CreateStreamResponse,
             what=f"creating stream {name!r}",
             changes=True,

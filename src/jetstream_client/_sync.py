@@ -138,10 +138,14 @@ class Client(Closing):
         self,
         name: str,
         subject: str,
+        *,
+        allow_same_name: bool = False,
         **settings: Unpack[StreamSettings],
     ) -> Stream:
         """See AsyncClient.create_stream."""
-        return self._thread.run(self._client.create_stream(name, subject, **settings))
+        return self._thread.run(
+            self._client.create_stream(name, subject, allow_same_name=allow_same_name, **settings)
+        )
 
     def alter_stream(
         self,

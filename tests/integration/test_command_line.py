@@ -211,7 +211,9 @@ def test_other_failures_too(jetstream: Run) -> None:
     done = jetstream("stream", "create", "mine", "--subject", "mine.>", "--flush", "none", code=1)
     assert "another configuration" in done.stderr
     assert "[0, 0)" in jetstream("fetch", "mine", "--offset", "99999999", code=1).stderr
-    jetstream("stream", "create", "mine", "--subject", "mine.x")
+    done = jetstream("stream", "create", "mine", "--subject", "mine.x", code=1)
+    assert "--allow-same-name" in done.stderr
+    jetstream("stream", "create", "mine", "--subject", "mine.x", "--allow-same-name")
     assert "mine@mine.>" in jetstream("fetch", "mine", code=1).stderr
 
 

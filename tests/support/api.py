@@ -35,6 +35,7 @@ class Api:
             name=name,
             subject=subject,
             config=pb.StreamConfig(**config),  # type: ignore[arg-type]
+            allow_same_name=True,
         )
         return call(self.streams.CreateStream, request)
 

@@ -127,6 +127,12 @@ def create(
     duplicate_window: DuplicateWindow = None,
     segment_bytes: SegmentBytes = None,
     segment_age: SegmentAge = None,
+    allow_same_name: Annotated[
+        bool,
+        typer.Option(
+            "--allow-same-name", help="Also beside a stream of that name on another subject."
+        ),
+    ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -152,6 +158,7 @@ def create(
             duplicate_window=duplicate_window,
             segment_bytes=segment_bytes,
             segment_age=segment_age,
+            allow_same_name=allow_same_name,
         )
     if options.wants_json(context, json):
         emit_json(stream_row(stream))

@@ -169,14 +169,16 @@ class ReplicaProgress(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class CreateStreamRequest(_message.Message):
-    __slots__ = ("name", "subject", "config")
+    __slots__ = ("name", "subject", "config", "allow_same_name")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_SAME_NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     config: StreamConfig
-    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
+    allow_same_name: bool
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., allow_same_name: _Optional[bool] = ...) -> None: ...
 
 class CreateStreamResponse(_message.Message):
     __slots__ = ("stream", "created")

@@ -24,8 +24,8 @@ from jetstream_server.replication.replicas import Replicas
 
 DAMAGED_MAX = 100
 
-CreateStream = Callable[[str, str, dict[str, Any]], Awaitable[tuple[StreamMetadata, bool]]]
-"""(name, subject, config) -> (stream, created): created in the metadata."""
+CreateStream = Callable[[str, str, dict[str, Any], bool], Awaitable[tuple[StreamMetadata, bool]]]
+"""(name, subject, config, allow_same_name) -> (stream, created): created in the metadata."""
 Confirm = Callable[[int], Awaitable[None]]
 """(stream id): returns once this node, its leader, has its subscription confirmed by NATS."""
 
@@ -66,7 +66,10 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             # It could not be appended to, and the metadata needs the room that is left.
             raise StorageFullError(self._replicas.full_reason)
         stream, created = await self._create_stream(
-            request.name, request.subject, config_from_proto(request.config)
+            request.name,
+            request.subject,
+            config_from_proto(request.config),
+            request.allow_same_name,
         )
         if stream.leader == NO_NODE:
             raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")

@@ -23,9 +23,10 @@ class StreamCreation:
         self._placer = Placer(metadata.registry, nodes_configured)
 
     async def create(
-        self, name: str, subject: str, config: dict[str, Any]
+        self, name: str, subject: str, config: dict[str, Any], allow_same_name: bool
     ) -> tuple[StreamMetadata, bool]:
         """The stream, and whether it is new. config: what the user set, None for the rest.
+        allow_same_name: also beside a stream of that name on another subject.
 
         Idempotent. Raises StreamExistsError, InvalidRequestError, UnavailableError,
         UnknownOutcomeError.
@@ -49,6 +50,7 @@ class StreamCreation:
                     "config": settings,
                     "replicas": placement,
                     "created_at_us": self._clock_us(),
+                    "allow_same_name": allow_same_name,
                 }
             )
         finally:

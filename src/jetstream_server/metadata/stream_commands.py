@@ -46,7 +46,8 @@ from jetstream_server.metadata.tables import Tables
 
 
 def create_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
-    """name, subject, [group], [config], replicas (the placement), created_at_us.
+    """name, subject, [group], [config], replicas (the placement), created_at_us,
+    [allow_same_name].
 
     `config` holds only what the user set: those fields must fit a stream that exists already
     (then nothing is created), and the others take their defaults in a new one.
@@ -55,6 +56,8 @@ def create_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
     wished = wished_settings(fields.object("config", {}))
     placement = fields.nodes("replicas")
     created_at_us = fields.integer("created_at_us")
+    # Commands from before there was a choice did not say, and were not refused.
+    allow_same_name = fields.flag("allow_same_name", True)
     fields.finish()
     check_name(name)
     check_pattern(subject)
@@ -64,6 +67,8 @@ def create_stream(tables: Tables, fields: Fields, revision: int) -> Decision:
     if existing is not None:
         _check_same(existing, group, wished)
         return Decision({"stream_id": existing.id, "created": False})
+    if not allow_same_name:
+        _check_name_is_free(tables, name, subject)
     config = effective_settings(wished, len(placement))
     _check_acks(subject, config, tables.settings.ack_subjects)
     isr = _initial_isr(tables, placement, config)
@@ -146,6 +151,16 @@ def _check_same(existing: StreamMetadata, group: str, wished: dict[str, Any]) ->
     if differing:
         raise StreamExistsError(
             f"stream {existing.full_name} exists with another configuration: {', '.join(differing)}"
+        )
+
+
+def _check_name_is_free(tables: Tables, name: str, subject: str) -> None:
+    others = tables.named(name)
+    if others:
+        raise StreamExistsError(
+            f"there is {others[0].full_name} already: with {name}@{subject} beside it the name "
+            f"{name!r} alone would be ambiguous, and be refused to all who use it; choose another "
+            "name, or allow_same_name (--allow-same-name) to tell them apart by their subjects"
         )
 
 

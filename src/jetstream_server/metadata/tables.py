@@ -60,6 +60,10 @@ class Tables:
         stream_id = self._by_name.get(name, {}).get(subject)
         return None if stream_id is None else self.streams[stream_id]
 
+    def named(self, name: str) -> list[StreamMetadata]:
+        """Every stream of that name, by subject."""
+        return [self.streams[found] for _, found in sorted(self._by_name.get(name, {}).items())]
+
     def resolve(self, name: str, subject: str = "") -> StreamMetadata:
         """The stream a person means by a name, with or without its subject.
 
