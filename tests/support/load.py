@@ -10,6 +10,7 @@ Every message is published once, under its number, with a reply subject of its o
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -60,7 +61,10 @@ class Load:
         self._stopping = threading.Event()
         self._waiting: dict[int, float] = {}
         self._sock = socket.create_connection((host, int(port)), timeout=5)
-        self._sock.sendall(b'CONNECT {"verbose":false,"headers":true}\r\nSUB _INBOX.load.> 1\r\n')
+        # Its own: an answer to one before, held up on its way, is none of ours.
+        self._inbox = f"_INBOX.load-{os.urandom(6).hex()}"
+        lines = f'CONNECT {{"verbose":false,"headers":true}}\r\nSUB {self._inbox}.> 1\r\n'
+        self._sock.sendall(lines.encode())
         self._received = b""
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
@@ -98,7 +102,7 @@ class Load:
         lines = []
         for number in range(self.books.sent, self.books.sent + count):
             value = b"%d" % number
-            line = f"PUB {self._subject} _INBOX.load.{number} {len(value)}\r\n".encode()
+            line = f"PUB {self._subject} {self._inbox}.{number} {len(value)}\r\n".encode()
             lines.append(line + value + b"\r\n")
             self._waiting[number] = time.monotonic()
         self.books.sent += count
