@@ -16,6 +16,7 @@ import argparse
 import os
 import secrets
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -207,6 +208,7 @@ def main() -> int:
     parser.add_argument("--seed", default=secrets.token_hex(4))
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Nodes are ended, too.
     if VARIABLE in os.environ:
         campaign = Campaign([case for case in CASES if arguments.only in case.name], arguments.seed)
         campaign.run(arguments.rounds)
