@@ -12,20 +12,75 @@ from pathlib import Path
 import pytest
 
 import jetstream_client
-from jetstream_protocol.errors import JetstreamError
-from tests.support.cluster import TestCluster, running_cluster
+from examples.cluster.local import LocalCluster
+from jetstream_protocol.batch import BatchHeader
+from jetstream_protocol.errors import JetstreamError, RecordsDamagedError
+from tests.support import unreadable_server
+from tests.support.api import DataPlane
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
-from tests.support.rot import rot
+from tests.support.rot import batches_of, rot
 
 SEGMENT_BYTES = 64 * 1024
-FAST_SCRUB = str(1 << 30)
+SCRUB = "JETSTREAM_LOG__SCRUB_BYTES_PER_SECOND"
+SLOW_SCRUB, FAST_SCRUB = "4096", str(1 << 30)
+"""One that finds nothing before somebody else does, and one that finds it at once."""
+
+
+class UnreadableCluster(LocalCluster):
+    """Its nodes lose sectors when they are told to."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.sectors = self.directory.with_name("sectors")
+        self.server = unreadable_server.command(self.sectors)
+
+
+class Cluster(TestCluster):
+    kind = UnreadableCluster
+
+    def restart(self, node: int) -> None:
+        super().restart(node)
+        if node in self._apis:
+            self._apis.pop(node).close()  # It may not have tried again yet.
+
+    def harm(self, node: int, segment: Path, how: str) -> BatchHeader:
+        """Rot, or a sector that cannot be read, in the middle of a segment; the batch there."""
+        if how == "flip":
+            return rot(segment)
+        assert isinstance(self.cluster, UnreadableCluster)
+        batches = batches_of(segment)
+        position, header = batches[len(batches) // 2]
+        unreadable_server.make_unreadable(
+            self.cluster.sectors, node, segment, position, position + header.length
+        )
+        return header
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestCluster]:
-    monkeypatch.setenv("JETSTREAM_LOG__SCRUB_BYTES_PER_SECOND", "4096")  # Not to find it first.
-    with running_cluster(tmp_path / "cluster") as running:
-        yield running
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv(SCRUB, SLOW_SCRUB)
+    yield from _running(Cluster(tmp_path / "cluster"))
+
+
+@pytest.fixture
+def scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv(SCRUB, FAST_SCRUB)
+    yield from _running(Cluster(tmp_path / "cluster"))
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv(SCRUB, SLOW_SCRUB)
+    yield from _running(Cluster(tmp_path / "cluster", nodes=1))
+
+
+def _running(cluster: Cluster) -> Iterator[Cluster]:
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def segments_of(cluster: TestCluster, node: int, stream_id: int) -> list[Path]:
@@ -96,7 +151,9 @@ class Readers:
 @contextmanager
 def under_load(cluster: TestCluster, *, records: int = 4000) -> Iterator[tuple[Load, int]]:
     """A stream of many segments that is written to; and its id."""
-    cluster.api(0).create("orders", "orders", segment_bytes=SEGMENT_BYTES)
+    cluster.api(0).create(
+        "orders", "orders", segment_bytes=SEGMENT_BYTES, replicas=len(cluster.nodes)
+    )
     load = Load(cluster.nats, "orders").start()
     load.wait_for_acks(records)
     stream_id = cluster.settled("orders").stream.id
@@ -108,6 +165,20 @@ def under_load(cluster: TestCluster, *, records: int = 4000) -> Iterator[tuple[L
     yield load, stream_id
 
 
+def read_on(
+    client: jetstream_client.Client, offset: int, end: int = 1 << 60
+) -> tuple[int, RecordsDamagedError | None]:
+    """Read without a gap; where that ended, and by which error."""
+    while offset < end:
+        try:
+            got = client.fetch("orders", offset)
+        except RecordsDamagedError as error:
+            return offset, error
+        assert list(got.offsets()) == list(range(offset, got.next_offset))
+        offset = got.next_offset
+    return offset, None
+
+
 def healed(cluster: TestCluster, node: int) -> bool:
     return bool(events(cluster, node, "records_repaired"))
 
@@ -115,7 +186,7 @@ def healed(cluster: TestCluster, node: int) -> bool:
 @pytest.mark.parametrize("victim", ["leader", "follower"])
 @pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
 def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
-    cluster: TestCluster, victim: str, in_header: bool
+    cluster: Cluster, victim: str, in_header: bool
 ) -> None:
     with under_load(cluster) as (load, stream_id):
         leader = cluster.settled("orders").stream.leader
@@ -150,3 +221,94 @@ def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
     cluster.check_everywhere("orders", books)
     if victim == "leader":
         assert cluster.settled("orders").stream.leader_epoch > 0
+
+
+@pytest.mark.parametrize("how", ["flip", "unreadable"])
+def test_one_replica_can_be_read_before_and_behind_what_its_disk_has_lost(
+    alone: Cluster, how: str
+) -> None:
+    with under_load(alone) as (load, stream_id):
+        bad = alone.harm(0, segments_of(alone, 0, stream_id)[0], how)
+        with jetstream_client.Client(alone.servers) as client:
+            offset, told = read_on(client, 0)
+            assert told is not None
+            lost = range(told.start_offset, told.end_offset)
+            assert offset == lost.start
+            assert bad.base_offset in lost
+            if how == "flip":
+                assert lost == range(bad.base_offset, bad.next_offset)
+            assert f"go on from offset {lost.stop}" in told.message
+            assert not told.retriable
+            load.wait_for_acks(200)  # Appends go on.
+            end = client.describe_stream("orders").high_watermark or 0
+            offset, told = read_on(client, lost.stop, end)
+            assert offset >= end
+            assert told is None
+            damaged = client.describe_stream("orders").damaged
+            assert [(d.node, d.start, d.end) for d in damaged] == [(0, lost.start, lost.stop)]
+        assert "has lost" in alone.jetstream("stream", "describe", "orders")
+        load.stop()
+        for end_of_life in (alone.stop, alone.kill):
+            end_of_life(0)
+            alone.restart(0)
+            with (
+                jetstream_client.Client(alone.servers) as client,
+                pytest.raises(RecordsDamagedError, match=f"from offset {lost.stop}"),
+            ):
+                client.fetch("orders", lost.start)  # A restart knows.
+            assert metric(alone, 0, "streams_damaged") == 1
+
+
+@pytest.mark.parametrize("victim", ["leader", "follower"])
+def test_the_scrub_finds_what_nobody_reads(scrubbed: Cluster, victim: str) -> None:
+    with under_load(scrubbed) as (load, stream_id):
+        books = load.stop()
+    leader = scrubbed.settled("orders").stream.leader
+    node = leader if victim == "leader" else next(n for n in scrubbed.nodes if n != leader)
+    rot(segments_of(scrubbed, node, stream_id)[0])
+    took = scrubbed.wait_for("it is repaired", lambda: healed(scrubbed, node), 60)
+    print(f"found and repaired within {took:.1f} s")
+    assert metric(scrubbed, node, "scrubbed_bytes_total") > 0
+    scrubbed.wait_for_isr("orders", scrubbed.nodes, 30)
+    scrubbed.check_everywhere("orders", books)
+
+
+@pytest.mark.parametrize("how", ["flip", "unreadable"])
+def test_bytes_that_a_follower_cannot_use_cost_its_other_streams_nothing(
+    cluster: Cluster, how: str
+) -> None:
+    cluster.api(0).create("other", "other")
+    with under_load(cluster, records=1000) as (load, stream_id):
+        leader = cluster.settled("orders").stream.leader
+        away = next(node for node in cluster.nodes if node != leader)
+        cluster.kill(away)
+        load.wait_for_acks(3000)
+        leader = cluster.settled("orders").stream.leader
+        known = len(segments_of(cluster, away, stream_id))
+        cluster.wait_for(
+            "it misses segments",
+            lambda: len(segments_of(cluster, leader, stream_id)) > known + 3,
+        )
+        cluster.harm(leader, segments_of(cluster, leader, stream_id)[known + 1], how)
+        cluster.restart(away)
+        cluster.wait_for("it is repaired", lambda: healed(cluster, leader), 60)
+        cluster.wait_for_isr("orders", cluster.nodes, 60)
+        cluster.wait_for_isr("other", cluster.nodes)
+        books = load.stop()
+    restarted = cluster.log(away).rpartition('"event": "session_held"')[2]
+    assert "leader_unreachable" not in restarted
+    cluster.check_everywhere("orders", books)
+
+
+def test_a_client_s_word_alone_marks_nothing(alone: Cluster) -> None:
+    with under_load(alone) as (load, _):
+        load.stop()
+    host, _, port = alone.cluster.config["nodes"][0]["data"].rpartition(":")
+    data = DataPlane((host, int(port)))
+    answer, batches = data.fetch("orders", 10, refused=True)
+    data.close()
+    assert not answer.HasField("error")
+    assert batches
+    assert events(alone, 0, "records_found_intact")
+    assert not events(alone, 0, "records_damaged")
+    assert not alone.describe("orders").damaged

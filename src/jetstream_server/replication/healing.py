@@ -176,10 +176,23 @@ class Healing:
                     end_offset=bad.end_offset,
                     reason=bad.reason,
                 )
+            self._seal(replica, segment)
             replica.log.compaction.abandon()
             self.role_changed(replica)
             self._distrust(replica)
         return bool(found)
+
+    def _seal(self, replica: Replica, segment: Segment) -> None:
+        """Nothing is appended to a segment with bad bytes: what a start finds at the end of a log
+        has to be sound, or nobody knows where it ends."""
+        log = replica.log
+        if log.damage.is_last(segment) and not log.offline_reason:
+            try:
+                log.roll()
+            except StorageError as error:
+                self._say(replica, error.message)
+            else:
+                self._replicas.flush(replica)
 
     async def _save(self, replica: Replica, damage: LogDamage) -> None:
         try:

@@ -65,7 +65,7 @@ class SegmentRepair:
         if segment is None or not segment.bad:
             return 0
         if log.damage.is_last(segment):
-            log.roll()  # Nothing is swapped under what is appended.
+            log.roll()  # It was not possible when the damage was found.
         seen = await self._in_thread(view, segment)
         problems: list[JetstreamError | OSError] = []
         for node_id in self._sources(replica):
