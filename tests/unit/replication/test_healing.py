@@ -1,0 +1,121 @@
+"""What is made of suspicions: the node reads its own file, and marks what it finds there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from jetstream_protocol.errors import RecordsDamagedError, UnavailableError
+from jetstream_server.log.inspection import BadRange, Inspected
+from jetstream_server.replication import healing
+from jetstream_server.replication.healing import Healing
+from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.segment_repair import SegmentRepair
+from tests.support.loops import on_loop
+from tests.support.node import Node, read_values
+from tests.support.rot import rot
+
+
+class NoRepair:
+    async def close(self) -> None: ...
+
+
+@asynccontextmanager
+async def healed(tmp_path: Path) -> AsyncIterator[tuple[Healing, Replica, Path]]:
+    """A node with a stream of several segments, the first of them sealed."""
+    node = Node(tmp_path / "streams", segment_bytes=2000)
+    replicas = node.start()
+    replica = node.create()
+    for number in range(40):
+        node.append(replica, b"value %d" % number)
+    healing_ = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
+    replicas.healer = healing_
+    replicas.roles.append(healing_)
+    healing_.start()
+    try:
+        yield healing_, replica, sorted((tmp_path / "streams").rglob("*.log"))[0]
+    finally:
+        await healing_.close()
+        replicas.close()
+
+
+async def check_a_word_alone_marks_nothing(tmp_path: Path) -> None:
+    async with healed(tmp_path) as (healing_, replica, _):
+        for offset in (0, 3, 17, 39, 40, 1 << 60):
+            await healing_.examined(replica, offset)
+        healing_.suspect(replica, 5, whole=True)
+        await healing_.examined(replica, 6)
+        assert not replica.log.damage.is_damaged
+        assert replica.log.lost_range is None
+        assert healing_.ranges_found == 0
+
+
+@on_loop
+async def test_a_word_alone_marks_nothing(tmp_path: Path) -> None:
+    await check_a_word_alone_marks_nothing(tmp_path)
+
+
+@on_loop
+async def test_mutant_that_believes_a_word_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def believe(disk: object, seen: Inspected, *rest: int) -> list[BadRange]:
+        return [BadRange(seen.base_offset, seen.base_offset, seen.base_offset + 1, 0, 8, "hearsay")]
+
+    monkeypatch.setattr(healing, "inspect", believe)
+    monkeypatch.setattr(healing, "inspect_at", believe)
+    with pytest.raises(AssertionError):
+        await check_a_word_alone_marks_nothing(tmp_path)
+
+
+@on_loop
+async def test_what_is_bad_is_marked_before_whoever_reported_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    async with healed(tmp_path) as (healing_, replica, segment):
+        bad = rot(segment)
+        await healing_.examined(replica, bad.base_offset)
+        assert replica.log.lost_range == (bad.base_offset, bad.next_offset)
+        with pytest.raises(RecordsDamagedError, match="no other replica") as told:
+            replica.read(bad.base_offset, 1 << 20)
+        assert not told.value.retriable
+        assert (told.value.start_offset, told.value.end_offset) == replica.log.lost_range
+        behind = read_values(replica, bad.next_offset)
+        assert behind[0] == b"value %d" % bad.next_offset
+        assert healing_.ranges_found == 1
+
+
+@on_loop
+async def test_a_read_that_fails_is_reported_and_is_to_be_tried_again(tmp_path: Path) -> None:
+    async with healed(tmp_path) as (healing_, replica, segment):
+        bad = rot(segment, in_header=True)
+        suspected = asyncio.Event()
+        suspect = healing_.suspect
+
+        def noting(replica: Replica, offset: int, *, whole: bool = False) -> None:
+            suspect(replica, offset, whole=whole)
+            suspected.set()
+
+        healing_.suspect = noting  # type: ignore[method-assign]
+        with pytest.raises(UnavailableError, match="looks at its file"):
+            replica.read(bad.base_offset, 1 << 20)
+        await healing_.examined(replica, bad.base_offset)
+        assert suspected.is_set()
+        assert replica.log.lost_range is not None
+
+
+@on_loop
+async def test_what_is_bad_at_the_end_of_a_log_is_sealed_off(tmp_path: Path) -> None:
+    """So that a start does not have to look at it to know where the log ends."""
+    async with healed(tmp_path) as (healing_, replica, _):
+        last = sorted(tmp_path.rglob("*.log"))[-1]
+        bad = rot(last, at=0.0)
+        await healing_.examined(replica, bad.base_offset)
+        assert replica.log.lost_range == (bad.base_offset, bad.next_offset)
+        assert sorted(tmp_path.rglob("*.log"))[-1] != last
