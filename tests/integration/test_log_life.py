@@ -10,8 +10,9 @@ import pytest
 from jetstream_client import Client, CompactionInfo, Stream
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import OffsetOutOfRangeError
-from tests.support.api import raw_nats
+from tests.support.api import DataPlane, raw_nats
 from tests.support.cluster import TestCluster, running_cluster
+from tests.support.rot import rot
 
 VALUE = bytes(10_000)
 
@@ -122,6 +123,33 @@ def test_every_replica_compacts_its_log_and_a_new_one_copies_the_gaps(cluster: T
         assert len(offsets_of(cluster, follower, "prices", 1300)) < 400
         read = {m.key: m.value for m in client.consume(stream, stop="latest")}
         assert read == expected
+
+
+def test_rot_in_a_compacted_log_is_repaired_from_one_that_is_compacted_otherwise(
+    cluster: TestCluster,
+) -> None:
+    expected = {b"key-%d" % key: b"%d" % (1200 + key) + VALUE[:500] for key in range(100)}
+    with Client(cluster.servers) as client:
+        stream = client.create_stream("quotes", "quotes", compact=True, segment_bytes=65_536)
+        publish_keyed(cluster, "quotes", 1300)
+        leader = client.describe_stream(stream).leader
+        for node in (leader, next(node for node in cluster.nodes if node != leader)):
+            cluster.wait_for(
+                f"node {node} has compacted its log",
+                lambda node=node: len(offsets_of(cluster, node, "quotes", 1300)) < 400,  # type: ignore[misc]
+            )
+            segment = log_files(cluster, node, stream.id)[3]
+            bad = rot(segment, at=0.0)
+            address = client.describe_cluster().nodes[node].data
+            host, _, port = address.rpartition(":")
+            data = DataPlane((host, int(port)))
+            answer, _ = data.fetch("quotes", bad.base_offset, refused=True)
+            data.close()
+            assert answer.error.code == "records_damaged"  # type: ignore[attr-defined]
+            said = f'"stream": "quotes@quotes", "node": {node}, "event": "records_repaired"'
+            cluster.wait_for("it is repaired", lambda: said in cluster.log(node), 60)  # noqa: B023
+            cluster.wait_for_isr("quotes", cluster.nodes, 30)
+            assert table_of(cluster, node, "quotes", 1300) == expected
 
 
 def compaction_of(client: Client, stream: Stream) -> CompactionInfo:

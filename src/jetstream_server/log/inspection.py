@@ -13,11 +13,11 @@ meanwhile was inspected in vain (`LogDamage.mark` finds that out).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from jetstream_protocol.batch import HEADER_BYTES, BatchHeader
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.scan import SCAN_BYTES, Tail, Window, find_valid
-from jetstream_server.log.disk import Disk
 from jetstream_server.log.index import Index
 
 PAGE_BYTES = 4096
@@ -66,8 +66,17 @@ class Inspected:
         return position, begins_at
 
 
+class Source(Protocol):
+    """What an inspection needs of a disk."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        """Those bytes, fewer where the file ends. Raises OSError."""
+
+
 def inspect(
-    disk: Disk, segment: Inspected, start: tuple[int, int] | None = None,
+    disk: Source, segment: Inspected, start: tuple[int, int] | None = None,
     end_position: int | None = None,
 ) -> list[BadRange]:  # fmt: skip
     """The bad ranges, in order. start: position and offset of the batch to begin at; end_position:
@@ -75,7 +84,7 @@ def inspect(
     return _Inspection(disk, segment).run(start, end_position)
 
 
-def inspect_at(disk: Disk, segment: Inspected, offset: int, bytes_max: int) -> list[BadRange]:
+def inspect_at(disk: Source, segment: Inspected, offset: int, bytes_max: int) -> list[BadRange]:
     """The same, around `offset` and for about so many bytes behind it."""
     start = segment.boundary_before(offset)
     end = segment.boundary_behind(start[0])[0] + bytes_max
@@ -83,7 +92,7 @@ def inspect_at(disk: Disk, segment: Inspected, offset: int, bytes_max: int) -> l
 
 
 class _Inspection:
-    def __init__(self, disk: Disk, segment: Inspected) -> None:
+    def __init__(self, disk: Source, segment: Inspected) -> None:
         self._disk = disk
         self._segment = segment
         self._unreadable: set[int] = set()  # pages
@@ -98,7 +107,7 @@ class _Inspection:
         position, offset = (0, segment.base_offset) if start is None else start
         end = segment.size if end_position is None else min(segment.size, end_position)
         tail = Tail(offset)
-        window = Window(self._read, segment.size, SCAN_BYTES)
+        window = Window(self._read, segment.size, min(SCAN_BYTES, end - position))
         while position < end:
             header, reason = self._check(window, position, tail)
             if not reason:

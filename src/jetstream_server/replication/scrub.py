@@ -95,6 +95,21 @@ class Scrub:
         await asyncio.sleep(max(0.0, begun + spent / self._bytes_per_second - loop.time()))
 
 
+class _Descriptor:
+    """What an inspection reads with: a descriptor of its own. The kernel is told not to read ahead
+    for it, or what the scrub itself has brought into memory would pass for what others use."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def exists(self, path: str) -> bool:
+        return True
+
+    def pread(self, path: str, position: int, length: int) -> bytes:
+        return os.pread(self.fd, length, position)
+
+
 def _check(
     disk: Disk, seen: Inspected, start: tuple[int, int], end: int
 ) -> tuple[list[BadRange], int]:
@@ -103,11 +118,14 @@ def _check(
     if not isinstance(disk, OsDisk):
         return inspect(disk, seen, start, end), length
     try:
-        with disk.descriptor(seen.path) as fd:
-            if is_resident(fd, position, length):
-                return [], 0
-            found = inspect(disk, seen, start, end)
-            os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
-            return found, length
+        file = _Descriptor(seen.path)
     except OSError:
         return inspect(disk, seen, start, end), length
+    try:
+        if is_resident(file.fd, position, length):
+            return [], 0
+        found = inspect(file, seen, start, end)
+        os.posix_fadvise(file.fd, position, length, os.POSIX_FADV_DONTNEED)
+        return found, length
+    finally:
+        os.close(file.fd)
