@@ -210,14 +210,17 @@ class Replicas:
     def open(self, *, clean: bool) -> list[StreamId]:
         """Open every stream the metadata places here; `clean`: the last stop left a marker.
 
-        Returns the streams whose log is damaged. Nothing leads or follows before `begin`.
+        Returns the streams whose log is not to be counted on. Nothing leads or follows before
+        `begin`.
         """
         for stream in self._registry.streams_of(self._node_id):
             self._open(stream, clean=clean)
         return [
             replica.stream.id
             for replica in self._replicas.values()
-            if replica.log.offline_reason or replica.log.damage.is_damaged
+            if replica.log.offline_reason
+            # The only replica is all there is, whatever its disk has lost.
+            or (replica.log.lost_range is not None and len(replica.stream.replicas) > 1)
         ]
 
     def begin(self, incarnation: int) -> None:
