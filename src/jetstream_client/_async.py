@@ -401,15 +401,24 @@ class AsyncClient:
 
         return AsyncScan(consume, start, stop, check_rows(rows), columns)
 
-    def table(self, stream: StreamLike) -> AsyncTable:
-        """The latest value of every key of a stream, kept up to date: see AsyncTable."""
+    def table(
+        self, stream: StreamLike, *, wait: bool = True, stale_after: float | None = None
+    ) -> AsyncTable:
+        """The latest value of every key of a stream, kept up to date: see AsyncTable.
+
+        `async with` begins it, and waits until it has all that is committed then, unless `wait` is
+        False. stale_after: once no server has answered for so many seconds every look into it
+        raises UnavailableError; without, it goes on to tell what it knows (`is_current`, `lag`).
+        """
         self._check_open()
         consumer = self._tracked(self._reader.consume(stream, "earliest", None))
 
         async def latest() -> int:
             return await self.offset_at(stream, "latest")
 
-        return AsyncTable(consumer, latest)
+        return AsyncTable(
+            consumer, latest, wait=wait, patience=self.config.timeout, stale_after=stale_after
+        )
 
     async def list_offsets(
         self, positions: Iterable[tuple[StreamLike, Position]]

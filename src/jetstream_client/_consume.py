@@ -65,6 +65,8 @@ class AsyncConsumer(AsyncClosing):
         self._ahead: asyncio.Future[Messages] | None = None
         self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
         self.position: int | None = None
+        self.wait_max = WAIT_SECONDS
+        """How long a server may keep one question while there is nothing new."""
 
     @property
     def stop(self) -> int | None:
@@ -147,7 +149,7 @@ class AsyncConsumer(AsyncClosing):
 
     @property
     def _wait(self) -> float:
-        return WAIT_SECONDS if self._patience is None else min(self._patience, WAIT_SECONDS)
+        return self.wait_max if self._patience is None else min(self._patience, self.wait_max)
 
     @property
     def _at_stop(self) -> bool:

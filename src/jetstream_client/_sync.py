@@ -338,13 +338,18 @@ class Client(Closing):
 
         return Scan(self._thread, self._thread.run(begin()))
 
-    def table(self, stream: StreamLike) -> Table:
-        """See AsyncClient.table. It follows from now on: `wait_until_current` first."""
+    def table(
+        self, stream: StreamLike, *, wait: bool = True, stale_after: float | None = None
+    ) -> Table:
+        """The latest value of every key of a stream, kept up to date: see Table.
+
+        Returns once it has all that is committed now, unless `wait` is False. stale_after: once no
+        server has answered for so many seconds every look into it raises UnavailableError; without,
+        it goes on to tell what it knows (`is_current`, `lag`).
+        """
 
         async def begin() -> AsyncTable:
-            table = self._client.table(stream)
-            await table.begin()
-            return table
+            return await self._client.table(stream, wait=wait, stale_after=stale_after).opened()
 
         return Table(self._thread, self._thread.run(begin()))
 

@@ -131,6 +131,52 @@ def test_a_table_goes_on_when_its_server_is_back(own_server: ServerProcess) -> N
             assert table["k"] == b"2"
 
 
+def test_a_table_has_what_is_stored_when_it_is_opened(client: Client) -> None:
+    client.create_stream("opened", "opened.>")
+    with client.publisher("opened.x") as publisher:
+        publisher.publish_many([b"v" * 1000] * 2_000, [b"%d" % key for key in range(2_000)])
+    for _ in range(5):
+        with client.table("opened") as table:
+            assert table["1999"] == b"v" * 1000
+            assert (len(table), table.lag, table.is_current) == (2_000, 0, True)
+            assert table.heard_at is not None
+    with client.table("opened", wait=False) as table:
+        table.wait_until_current()
+        assert len(table) == 2_000
+
+
+@on_loop
+async def test_the_asynchronous_table_has_what_is_stored_too(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("async-opened", "async-opened.>")
+        await client.publish("async-opened.x", b"1", key="k")
+        async with client.table("async-opened") as table:
+            assert (table["k"], table.is_current) == (b"1", True)
+
+
+def test_a_table_says_when_no_server_answers_any_more(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=2.0) as client:
+        client.create_stream("prices", "prices.>")
+        client.publish("prices.x", b"1", key="k")
+        with client.table("prices") as table, client.table("prices", stale_after=5.0) as strict:
+            assert table.is_current
+            own_server.kill()
+            deadline = time.monotonic() + 10
+            while table.is_current:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert (table["k"], table.lag) == (b"1", 0)
+            with pytest.raises(UnavailableError, match="no server has answered since"):
+                watched_for(strict, seconds=10)
+            with pytest.raises(UnavailableError):
+                client.table("prices")
+            own_server.start()
+            table.wait_until_current(timeout=40)
+            strict.wait_until_current(timeout=40)
+            assert (table.is_current, strict["k"]) == (True, b"1")
+
+
 def compacted_to(client: Client, stream: str) -> int:
     compaction = client.describe_stream(stream).compaction
     return 0 if compaction is None else compaction.cleaned_to
