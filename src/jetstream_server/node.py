@@ -228,6 +228,7 @@ class Node:
             node_id=settings.node_id,
             incarnation=incarnation,
             ask_anew=following.ask_anew,
+            revived=self.membership.log_ends_changed,
             now_us=clocks.now_us,
         )
         self._stack.push_async_callback(mending.close)

@@ -112,3 +112,29 @@ def test_a_leader_whose_disk_failed_gives_its_leadership_up_and_comes_back_by_it
     load.wait_for_acks(100)
     assert took < SERVED_AGAIN_SECONDS
     finish(cluster, load)
+
+
+def test_the_last_replica_in_sync_whose_disk_failed_leads_again_with_what_can_be_read(
+    cluster: Cluster,
+) -> None:
+    """Nobody holds more; that something may be lost is counted. Who comes back copies it."""
+    cluster.api(0).create("orders", "orders", replicas=2, flush=2)
+    first, second = sorted(cluster.settled("orders").stream.replicas)
+    cluster.wait_for_isr("orders", [first, second])
+    cluster.stop(second)
+    cluster.wait_for_isr("orders", [first])
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(200)
+    assert cluster.settled("orders").stream.lossy_elections == 0
+    cluster.break_disk(first, "fsync .log 1")
+    cluster.wait_for_failure(first)
+    cluster.wait_for(
+        "it is elected again", lambda: cluster.settled("orders").stream.lossy_elections == 1
+    )
+    load.wait_for_acks(200)
+    cluster.restart(second)
+    cluster.wait_for_isr("orders", [first, second])
+    load.wait_for_acks(200)
+    books = load.stop()
+    end = cluster.settled("orders").high_watermark
+    books.check(cluster.api(cluster.leader("orders")).values_upto("orders", end))

@@ -61,6 +61,17 @@ def test_a_link_that_is_cut_between_leader_and_one_follower_costs_little_time(
     cluster.check_everywhere("orders", load.stop())
 
 
+def test_who_left_an_idle_stream_comes_back_without_a_message(cluster: FaultCluster) -> None:
+    load, leader = begin(cluster)
+    load.stop()
+    follower = (leader + 1) % 3
+    others = [node for node in cluster.nodes if node != follower]
+    cluster.network.cut(node_name(leader), node_name(follower), "data")
+    assert cluster.wait_for_isr("orders", others) < GAP_SECONDS
+    cluster.network.heal()
+    assert cluster.wait_for_isr("orders", cluster.nodes) < GAP_SECONDS
+
+
 def test_a_leader_that_cannot_hear_nats_hands_over_to_one_that_can(cluster: FaultCluster) -> None:
     load, leader = begin(cluster)
     cut_at = time.monotonic()

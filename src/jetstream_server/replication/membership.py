@@ -74,6 +74,10 @@ class Membership:
         """Whether this node may act as a leader at this very moment (design 6, 7)."""
         return self._node_session.lease_holds()
 
+    def log_ends_changed(self) -> None:
+        """See NodeSession."""
+        self._node_session.log_ends_changed()
+
     def controller_now_us(self) -> int | None:
         """See NodeSession."""
         return self._node_session.controller_now_us()

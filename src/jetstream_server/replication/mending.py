@@ -34,14 +34,17 @@ class Mending:
         node_id: int,
         incarnation: int,
         ask_anew: Callable[[Replica], None],
+        revived: Callable[[], None],
         now_us: Callable[[], int],
     ) -> None:
-        """ask_anew: has the replica's leader told once more where it stands."""
+        """ask_anew: has the replica's leader told once more where it stands. revived: called when
+        a replica can take part in an election in which nobody is believed."""
         self._replicas = replicas
         self._metadata = metadata
         self._node_id = node_id
         self._incarnation = incarnation
         self._ask_anew = ask_anew
+        self._revived = revived
         self._now_us = now_us
         self._failed: dict[Replica, Attempts] = {}
         self._distrusting: dict[Replica, asyncio.Task[None]] = {}
@@ -125,3 +128,4 @@ class Mending:
             logger.info("log_not_revived", stream=replica.stream.full_name, reason=error.message)
         else:
             logger.warning("log_revived", stream=replica.stream.full_name)
+            self._revived()

@@ -55,6 +55,7 @@ class NodeSession:
         self._held = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._reporting: asyncio.Task[None] | None = None
+        self._looked_at = -1  # the revision of the metadata at which log ends were looked up
         metadata.carry(self._driver)
 
     @property
@@ -85,6 +86,10 @@ class NodeSession:
         if log_ends is not None:
             self._reporting = run_in_background(self._report(log_ends), "log end reports")
         self._look()
+
+    def log_ends_changed(self) -> None:
+        """There is another log end to tell, although the metadata is as it was."""
+        self._looked_at = -1
 
     async def wait_until_held(self, patience: float) -> None:
         """Return once the lease holds. Raises UnavailableError after `patience` seconds."""
@@ -133,10 +138,9 @@ class NodeSession:
             self._timer = self._loop.call_later(max(0, left_us) / 1e6 + 0.001, self._look)
 
     async def _report(self, log_ends: Callable[[], tuple[LogEnd, ...]]) -> None:
-        looked_at = -1
         while True:
-            if looked_at != self._metadata.seen_revision or self._driver.log_ends:
-                looked_at = self._metadata.seen_revision
+            if self._looked_at != self._metadata.seen_revision or self._driver.log_ends:
+                self._looked_at = self._metadata.seen_revision
                 found = log_ends()
                 if found != self._driver.log_ends:
                     self._driver.log_ends = found

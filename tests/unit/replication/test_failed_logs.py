@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from jetstream_protocol.errors import JetstreamError, StorageError, UnavailableError
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.log import MetadataLog
 from jetstream_server.replication import mending as mending_module
@@ -311,14 +311,18 @@ class Metadata:
 
 
 @contextmanager
-def mending(bench: Bench, metadata: Metadata, clock: list[int]) -> Iterator[list[Replica]]:
+def mending(
+    bench: Bench, metadata: Metadata, clock: list[int], revived: list[None] | None = None
+) -> Iterator[list[Replica]]:
     asked: list[Replica] = []
+    revived = [] if revived is None else revived
     driver = Mending(
         bench.replicas,
         cast(MetadataLog, metadata),
         node_id=0,
         incarnation=bench.replica.incarnation,
         ask_anew=asked.append,
+        revived=lambda: revived.append(None),
         now_us=lambda: clock[0],
     )
     bench.replicas.roles.append(driver)
@@ -347,6 +351,25 @@ async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_th
         clock[0] += PAUSE_US_MAX
         await asyncio.sleep(0.01)
         assert (metadata.proposed, len(asked)) == (3, 1)
+
+
+@on_loop
+async def test_where_nobody_is_believed_a_failed_log_is_revived_and_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
+    bench = Bench(tmp_path, leads=True)
+    bench.node.cluster.change_isr(bench.replica.stream, (0,))
+    bench.node.apply()
+    stream = replace(bench.replica.stream, isr=(), elr=(), leader=NO_NODE, last_known=(ME,))
+    bench.node.cluster.registry.streams[stream.id] = stream
+    revived: list[None] = []
+    with mending(bench, Metadata(bench, refusals=0), [0], revived) as asked:
+        bench.fail()
+        await eventually(lambda: len(revived) == 1)
+        assert not bench.replica.has_failed
+        assert asked == []
+    assert len(leaderless_log_ends(ME, [stream], bench.replicas.get)) == 1
 
 
 def test_a_disk_that_goes_on_failing_is_tried_less_and_less_often() -> None:
