@@ -67,8 +67,11 @@ def throttle(bytes_per_second: int) -> Callable[[int], None]:
 
 
 def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)  # The server has died, and its log is no place for a traceback of ours.
 
 
 def _die_with(parent: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+WORKER = "jetstream_server.log.compaction_worker"
 
 
 @pytest.mark.parametrize("said", ["", '{"task": {"dir'], ids=["nothing", "half a line"])
@@ -13,10 +16,23 @@ def test_a_worker_whose_server_died_before_it_said_what_to_do_ends_without_a_wor
     said: str,
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "jetstream_server.log.compaction_worker"],
+        [sys.executable, "-P", "-m", WORKER],
         input=said,
         capture_output=True,
         text=True,
         timeout=30,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_a_worker_whose_server_died_while_it_worked_ends_without_a_word() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {WORKER} import _say; _say({{}}); print('went on')"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=30,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
