@@ -40,6 +40,9 @@ SAID_SECONDS = 20.0
 """What no reader and no start meets, the scrub does."""
 CACHES = ("index",)
 """Files that are only a quicker way to what others hold: nothing need be said of them."""
+STATE_FILES = ("checkpoint", "producers", "compaction", "runs", "other")
+"""Where one is missing there may have been none yet, and an older one is whole: only the records
+that it speaks of can tell, and what they lack is found anyway."""
 NOT_AT_ONE_REPLICA = ("data_folder",)
 """Who loses everything he has knows nothing to say."""
 
@@ -348,8 +351,7 @@ class Round:
 
     def check_said(self) -> None:
         """At the end of a round in which something was damaged."""
-        is_cache = self._plan.kind in CACHES
-        if not self.report.damage or not self._is_met or is_cache or self._is_out_of_date():
+        if not self.report.damage or not self._is_met or self._need_not_be_said():
             return
         deadline = time.monotonic() + SAID_SECONDS
         while not self._is_said():
@@ -364,6 +366,11 @@ class Round:
         mark = str(self._path.relative_to(data)) if self._path != data else str(data)
         is_mentioned = self._logs[self._plan.node].mentions(mark)
         return bool(self.report.said or self.report.refusals or is_mentioned)
+
+    def _need_not_be_said(self) -> bool:
+        looks_whole = self.report.damage.startswith(("removed", "replaced"))
+        is_state = self._plan.kind in STATE_FILES and looks_whole
+        return self._plan.kind in CACHES or is_state or self._is_out_of_date()
 
     def _is_out_of_date(self) -> bool:
         """Whether the stream's limit has removed the segment that was damaged, or its next append
