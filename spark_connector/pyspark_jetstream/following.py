@@ -49,11 +49,8 @@ class Follower:
         self._pace = Pace()
         self._compacted: set[int] = set()
         self.latest: dict[int, int] = {}
+        self.names: dict[int, str] = {}
         """As last seen, for the progress report."""
-
-    @property
-    def names(self) -> dict[int, str]:
-        return {number: stream.full_name for number, stream in self._streams.items()}
 
     async def initial(self) -> Offsets:
         """Where a new query begins."""
@@ -90,6 +87,7 @@ class Follower:
     ) -> Offsets:
         known = await self._held()
         self.latest = {number: held.latest for number, held in known.items()}
+        self.names = {number: self._streams[number].full_name for number in known}
         latest = self.latest
         if targets is not None:
             latest = {n: min(latest[n], end) for n, end in targets.items() if n in latest}

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from jetstream_client import Client
+from pyspark_jetstream import offsets_behind_latest
 from tests.spark.support import (
     Collector,
     Log,
@@ -58,6 +59,13 @@ def test_available_now_reads_what_is_there_in_bounded_batches_and_a_restart_goes
     query = run_available(frame, tmp_path, sink)
     assert sink.offsets == list(range(1_010))
     assert progress(query)[-1] == (1_010, 1_010)
+    last = query.lastProgress
+    assert last is not None
+    assert offsets_behind_latest(last) == [
+        {"minOffsetsBehindLatest": 0, "maxOffsetsBehindLatest": 0, "avgOffsetsBehindLatest": 0}
+    ]
+    (named,) = json.loads(last["sources"][0]["latestOffset"])["streams"].values()
+    assert named["name"] == f"{log.name}@{log.name}.>"
 
 
 def progress(query: StreamingQuery) -> list[tuple[int, int]]:
