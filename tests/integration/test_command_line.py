@@ -10,9 +10,10 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -32,13 +33,13 @@ def jetstream(environment: dict[str, str]) -> Run:
     """Run the command; unless told otherwise it has to succeed."""
 
     def run(
-        *arguments: str, code: int = 0, stdin: str | None = None
+        *arguments: str, code: int = 0, stdin: str | TextIO | None = None
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*COMMAND, *arguments],
             capture_output=True,
             text=True,
-            input=stdin,
+            **{"input" if stdin is None or isinstance(stdin, str) else "stdin": stdin},  # type: ignore[arg-type]
             env=environment,
             timeout=30,
         )
@@ -137,7 +138,7 @@ def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:
 def test_values_come_from_arguments_or_stdin(jetstream: Run, environment: dict[str, str]) -> None:
     jetstream("stream", "create", "sources", "--subject", "sources.>")
     jetstream("publish", "sources.x")
-    jetstream("publish", "sources.x", "-", stdin="from\nstdin\n")
+    jetstream("publish", "sources.x", "-", "--whole", stdin="from\nstdin\n")
     subprocess.run(
         [*COMMAND, "publish", "sources.x", "-"], input=b"\xff\x00", env=environment, check=True
     )
@@ -149,6 +150,60 @@ def test_values_come_from_arguments_or_stdin(jetstream: Run, environment: dict[s
         ("/wA=", "base64"),
         ("--dashes", "utf8"),
     ]
+
+
+def values_of(jetstream: Run, stream: str) -> list[str]:
+    return [row["value"] for row in objects(jetstream("fetch", stream, "--json"))]
+
+
+def test_each_line_of_a_pipe_is_a_record_and_a_file_is_one(jetstream: Run, tmp_path: Path) -> None:
+    jetstream("stream", "create", "lines", "--subject", "lines.>")
+    said = jetstream("publish", "lines.x", "-", "--key", "k", stdin="one\n\nthree").stdout
+    assert "stored in lines between offsets 0 and 2" in said
+    assert values_of(jetstream, "lines") == ["one", "", "three"]
+    many = "".join(f"{number}\n" for number in range(30_000))
+    jetstream("publish", "lines.x", "-", stdin=many)
+    assert values_of(jetstream, "lines")[3:] == many.split()
+    assert "nothing is stored" in jetstream("publish", "lines.x", "-", stdin="").stdout
+    file = tmp_path / "file"
+    file.write_text("four\nfive\n")
+    for option, expected in (((), ["four\nfive\n"]), (("--lines",), ["four", "five"])):
+        with file.open() as source:
+            jetstream("publish", "lines.x", "-", *option, stdin=source)
+        assert values_of(jetstream, "lines")[30_003:][-len(expected) :] == expected
+
+
+@pytest.mark.parametrize(
+    "option", [("--msg-id", "a"), ("--count", "2"), ("--expected-offset", "0")]
+)
+def test_what_is_of_one_record_is_refused_with_lines(
+    jetstream: Run, option: tuple[str, str]
+) -> None:
+    assert "--whole" in jetstream("publish", "lines.x", "-", *option, stdin="a\nb\n", code=2).stderr
+    assert "go with -" in jetstream("publish", "lines.x", "value", "--lines", code=2).stderr
+
+
+def test_lines_are_stored_as_they_come_and_ctrl_c_ends_it(
+    jetstream: Run, environment: dict[str, str]
+) -> None:
+    jetstream("stream", "create", "slow", "--subject", "slow.>")
+    with subprocess.Popen(
+        [*COMMAND, "publish", "slow.x", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as publishing:
+        assert publishing.stdin is not None
+        assert publishing.stderr is not None
+        publishing.stdin.write(b"one\n")
+        publishing.stdin.flush()
+        deadline = time.monotonic() + 30
+        while values_of(jetstream, "slow") != ["one"]:
+            assert time.monotonic() < deadline
+        publishing.send_signal(signal.SIGINT)
+        assert publishing.wait(10) == 130
+        assert publishing.stderr.read() == b""
 
 
 def test_count_publishes_many(jetstream: Run) -> None:

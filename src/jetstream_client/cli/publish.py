@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
-from jetstream_client._ack import Ack
+from jetstream_client._ack import Ack, PublishResult
 from jetstream_client._async import AsyncClient
 from jetstream_client._config import ClientConfig
+from jetstream_client._deliveries import Delivery
 from jetstream_client._publish import Wishes
+from jetstream_client._publisher import AsyncPublisher
 from jetstream_client.cli import options
+from jetstream_client.cli.lines import is_piped, lines_of, standard_input
 from jetstream_client.cli.output import emit_json
-from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 PUBLISHERS = 2048
 """Messages on their way at a time: enough that the round trip does not limit the rate."""
@@ -31,6 +34,15 @@ def publish(
         str,
         typer.Argument(metavar="[VALUE|-]", help="The payload; - reads it from stdin."),
     ] = "",
+    lines: Annotated[
+        bool | None,
+        typer.Option(
+            "--lines/--whole",
+            help="With -: each line a record, or all of it one. Default: lines of a pipe, a whole "
+            "file.",
+            show_default=False,
+        ),
+    ] = None,
     key: Annotated[str | None, typer.Option(help="The record's key.")] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
@@ -56,6 +68,8 @@ def publish(
 
       jetstream publish orders.eu '{"id": 42}' --key 42 --header source:web
 
+      tail -f orders.jsonl | jetstream publish orders.eu -
+
       jetstream publish files.report - < report.pdf
     """
     job = _Job(
@@ -70,15 +84,22 @@ def publish(
         ),
         options.wants_json(context, json),
     )
-    payload = _stdin() if value == "-" else os.fsencode(value)
-    asyncio.run(job.run(payload, count))
+    if value != "-":
+        if lines is not None:
+            raise InvalidRequestError("--lines and --whole go with -, which reads standard input")
+        asyncio.run(job.run(os.fsencode(value), count))
+    else:
+        source = standard_input()
+        if is_piped(source) if lines is None else lines:
+            if count > 1 or job.asks_for_one:
+                raise InvalidRequestError(
+                    "--count, --msg-id, --expected-offset and --acks speak of one record, and each "
+                    "line would be one: say --whole"
+                )
+            asyncio.run(job.run_lines(source))
+        else:
+            asyncio.run(job.run(source.read(), count))
     job.report()
-
-
-def _stdin() -> bytes:
-    if sys.stdin is None:
-        raise InvalidRequestError("there is no standard input to read")
-    return sys.stdin.buffer.read()
 
 
 def _headers(given: list[str]) -> dict[str, list[str]]:
@@ -143,6 +164,43 @@ class _Job:
                 raise errors.exceptions[0] from None
         self._seconds = time.perf_counter() - begun
 
+    @property
+    def asks_for_one(self) -> bool:
+        """Whether something is asked that is of one message, and not of all lines."""
+        return self._wishes != Wishes()
+
+    async def run_lines(self, source: BinaryIO) -> None:
+        """Each line a record, in their order."""
+        begun = time.perf_counter()
+        async with AsyncClient.from_config(self._config) as client:
+            publisher = client.publisher(self._subject)
+            try:
+                await publisher.begin()
+            except InvalidRequestError:
+                # Of a group: in batches, each would go to another stream.
+                async for lines in lines_of(source):
+                    for line in lines:
+                        await self._publish(client, line)
+            else:
+                await self._send_lines(publisher, source)
+        self._seconds = time.perf_counter() - begun
+
+    async def _send_lines(self, publisher: AsyncPublisher, source: BinaryIO) -> None:
+        deliveries: deque[Delivery] = deque()
+        try:
+            async with publisher:
+                async for lines in lines_of(source):
+                    for line in lines:
+                        deliveries.append(await publisher.send(line, self._key, self._headers))
+                    while len(deliveries) > PUBLISHERS:
+                        self._settled(await deliveries.popleft())
+                await publisher.flush()
+                while deliveries:
+                    self._settled(await deliveries.popleft())
+        except JetstreamError as error:
+            error.add_note(f"of the lines before it, {self._count} are stored")
+            raise
+
     async def _publish_on(self, client: AsyncClient, payload: bytes, turns: Iterator[int]) -> None:
         for _ in turns:
             await self._publish(client, payload)
@@ -157,6 +215,9 @@ class _Job:
             msg_id=self._wishes.msg_id,
             expected_offset=self._wishes.expected_offset,
         )
+        self._settled(result)
+
+    def _settled(self, result: PublishResult) -> None:
         self._count += 1
         for ack in result.acks:
             if self._json:
@@ -173,6 +234,8 @@ class _Job:
         """For people: where the messages are."""
         if self._json:
             return
+        if not self._count:
+            print("standard input was empty: nothing is stored")
         for stream, stored in sorted(self._stored.items()):
             print(stored.text(stream, self._count))
         if self._count > 1:
