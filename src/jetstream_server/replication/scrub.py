@@ -12,6 +12,7 @@ import asyncio
 import os
 import random
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Final
 
 from jetstream_server.background import run_in_background
@@ -101,7 +102,8 @@ class _Descriptor:
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        with suppress(OSError):
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def exists(self, path: str) -> bool:
         return True
@@ -125,7 +127,8 @@ def _check(
         if is_resident(file.fd, position, length):
             return [], 0
         found = inspect(file, seen, start, end)
-        os.posix_fadvise(file.fd, position, length, os.POSIX_FADV_DONTNEED)
+        with suppress(OSError):  # Where it cannot be given back, it is only kept.
+            os.posix_fadvise(file.fd, position, length, os.POSIX_FADV_DONTNEED)
         return found, length
     finally:
         os.close(file.fd)

@@ -169,6 +169,14 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
         lambda f: (f / "producers").write_bytes(b"JSLC 1 00000000\n{}\n"),
         [("producers", 7, Kind.BAD_CHECKPOINT)],
     ),
+    "a damaged mark of damage": (
+        lambda f: (f / "damage").write_bytes(b"JSLC 1 00000000\n{}\n"),
+        [("damage", 7, Kind.BAD_CHECKPOINT)],
+    ),
+    "a sound mark of damage, which is none": (
+        lambda f: (f / "damage").write_bytes(checkpoint_file.encode("damage", "17", {})),
+        [],
+    ),
     "sound producers, which are no problem": (
         lambda f: (f / "producers").write_bytes(checkpoint_file.encode("producers", "17", {})),
         [],
