@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import structlog
 
 from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
-from jetstream_protocol.logfiles.names import base_offset_of
 from jetstream_server.background import run_in_background
 from jetstream_server.log.compaction_pass import Done, Mapped, Rewritten, Source, Task
 from jetstream_server.log.compaction_state import CompactionState
@@ -261,7 +260,7 @@ class Compaction:
             if replica.closed:
                 raise EOFError("the stream is deleted, or the server stops")
             if "error" in message:
-                self._suspect(replica, message["file"])
+                self._replicas.suspect_file(replica, message["file"])
                 raise EOFError(message["error"])
             match message.pop("step"):
                 case "Mapped":
@@ -270,12 +269,6 @@ class Compaction:
                     replica.log.compaction.swap(task, Rewritten(**message))
                 case "Done":
                     return Done(**message), end_offset
-
-    def _suspect(self, replica: Replica, file: str) -> None:
-        """The pass could not read that segment: it is looked at as a whole."""
-        base_offset = base_offset_of(file.rpartition("/")[2])
-        if base_offset is not None and self._replicas.healer is not None:
-            self._replicas.healer.suspect(replica, base_offset, whole=True)
 
     async def _finish(
         self, replica: Replica, task: Task, done: Done, end_offset: int, begun_us: int

@@ -31,7 +31,7 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
+from jetstream_protocol.logfiles.names import CHECKPOINT_NAME, base_offset_of
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.complaints import Complaints
@@ -478,6 +478,12 @@ class Replicas:
         replica = self.get(stream_id)
         if replica is not None:
             self._suspect_bytes(replica, offset)
+
+    def suspect_file(self, replica: Replica, path: str) -> None:
+        """That segment could not be read; "": it is not known which."""
+        base_offset = base_offset_of(path.rpartition("/")[2])
+        if base_offset is not None and self.healer is not None:
+            self.healer.suspect(replica, base_offset, whole=True)
 
     def _suspect_bytes(self, replica: Replica, offset: int) -> None:
         if self.healer is not None:

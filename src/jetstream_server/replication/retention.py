@@ -126,6 +126,7 @@ class Retention:
                 self._act(replica, seen, finding)
         except CorruptBatchError as error:
             logger.warning("retention_stuck", stream=replica.stream.full_name, reason=error.message)
+            self._replicas.suspect_file(replica, error.file)
             self._note(replica, replace(_look(replica), due_us=None))
         except StorageFullError:
             pass  # There is no room for a new segment; the next round tries again.
