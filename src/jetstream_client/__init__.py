@@ -122,7 +122,6 @@ __all__ = [
     "PublishResult",
     "Publisher",
     "RecordsDamagedError",
-    "RecordsDamagedError",
     "ReplicaProgress",
     "ReplicaState",
     "Scan",
