@@ -268,3 +268,20 @@ def test_damage_of_the_mark_has_the_whole_log_inspected() -> None:
     disk.put(path, sound)
     again = CommitLog.open(disk.killed(), FOLDER, CONFIG, clean=False)
     assert again.damage.ranges == log.damage.ranges
+
+
+@pytest.mark.parametrize("how", ["retention", "truncation", "reset"])
+def test_the_mark_goes_with_what_is_removed_from_the_log(how: str) -> None:
+    disk, log = a_log()
+    flip(disk, sorted(segments(disk))[0 if how == "retention" else 2], 150)
+    (bad,) = find(disk, log)
+    if how == "retention":
+        log.delete_segments_before(log.damage.segments()[1].base_offset)
+    elif how == "truncation":
+        log.truncate(log.damage.segments()[1].base_offset)
+    else:
+        log.reset(log.log_end_offset)
+    assert log.lost_range is None
+    again = CommitLog.open(disk.killed(), FOLDER, CONFIG, clean=False)
+    assert again.lost_range is None
+    assert bad.start_offset not in readable(again)
