@@ -17,13 +17,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_server.log.compaction_pass import Task, run
-from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.disk import Disk, OsDisk
 
 _PR_SET_PDEATHSIG: Final = 1
 _NICENESS: Final = 19
@@ -37,18 +37,25 @@ def main() -> int:
     _die_with(given["parent"])
     os.nice(_NICENESS)
     disk = OsDisk()
+    message: dict[str, Any] = {}
+    pause = throttle(given["bytes_per_second"])
     try:
-        for step in run(disk, Task.from_dict(given["task"]), throttle(given["bytes_per_second"])):
-            _say({"step": type(step).__name__, **asdict(step)})
-    except CorruptBatchError as error:
-        _say({"error": str(error), "file": error.file})
-        return 1
-    except OSError as error:
-        _say({"error": str(error), "file": ""})
-        return 1
+        for message in messages(disk, Task.from_dict(given["task"]), pause):
+            _say(message)
     finally:
         disk.close()
-    return 0
+    return 1 if "error" in message else 0
+
+
+def messages(disk: Disk, task: Task, pause: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    """What a pass says, step by step; what ended it is the last of it."""
+    try:
+        for step in run(disk, task, pause):
+            yield {"step": type(step).__name__, **asdict(step)}
+    except CorruptBatchError as error:
+        yield {"error": str(error), "file": error.file}
+    except OSError as error:
+        yield {"error": str(error), "file": ""}
 
 
 def throttle(bytes_per_second: int) -> Callable[[int], None]:

@@ -209,12 +209,12 @@ class LeaderState:
     def update(self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata]) -> bool:
         """Newer metadata of this same leadership. Returns whether the high watermark rose."""
         assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
+        has_changed = stream.stream_epoch != self.stream.stream_epoch
         self.stream = stream
         self._nodes = nodes
-        for member in self._in_sync.committed:
-            if member not in stream.isr and member in self._followers:
-                self._followers[member].left(stream.stream_epoch)
-        for progress in self._followers.values():
+        for follower, progress in self._followers.items():
+            if has_changed and follower not in stream.isr:
+                progress.left(stream.stream_epoch)
             progress.learnt(stream.stream_epoch)
         self._in_sync.commit(stream)
         return self._advance()

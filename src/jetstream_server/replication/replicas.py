@@ -319,7 +319,13 @@ class Replicas:
             raise storage_error(error, f"removing the checkpoint of {directory}") from error
 
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:
-        """Take up the role that `stream` gives the replica."""
+        """Take up the role that `stream` gives the replica.
+
+        **safety** Never an earlier one again: where several changes came at once, that of a node
+        has brought the replica to where the last of them leaves the stream.
+        """
+        if stream.stream_epoch < replica.stream.stream_epoch:
+            return
         before, known_epoch = replica.stream.config, replica.stream.stream_epoch
         changes = replica.update(stream, self._registry.nodes, self._now_us())
         for change in changes:

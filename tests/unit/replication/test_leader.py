@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jetstream_protocol.errors import FencedEpochError, NotEnoughReplicasError, UnknownEpochError
@@ -237,6 +239,17 @@ class TestWhoLeft:
         change = state.propose(4)
         assert change is not None
         assert change.isr == (0, 1, 2)
+
+    def test_what_an_eligible_replica_said_counts_no_more_once_it_is_distrusted(self) -> None:
+        state = leading(replace(stream((0, 1)), elr=(NodeId(2),)), log_of(10))
+        state.fetch(request(2, 10), 1)
+        assert state.propose(1) is not None
+        state = leading(replace(stream((0, 1)), elr=(NodeId(2),)), log_of(10))
+        state.fetch(request(2, 10), 1)
+        state.update(stream((0, 1), stream_epoch=8), nodes())
+        assert state.propose(2) is None, "it has left the ELR"
+        state.fetch(request(2, 10, stream_epoch=8), 3)
+        assert state.propose(4) is not None
 
     def test_nor_does_it_to_a_leader_that_begins_after_it_left(self) -> None:
         state = leading(stream((0, 1), stream_epoch=8), log_of(10))

@@ -18,7 +18,9 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.replication import replicas as replicas_module
 from jetstream_server.replication.replica import Replica
 from tests.support.log_batches import batch
@@ -59,6 +61,26 @@ async def test_a_stream_lives_from_its_creation_to_its_deletion(tmp_path: Path) 
     assert not folder.exists()
     assert len(replicas) == 0
     assert listener.heard == [("leading", "orders"), ("committed", "orders"), ("stopped", "orders")]
+
+
+@on_loop
+async def test_changes_that_come_at_once_give_no_role_back_that_is_over(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams", nodes=3)
+    listener = Listener()
+    node.start(listener)
+    replica = node.create(replicas=(0, 1, 2))
+    node.cluster.do("transfer_leader", stream_id=replica.stream.id, leader=1)
+    node.apply()
+    listener.heard.clear()
+    changes: list[Change] = []
+    for leader in (0, 2):
+        node.cluster.do("transfer_leader", stream_id=replica.stream.id, leader=leader)
+        changes += node.cluster.changes
+    known = node.cluster.registry.nodes[NodeId(1)]
+    for change in (NodeChanged(known, known), *changes):
+        node.replicas.apply(change)
+    assert replica.stream == node.cluster.now(replica.stream)
+    assert listener.heard == []
 
 
 @on_loop
