@@ -130,7 +130,9 @@ CASES = (
 def run(cluster: PacketCluster, case: Case, number: int, dice: Random) -> float:
     """One case on a cluster that is whole; seconds without an ack. Raises AssertionError."""
     name = f"case-{number}"
-    cluster.api(cluster.nodes[0]).create(name, name)
+    # A node that was cut off from NATS until now may hand the new stream over at once.
+    api = cluster.api(cluster.nodes[0])
+    cluster.wait_for(f"{name} is created", lambda: api.create(name, name).HasField("stream"))
     leader, controller = take_places(cluster, case.is_controller, name)
     load = Load(cluster.nats, name, window=WINDOW).start()
     try:
@@ -150,7 +152,7 @@ def run(cluster: PacketCluster, case: Case, number: int, dice: Random) -> float:
         cluster.machines.heal()
         books = load.stop()
     cluster.check_everywhere(name, books)
-    cluster.api(cluster.nodes[0]).delete(name)
+    api.delete(name)
     return gap
 
 
