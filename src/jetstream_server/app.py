@@ -19,7 +19,6 @@ import uvloop
 
 from jetstream_protocol.errors import (
     JetstreamError,
-    StorageError,
 )
 from jetstream_protocol.types import NodeId
 from jetstream_server.api.callers import Callers
@@ -59,8 +58,8 @@ from jetstream_server.replication.frame_socket import dial
 from jetstream_server.replication.membership import new_session
 from jetstream_server.replication.run_book import boot_id
 from jetstream_server.replication.space import watch_space
+from jetstream_server.replication.unknown_streams import UnknownStreams
 
-QUARANTINE_DAYS = 7
 NATS_CONNECT_SECONDS = 10.0
 """How long a start waits for NATS; without it the node serves reads and goes on trying."""
 
@@ -151,7 +150,9 @@ class Server:
         )
         self._stack.callback(self._folder.close)
         await self._start_metadata()
-        self._set_unknown_streams_aside()
+        unknown = UnknownStreams(self._folder, self._metadata.registry)
+        unknown.sort_out(self._metadata.status().doubt)
+        self._metadata.watch(unknown.apply)  # Before the replicas hear of a stream.
         self._node.open_logs()
         await self._start_ingest()
         await self._join()
@@ -168,6 +169,7 @@ class Server:
                 listen=self._configured.raft.listen,
                 accept_voters=self._accept_voters,
                 has_followers=len(self._config.nodes) > len(self._config.voter_addresses),
+                cluster_id=self._folder.cluster_id,
                 secret=self._config.credential.encode(),
             ),
             session,
@@ -228,22 +230,6 @@ class Server:
         addresses = {port: getattr(node, port).advertise for port in PORTS}
         self._is_joining = True
         await self._node.join(self._peers, rack=node.rack, addresses=addresses)
-
-    def _set_unknown_streams_aside(self) -> None:
-        """Folders of streams nobody registered are kept for QUARANTINE_DAYS, then deleted.
-
-        After a metadata barrier only: before it, a stream might merely not be known here yet.
-        """
-        try:
-            for stream_id in self._folder.stream_ids():
-                if stream_id not in self._metadata.registry.streams:
-                    self._folder.quarantine(stream_id)
-                    logger.warning("unknown_stream_set_aside", stream_id=stream_id)
-            for name in self._folder.delete_quarantined(QUARANTINE_DAYS * 86_400_000_000):
-                logger.info("quarantined_stream_deleted", name=name)
-        except (OSError, StorageError) as error:
-            # Nobody needs those folders: no reason not to serve the others.
-            logger.error("quarantine_failed", reason=str(error))
 
     async def _start_ingest(self) -> None:
         ingest = self._config.ingest

@@ -12,14 +12,16 @@ Lines on stdout are JSON, each with `at`, the monotonic time, which all processe
     {"event": "streams", "leaders": {name: node}}                     the answer to "streams"
 
 Lines on stdin: `create NAME NODE…`, `streams`, `block SECONDS` (the server's loop, not the Raft
-thread), `stop`.
+thread), `stall SECONDS` (the disk: the next flush of the metadata journal takes so long), `stop`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
+from collections.abc import Callable
 
 from jetstream_server.metadata.changes import Change, NodeChanged
 from jetstream_server.metadata.member_config import MemberConfig
@@ -85,6 +87,21 @@ class Node:
                 say("streams", leaders={stream.name: stream.leader for stream in streams})
             case ["block", seconds]:
                 time.sleep(float(seconds))  # noqa: ASYNC251  # On purpose.
+            case ["stall", seconds]:
+                os.fdatasync = stalling(float(seconds))
+
+
+def stalling(seconds: float) -> Callable[[int], None]:
+    """A flush that takes so long; the ones after it do not."""
+    fdatasync = os.fdatasync
+
+    def stall(descriptor: int) -> None:
+        os.fdatasync = fdatasync
+        say("stalled")
+        time.sleep(seconds)
+        fdatasync(descriptor)
+
+    return stall
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -216,6 +217,38 @@ def test_metadata_that_is_gone_stops_the_start_and_no_stream_is_set_aside(data: 
     assert "its metadata group is new and knows no cluster" in refused(data)
     assert segments(data) == kept
     assert not list((data / "quarantine").iterdir())
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["a clean stop", "a kill"])
+def test_metadata_damaged_after_a_clean_stop_stops_the_start_and_says_what_to_do(
+    data: Path, restarted: Callable[[], Api], clean: bool
+) -> None:
+    """Nothing is torn then. docs/operations.md, "A lost or damaged metadata folder"."""
+    server = ServerProcess(data).start()
+    if clean:
+        server.stop()
+    else:
+        server.kill()
+    journal = data / "metadata" / "journal"
+    damaged = bytearray(journal.read_bytes())
+    damaged[-3] ^= 0x10
+    journal.write_bytes(damaged)
+    kept = segments(data)
+    said = refused(data)
+    position = re.search(r"journal at byte (\d+): \d+ bytes of it had been synced", said)
+    assert position is not None, said
+    assert "restore this node's metadata folder" in said
+    assert journal.read_bytes() == damaged
+    assert segments(data) == kept
+    assert any(
+        (finding["file"], finding["position"]) == (str(journal), int(position[1]))
+        and not finding["repairable"]
+        for finding in verify(data)
+    )
+    os.truncate(journal, int(position[1]))
+    assert "had been synced" in refused(data)
+    (data / "metadata" / "synced").unlink()
+    assert restarted().values("kept") == [value_of(index) for index in range(RECORDS)]
 
 
 @pytest.mark.parametrize(

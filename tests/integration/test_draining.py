@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,32 +30,41 @@ def draining(client: Client) -> list[int]:
     return [node.id for node in client.describe_cluster().nodes if node.draining]
 
 
-def test_a_new_stream_waits_for_as_many_nodes_as_it_is_to_have_replicas(
-    cluster: TestCluster,
+def test_a_new_cluster_waits_for_all_voters_and_a_stream_for_as_many_nodes_as_its_replicas(
+    tmp_path: Path,
 ) -> None:
-    cluster.cluster.start_node(0)
-    cluster.wait_for("node 0 waits", lambda: WAITING in cluster.log(0))
-    time.sleep(1.0)
-    lines = [json.loads(line) for line in cluster.log(0).splitlines() if WAITING in line]
-    reasons = [line["reason"] for line in lines]
-    assert len(reasons) == len(set(reasons)), "the same was said again and again"
-    cluster.restart(1)
-    cluster.cluster.wait_for_nodes(0)
-    two = ",".join(cluster.cluster.grpc_addresses[:2])
-    with Client(two, timeout=1) as client:
-        for replicas in (None, 3):
-            with pytest.raises(UnavailableError, match="only 2 of 3 have joined"):
-                client.create_stream("first", "first", replicas=replicas)
-        with pytest.raises(InvalidRequestError, match="the cluster has 3 nodes"):
-            client.create_stream("first", "first", replicas=4)
-        assert client.create_stream("small", "small", replicas=2).replicas == (0, 1)
-        assert client.create_stream("small", "small").replicas == (0, 1), "it is there already"
-        assert {stream.name for stream in client.list_streams()} == {"small"}
-    cluster.cluster.start_node(2)
-    with Client(two, timeout=20) as client:
-        stream = client.create_stream("first", "first")
-        assert stream.replicas == (0, 1, 2)
-        assert stream.min_insync_replicas == 2
+    cluster = TestCluster(tmp_path / "four", nodes=4)
+    try:
+        cluster.cluster.start_nats()
+        for node in (0, 1):
+            cluster.cluster.start_node(node)
+            cluster.wait_for(
+                "the node waits",
+                lambda node=node: WAITING in cluster.log(node),  # type: ignore[misc]
+            )
+        cluster.wait_for("it says for what", lambda: "heard of every voter" in cluster.log(0))
+        time.sleep(2.0)
+        assert not any("jetstream-server ready" in cluster.log(node) for node in (0, 1))
+        lines = [json.loads(line) for line in cluster.log(0).splitlines() if WAITING in line]
+        reasons = [line["reason"] for line in lines]
+        assert len(reasons) == len(set(reasons)), "the same was said again and again"
+        cluster.restart(2)
+        cluster.cluster.wait_for_nodes(0, 1)
+        three = ",".join(cluster.cluster.grpc_addresses[:3])
+        with Client(three, timeout=1) as client:
+            with pytest.raises(UnavailableError, match="only 3 of 4 have joined"):
+                client.create_stream("first", "first", replicas=4)
+            with pytest.raises(InvalidRequestError, match="the cluster has 4 nodes"):
+                client.create_stream("first", "first", replicas=5)
+            assert client.create_stream("small", "small", replicas=2).replicas == (0, 1)
+            assert client.create_stream("small", "small").replicas == (0, 1), "it is there already"
+            assert {stream.name for stream in client.list_streams()} == {"small"}
+        cluster.cluster.start_node(3)
+        with Client(three, timeout=20) as client:
+            stream = client.create_stream("first", "first", replicas=4)
+            assert stream.replicas == (0, 1, 2, 3)
+    finally:
+        cluster.close()
 
 
 def test_a_drained_node_holds_replicas_and_leads_nothing_whatever_its_runs_until_that_is_undone(

@@ -146,8 +146,8 @@ def test_nonsense_from_a_peer_that_knows_the_credential_is_harmless(
 
 def test_a_wrong_credential_is_refused_and_both_sides_say_so(tmp_path: Path) -> None:
     async def main() -> None:
-        async with members(tmp_path) as group:
-            logs = [await group.start(node_id) for node_id in (0, 1)]
+        async with running(tmp_path) as (group, logs):
+            await group.stop(logs.pop())
             await agreed(logs)
             stranger = await group.start(2, secret=b"something else")
             await until(lambda: len(stranger.status().problems) == 2)
@@ -194,10 +194,10 @@ def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "other") as (_, others):
             await others[2].propose({"op": "set_cluster", "cluster_id": "the other one"})
-        async with members(tmp_path / "ours") as group:
-            logs = [await group.start(node_id) for node_id in (0, 1)]
+        async with running(tmp_path / "ours") as (group, logs):
+            await group.stop(logs.pop())
             await agreed(logs)
-            await logs[0].propose({"op": "set_cluster", "cluster_id": "ours"})
+            await persist(logs[0], {"op": "set_cluster", "cluster_id": "ours"})
             await logs[1].barrier()
             lost = await group.start(2, directory=str(tmp_path / "other" / "2"))
             await until(lambda: len(lost.status().problems) == 2)

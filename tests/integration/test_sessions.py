@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.chaos.metadata_group import Event, Group, NodeProcess
 
 FENCED_SECONDS_MAX = 2.5
@@ -190,3 +192,25 @@ def test_a_busy_loop_costs_no_session_and_no_failover(tmp_path: Path) -> None:
             events = seen_already(node)
             assert not [event for event in events if event["event"] == "lost"]
             assert not [event for event in events if event.get("node") == controller.node_id]
+
+
+@pytest.mark.parametrize("who", ["a follower", "the metadata leader"])
+def test_a_disk_that_stands_still_costs_no_lease_and_no_leadership(
+    tmp_path: Path, who: str
+) -> None:
+    """Longer than a lease (1.3 s), an election timeout (1.0 s) and a session's (1.5 s) together
+    allow: what leaves a node meanwhile promises nothing that the disk would have to hold."""
+    with sessions(tmp_path) as group:
+        controller = group.controller()
+        victim = controller if who == "the metadata leader" else group.others(controller)[0]
+        for node in group.nodes:
+            seen_already(node)
+        victim.say("stall 1.5")
+        controller.say("create s 0 1 2")
+        see(victim, "stalled")
+        time.sleep(3.0)
+        for node in group.nodes:
+            names = {event["event"] for event in seen_already(node)}
+            assert not names & {"lost", "node", "leader"}, (node.node_id, names)
+        victim.say("streams")
+        assert see(victim, "streams")["leaders"].keys() == {"s"}

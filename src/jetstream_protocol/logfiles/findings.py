@@ -25,6 +25,7 @@ class Kind(StrEnum):
     BAD_IDENTITY = "bad_identity"  # meta.json or group.json: missing, unreadable, contradicting
     BAD_METADATA = "bad_metadata"  # a record of the metadata that nothing valid explains
     MISSING_METADATA = "missing_metadata"  # the journal, the snapshot, or entries between them
+    BAD_SYNCED = "bad_synced"  # nothing says what of the metadata's journal had been synced
     BAD_RUNS = "bad_runs"  # `runs` is damaged or another folder's: it vouches for no log
     LEFTOVER_FILE = "leftover_file"  # an atomic write that never took place
     UNKNOWN_FILE = "unknown_file"  # no file of ours: nothing reads it
@@ -38,6 +39,7 @@ _REPAIRABLE = frozenset(
         Kind.BAD_INDEX,
         Kind.BAD_CHECKPOINT,
         Kind.BAD_RUNS,
+        Kind.BAD_SYNCED,
         Kind.LEFTOVER_FILE,
         Kind.UNKNOWN_FILE,
     }

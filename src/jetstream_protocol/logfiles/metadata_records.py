@@ -12,8 +12,10 @@ File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format
 
 Little-endian, back to back behind a file header of HEADER_BYTES. Kinds: ENTRY (index, term,
 payload); TRUNCATE (entries from index on are gone); VOTE (term, payload the node voted for,
-empty: none); in a snapshot STATE (index and term of the last entry it includes, payload the
-state), then the ENTRY records a log needs to go on from there.
+empty: none); BEGINNING (index: the generation of this journal file, one more than that of the
+file it replaced); STANDING (index: up to which entry it looked, payload JSON: whether the node
+votes, and its runs: jetstream_server.metadata.standing); in a snapshot STATE (index and term of the
+last entry it includes, payload the state), then the ENTRY records a log needs to go on from there.
 """
 
 from __future__ import annotations
@@ -34,12 +36,19 @@ FIRST_INDEX = 1
 """Of a log's first entry."""
 _RECORD = struct.Struct("<4sIIQQ")  # magic, kind, length, index, term
 _CRC = struct.Struct("<I")
-_MAGIC = b"JSMR"
+MAGIC = b"JSMR"
 _RECORD_BYTES = _RECORD.size + _CRC.size
 PAYLOAD_BYTES_MAX = 1 << 30
 """A length beyond this is damage, not data: ten million streams fit."""
 
-ENTRY, TRUNCATE, VOTE, STATE = 1, 2, 3, 4
+ENTRY, TRUNCATE, VOTE, STATE, BEGINNING, STANDING = 1, 2, 3, 4, 5, 6
+
+WHAT_TO_DO = (
+    "restore this node's metadata folder; or, where the group has other voters, move the metadata "
+    "folder away and start again: this node then follows without a vote until the others have "
+    'taken it back (docs/operations.md, "A lost or damaged metadata folder")'
+)
+"""What an error says that stops the start."""
 
 
 class Entry(NamedTuple):
@@ -64,7 +73,7 @@ class Snapshot:
 
 
 def encode_record(kind: int, index: int, term: int, payload: bytes) -> bytes:
-    head = _RECORD.pack(_MAGIC, kind, len(payload), index, term)
+    head = _RECORD.pack(MAGIC, kind, len(payload), index, term)
     return head + _CRC.pack(google_crc32c.value(head + payload)) + payload
 
 
@@ -89,7 +98,7 @@ def _decode(data: bytes, position: int) -> Record | None:
         return None
     magic, kind, length, index, term = _RECORD.unpack_from(data, position)
     end = start + length
-    if magic != _MAGIC or length > PAYLOAD_BYTES_MAX or end > len(data):
+    if magic != MAGIC or length > PAYLOAD_BYTES_MAX or end > len(data):
         return None
     (crc,) = _CRC.unpack_from(data, position + _RECORD.size)
     head = data[position : position + _RECORD.size]
@@ -130,12 +139,12 @@ def scan(path: str, data: bytes, *, tolerate_torn_tail: bool) -> Iterator[Record
         elif not tolerate_torn_tail or found.resumes_at is not None:
             raise StorageError(
                 f"{path} at byte {found.position}: corrupt record with valid ones around it; "
-                "restore this node's metadata folder or let it join anew with an empty data folder"
+                f"{WHAT_TO_DO}"
             )
 
 
 def _next_valid(data: bytes, position: int) -> int | None:
-    candidate = data.find(_MAGIC, position + 1)
+    candidate = data.find(MAGIC, position + 1)
     while candidate >= 0 and _decode(data, candidate) is None:
-        candidate = data.find(_MAGIC, candidate + 1)
+        candidate = data.find(MAGIC, candidate + 1)
     return candidate if candidate >= 0 else None

@@ -2,6 +2,7 @@
 
     meta.json, metadata/group.json   compared by the server, which stops at a difference
     metadata/journal, snapshot       records (metadata_records.py); damage but a torn tail stops it
+    metadata/synced                  what of the journal must read (synced_length.py)
     runs                             a state file (checkpoint_file.py); damaged, no log is believed
 
 As in `verify`: everything is read, also behind damage, and nothing is changed.
@@ -21,11 +22,13 @@ from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_protocol.logfiles.files import IDENTITY_NAME
 from jetstream_protocol.logfiles.findings import Finding, Kind
 from jetstream_protocol.logfiles.metadata_records import (
+    BEGINNING,
     ENTRY,
     FIRST_INDEX,
     HEADER_BYTES,
     JOURNAL_HEADER,
     SNAPSHOT_HEADER,
+    STANDING,
     STATE,
     TRUNCATE,
     VOTE,
@@ -34,6 +37,7 @@ from jetstream_protocol.logfiles.metadata_records import (
     walk,
 )
 from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX
+from jetstream_protocol.logfiles.synced_length import SYNCED_NAME, SyncedLength, decode
 
 METADATA_NAME = "metadata"
 RUNS_NAME = "runs"
@@ -84,7 +88,7 @@ def _verify_metadata(folder: Path, identity: _Identity | None) -> Iterator[Findi
         if entry.name.endswith(TEMPORARY_SUFFIX):
             message = "an atomic write that never took place; nothing reads it"
             yield Finding(str(entry), 0, Kind.LEFTOVER_FILE, message)
-        elif entry.name not in (_JOURNAL, _SNAPSHOT, _GROUP):
+        elif entry.name not in (_JOURNAL, _SNAPSHOT, _GROUP, SYNCED_NAME):
             message = "not a file of the metadata; nothing reads it"
             yield Finding(str(entry), 0, Kind.UNKNOWN_FILE, message)
     try:
@@ -128,8 +132,15 @@ def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
             message = "missing: this node's vote and what it has acknowledged are lost"
             yield Finding(str(journal), 0, Kind.MISSING_METADATA, message)
         return
-    entries = _JournalVerifier(str(journal), journal.read_bytes())
+    synced = folder / SYNCED_NAME
+    slot = decode(synced.read_bytes()) if synced.exists() else None
+    entries = _JournalVerifier(str(journal), journal.read_bytes(), slot)
     yield from entries.findings()
+    if slot is None and entries.generation:
+        message = (
+            "missing or damaged: a voter's vote will count again once others have taken it back"
+        )
+        yield Finding(str(synced), 0, Kind.BAD_SYNCED, message)
     if entries.first is None or snapshot_end is None:
         return  # Whether something is missing between the two cannot be told.
     if entries.first > max(FIRST_INDEX, snapshot_end + 1):
@@ -215,22 +226,43 @@ class _SnapshotVerifier(_RecordsVerifier):
 
 
 class _JournalVerifier(_RecordsVerifier):
-    """first: index of the first entry held; None when there is none, or it cannot be told."""
+    """first: index of the first entry held; None when there is none, or it cannot be told.
+    generation: of the file; 0 when its beginning does not say. slot: what `synced` says."""
 
     header = JOURNAL_HEADER
 
-    def __init__(self, file: str, data: bytes) -> None:
+    def __init__(self, file: str, data: bytes, slot: SyncedLength | None) -> None:
         super().__init__(file, data)
         self.first: int | None = None
+        self.generation = 0
+        self._slot = slot
         self._last: int | None = None
 
+    def findings(self) -> Iterator[Finding]:
+        found = list(super().findings())
+        yield from found
+        missing = (self._synced() or 0) - len(self._data)
+        if not found and missing > 0:
+            yield self._bad(len(self._data), f"{missing} bytes that had been synced are missing")
+
+    def _synced(self) -> int | None:
+        """Bytes that must read, as the server sees it; None where nothing says so."""
+        slot = self._slot
+        if slot is None or not slot.generation:
+            return None
+        if self.generation in (0, slot.generation):
+            return slot.length
+        return len(self._data) if slot.generation == self.generation - 1 else None
+
     def _damage(self, damage: Damage) -> Iterator[Finding]:
-        if damage.resumes_at is None:
+        self._last = None  # Whatever comes next is where it goes on.
+        synced = self._synced()
+        torn = damage.resumes_at is None if synced is None else damage.position >= synced
+        if torn:
             message = f"torn record; {len(self._data) - damage.position} bytes will be cut off"
             yield Finding(self._file, damage.position, Kind.TORN_TAIL, message)
             return
         yield from super()._damage(damage)
-        self._last = None  # Whatever comes next is where it goes on.
 
     def _record(self, position: int, record: Record) -> Iterator[Finding]:
         if record.kind == ENTRY:
@@ -245,5 +277,7 @@ class _JournalVerifier(_RecordsVerifier):
                 self.first = self._last = None
             elif self._last is not None:
                 self._last = min(self._last, record.index - 1)
-        elif record.kind != VOTE:
+        elif record.kind == BEGINNING:
+            self.generation = record.index
+        elif record.kind not in (VOTE, STANDING):
             yield self._bad(position, f"unknown record kind {record.kind}")

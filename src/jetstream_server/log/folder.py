@@ -5,7 +5,8 @@
     <data>/runs            what is known of earlier runs (replication.run_book)
     <data>/metadata/       the metadata group's own files
     <data>/streams/<id>/   one log each
-    <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>
+    <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>; taken back
+                           when somebody knows them again
 
 Crash policy: `meta.json` is written before anything else, and once more when the cluster has agreed
 on its id (`join`), before there are any streams. A folder without it is new; one whose `meta.json`
@@ -20,6 +21,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Container
 from dataclasses import asdict, dataclass, replace
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
@@ -117,7 +119,7 @@ class DataFolder:
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
-    # Streams that are no longer registered: set aside at once, deleted much later.
+    # Streams that are no longer registered: set aside at once, deleted much later if they were.
 
     def quarantine(self, stream_id: int) -> None:
         """Set a stream's folder aside. Only after a metadata barrier said nobody knows it."""
@@ -129,17 +131,44 @@ class DataFolder:
         except OSError as error:
             raise storage_error(error, f"setting stream {stream_id} aside") from error
 
-    def delete_quarantined(self, older_than_us: int) -> list[str]:
-        """Delete what was set aside at least that long ago; returns the names."""
+    def take_back(self, stream_id: int, created_at_us: int) -> bool:
+        """Put a stream's folder back that was set aside, the newest; whether there was one.
+
+        created_at_us: of the stream that has this id. A folder that was set aside before is another
+        stream's: the id was given out again after metadata had been lost for good.
+        """
+        target = self.stream_directory(stream_id)
+        found = [at for known, at in self._quarantined() if known == stream_id]
+        if not found or max(found) < created_at_us or self._disk.exists(target):
+            return False
+        root = os.path.join(self.path, "quarantine")
+        try:
+            self._disk.rename(os.path.join(root, f"{stream_id}.{max(found)}"), target)
+            self._disk.fsync_directory(os.path.dirname(target))
+            self._disk.fsync_directory(root)
+        except OSError as error:
+            raise storage_error(error, f"taking stream {stream_id} back") from error
+        return True
+
+    def delete_quarantined(self, older_than_us: int, deleted: Container[int]) -> list[str]:
+        """Delete what was set aside at least that long ago, and is known to have been deleted;
+        returns the names."""
         root = os.path.join(self.path, "quarantine")
         limit = time.time_ns() // 1000 - older_than_us
-        deleted = []
-        for name in sorted(os.listdir(root)):
-            since = name.rpartition(".")[2]
-            if since.isascii() and since.isdigit() and int(since) <= limit:
-                shutil.rmtree(os.path.join(root, name))
-                deleted.append(name)
-        return deleted
+        names = [
+            f"{stream_id}.{at}"
+            for stream_id, at in self._quarantined()
+            if at <= limit and stream_id in deleted
+        ]
+        for name in names:
+            shutil.rmtree(os.path.join(root, name))
+        return names
+
+    def _quarantined(self) -> list[tuple[int, int]]:
+        """Ids of streams that were set aside, and when."""
+        names = sorted(os.listdir(os.path.join(self.path, "quarantine")))
+        parts = [name.partition(".") for name in names if name.isascii()]
+        return [(int(a), int(b)) for a, _, b in parts if a.isdigit() and b.isdigit()]
 
     def close(self) -> None:
         """Let go of the folder."""

@@ -9,7 +9,9 @@ Controller commands go into the leader's own log at once, past the proposals of 
 no command id. They may be repeated, because they are void under any later claim, and within one
 claim their order in the log is the order in which this member decided on them: a repetition of a
 fencing can not be behind the unfencing that followed it, for that is decided only after the
-fencing has applied, and a leader appends to its own log in order.
+fencing has applied, and a leader appends to its own log in order. **safety** And they enter the log
+in the very term in which they were decided, or not at all: led again in a later one, this member
+would else append them behind what others have decided meanwhile, before its new claim voids them.
 """
 
 from __future__ import annotations
@@ -63,6 +65,10 @@ class Carriage:
     @property
     def term(self) -> int:
         return int(self._core.raftCurrentTerm)
+
+    @property
+    def votes(self) -> bool:
+        return self._core.votes()
 
     @property
     def leader(self) -> NodeId:
@@ -128,7 +134,8 @@ class Carriage:
         if text not in self._commanded:
             self._commanded[text] = self._now
             self._has_commanded = True
-            self._core.submit(BATCH_HEADER + b"\n" + text.encode(), partial(self._failed, text))
+            data = BATCH_HEADER + b"\n" + text.encode()
+            self._core.submit(data, partial(self._failed, text), term=self.term)
 
     def _failed(self, text: str, _: int) -> None:
         """It did not get into the log, or will not stay there: whoever wants it asks again."""

@@ -6,7 +6,7 @@ fail. A watcher sees them in order, each once; `diff` gives the same for an inst
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from jetstream_protocol.types import NodeId, StreamId
@@ -32,6 +32,21 @@ class StreamChanged:
 @dataclass(frozen=True, slots=True)
 class StreamDeleted:
     stream: StreamMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForgotten:
+    """A snapshot of the metadata does not hold the stream, and does not say that it was deleted: no
+    reason to delete any of its data."""
+
+    stream: StreamMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsLearned:
+    """A snapshot of the metadata says that these streams were deleted, oldest first."""
+
+    stream_ids: tuple[StreamId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,8 @@ Change = (
     StreamCreated
     | StreamChanged
     | StreamDeleted
+    | StreamForgotten
+    | DeletionsLearned
     | NodeChanged
     | SettingsChanged
     | ControllerChanged
@@ -74,12 +91,14 @@ Change = (
 
 
 def diff_streams(
-    before: Mapping[StreamId, StreamMetadata], after: Mapping[StreamId, StreamMetadata]
+    before: Mapping[StreamId, StreamMetadata],
+    after: Mapping[StreamId, StreamMetadata],
+    deleted: Container[StreamId],
 ) -> Iterator[Change]:
     """The changes that lead from one set of streams to another, deletions first."""
     for stream_id, stream in before.items():
         if stream_id not in after:
-            yield StreamDeleted(stream)
+            yield StreamDeleted(stream) if stream_id in deleted else StreamForgotten(stream)
     for stream_id, stream in after.items():
         known = before.get(stream_id)
         if known is None:

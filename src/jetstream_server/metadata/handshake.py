@@ -34,7 +34,7 @@ from enum import IntEnum
 from jetstream_protocol.errors import InvalidRequestError, UnauthenticatedError
 from jetstream_protocol.types import NodeId
 
-MAGIC = b"JSRAFT\x00\x01"
+MAGIC = b"JSRAFT\x00\x02"
 NONCE_BYTES = 32
 TAG_BYTES = 16
 FRAME_BYTES_MAX = 8 * 1024 * 1024

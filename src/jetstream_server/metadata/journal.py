@@ -1,43 +1,47 @@
 """The metadata group's durable log: entries, term and vote in one journal, and one snapshot.
 
     <directory>/journal    append-only
+    <directory>/synced     how much of the journal had been synced
     <directory>/snapshot   replaced as a whole
 
-Their format: jetstream_protocol.logfiles.metadata_records.
+Their format: jetstream_protocol.logfiles.metadata_records and synced_length.
 
-Crash policy. Nothing is promised before `sync` has returned. On open, a bad record with no valid
-record anywhere behind it is a torn tail: it was never promised, and is cut off. A bad record with
-a valid one behind it is corruption: opening is refused with file and position, nothing is
-changed. `install` replaces the snapshot first and the journal second, each by temporary file,
-fsync, rename and fsync of the directory; between the two, the old journal still fits the new
-snapshot. After a failed write or sync the journal takes nothing more: what the disk holds then is
-unknown until it is opened again.
+Crash policy. Nothing is promised before `sync` has returned: it writes, syncs the journal, and then
+notes its length in `synced`. What of the journal must read when it is opened, and what a tail means
+that does not: journal_recovery.py. `install` replaces the snapshot first and the journal second,
+each by temporary file, fsync, rename and fsync of the directory; between the two, the old journal
+still fits the new snapshot. After a failed write or sync the journal takes nothing more: what the
+disk holds then is unknown until it is opened again.
 
-Used from one thread at a time; it does no locking of its own.
+Used from one thread at a time; it does no locking of its own. `sync` may run on another thread, as
+long as nothing else is called meanwhile but what only reads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import (
+    BEGINNING,
     ENTRY,
     FIRST_INDEX,
-    HEADER_BYTES,
     JOURNAL_HEADER,
-    SNAPSHOT_HEADER,
-    STATE,
+    STANDING,
     TRUNCATE,
     VOTE,
+    WHAT_TO_DO,
     Entry,
     Snapshot,
     encode_entry,
     encode_record,
-    scan,
 )
-from jetstream_server.metadata.files import read_file, replace_file, sync_path
+from jetstream_server.metadata.files import identity_of, read_file, replace_file
+from jetstream_server.metadata.journal_recovery import recover
+from jetstream_server.metadata.snapshot_file import read_snapshot, write_snapshot
+from jetstream_server.metadata.standing import Standing, State
+from jetstream_server.metadata.synced_file import SyncedFile
 
 
 class Journal:
@@ -45,6 +49,8 @@ class Journal:
 
     held: the entries, consecutive from first_index to last_index; for reading only.
     term, voted_for: Raft's current term and this node's vote in it, "" for none.
+    standing: whether this node votes. lost: why something that was promised may be missing, as
+    found when it was opened; "" when nothing is. cut_bytes: how much was cut off then.
     """
 
     def __init__(self, directory: str, snapshot: Snapshot | None) -> None:
@@ -53,42 +59,89 @@ class Journal:
         self.snapshot_term = snapshot.term if snapshot else 0
         self.term = 0
         self.voted_for = ""
+        self.standing = Standing()
+        self.lost = ""
+        self.cut_bytes = 0
         self.size_bytes = 0
         self.failure = ""
         self.held: list[Entry] = []
         self._unwritten: list[bytes] = []
+        self._installing: Snapshot | None = None
+        self._generation = 0
+        self._identity = 0
+        self._synced = SyncedFile(directory)
         self._descriptor = -1
 
     @classmethod
-    def open(cls, directory: str) -> Journal:
+    def open(cls, directory: str, *, alone: bool = False, expected: str = "") -> Journal:
         """The journal in `directory`, created if nothing is there.
 
-        Raises StorageError, naming file and position, for anything but a torn tail.
+        alone: the node is the whole group, and has nobody to learn from. expected: why there ought
+        to be a journal; if there is none, it is lost. Raises StorageError, naming file and
+        position, when something that was promised does not read any more.
         """
         try:
             os.makedirs(directory, exist_ok=True)
-            return cls._open(directory)
+            return cls._open(directory, alone, expected)
         except OSError as error:
             raise StorageError(f"metadata journal in {directory}: {error}") from error
 
     @classmethod
-    def _open(cls, directory: str) -> Journal:
+    def _open(cls, directory: str, alone: bool, expected: str) -> Journal:
         path = os.path.join(directory, "journal")
         snapshot = read_snapshot(directory)
         journal = cls(directory, snapshot)
+        synced = journal._synced.read()
         if os.path.exists(path):
-            journal._recover(path)
-        elif snapshot is not None:
-            raise StorageError(
-                f"{path} is missing beside a snapshot: this node's vote is lost, and it must not "
-                "take part again with this folder"
-            )
+            data = read_file(path)
+            found = recover(path, data, synced, identity_of(path), alone=alone)
+            journal.held, journal.standing, journal.lost = found.held, found.standing, found.lost
+            journal.term, journal.voted_for = found.term, found.voted_for
+            journal._generation, journal.cut_bytes = found.generation, len(data) - found.end
+        elif snapshot is not None or (synced is not None and synced.generation):
+            raise StorageError(f"{path} is missing: this node's vote is lost; {WHAT_TO_DO}")
         else:
-            replace_file(path, [JOURNAL_HEADER])
-        journal._fit_to(snapshot, path)
-        journal._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        journal.size_bytes = os.fstat(journal._descriptor).st_size
+            journal.lost = expected
+        if journal.lost and not alone:
+            # What holds nothing is as good as new: only a group of nothing but new ones takes it.
+            journal.standing = Standing() if not expected else journal.standing.lost()
+            if not journal.is_pristine:
+                journal.standing = journal.standing.lost()
+        journal._check_beginning(path)
+        journal._ready(path, snapshot)
         return journal
+
+    def _ready(self, path: str, snapshot: Snapshot | None) -> None:
+        """Make the files what this journal is now, and open them."""
+        self._synced.open()
+        fitting = self._fitting(snapshot)
+        if not self._generation or fitting != self.held:
+            self.held = fitting
+            self._rewrite(path)
+        elif self.cut_bytes:
+            os.truncate(path, os.path.getsize(path) - self.cut_bytes)
+        if self._descriptor < 0:
+            self._open_file(path)
+        if self.lost:
+            self._unwritten.append(self._standing_record())
+        # Whole records behind what was synced are there, and from now on they count.
+        self._guarded(lambda: self._write_and_sync(b""))
+
+    def _open_file(self, path: str) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+        self._identity = identity_of(path)
+
+    @property
+    def is_pristine(self) -> bool:
+        """Whether this journal has promised nothing, and cannot have lost anything."""
+        return (
+            self.standing.state != State.LEARNER
+            and (self.term, self.voted_for, self.snapshot_index) == (0, "", 0)
+            and self.last_index <= FIRST_INDEX
+        )
 
     @property
     def first_index(self) -> int:
@@ -132,35 +185,48 @@ class Journal:
             self.term, self.voted_for = term, voted_for
             self._unwritten.append(encode_record(VOTE, 0, term, voted_for.encode()))
 
+    def save_standing(self, standing: Standing) -> None:
+        """Remember whether this node votes, and its runs. Not durable before `sync`."""
+        if standing != self.standing:
+            self.standing = standing
+            self._unwritten.append(self._standing_record())
+
     @property
     def is_synced(self) -> bool:
-        return not self._unwritten
+        return not self._unwritten and self._installing is None
 
     def sync(self) -> None:
         """Make everything before this call durable. Raises StorageError, then and ever after."""
-        if not self._unwritten:
-            return
-        data = b"".join(self._unwritten)
-        self._guarded(lambda: self._write_and_sync(data))
+        if self._installing is not None:
+            self._guarded(self._install)
+        elif self._unwritten:
+            data = b"".join(self._unwritten)
+            self._guarded(lambda: self._write_and_sync(data))
         self._unwritten.clear()
-        self.size_bytes += len(data)
 
     def install(self, snapshot: Snapshot, *, keep_from: int | None = None) -> None:
-        """Make the snapshot the start of the log, durably; entries before `keep_from` go.
+        """Make the snapshot the start of the log; entries before `keep_from` go. Not durable before
+        `sync`.
 
         keep_from: normally an index at or below snapshot.index, whose entries are held. None drops
         every entry and goes on from `snapshot.base`: for a snapshot received from a leader.
         """
-        kept = list(snapshot.base) if keep_from is None else self.entries(keep_from)
-        self._guarded(lambda: self._install(snapshot, kept))
+        self.held = list(snapshot.base) if keep_from is None else self.entries(keep_from)
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
-        self.held = kept
-        self._unwritten.clear()
+        self._installing = snapshot
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the files; what is not synced is dropped, as in a crash."""
+        if self._descriptor < 0:
+            return
+        try:
+            if not self.failure and self.is_synced:
+                self._synced.write(self._generation, self._identity, self.size_bytes, clean=True)
+        except OSError:
+            pass  # Not marked as closed in good order, it is only believed less.
+        self._synced.close()
+        os.close(self._descriptor)
+        self._descriptor = -1
 
     def _guarded(self, action: Callable[[], None]) -> None:
         if self.failure:
@@ -176,95 +242,51 @@ class Journal:
         while view:
             view = view[os.write(self._descriptor, view) :]
         os.fdatasync(self._descriptor)
+        self.size_bytes += len(data)
+        self._synced.write(self._generation, self._identity, self.size_bytes)
 
-    def _install(self, snapshot: Snapshot, kept: Sequence[Entry]) -> None:
-        state = encode_record(STATE, snapshot.index, snapshot.term, snapshot.data)
-        replace_file(
-            os.path.join(self.directory, "snapshot"),
-            [SNAPSHOT_HEADER, state, *map(encode_entry, snapshot.base)],
-        )
-        path = os.path.join(self.directory, "journal")
-        self._rewrite(path, kept)
-        os.close(self._descriptor)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self.size_bytes = os.fstat(self._descriptor).st_size
+    def _install(self) -> None:
+        snapshot = self._installing
+        assert snapshot is not None, "sync has looked"
+        write_snapshot(self.directory, snapshot)
+        self._rewrite(os.path.join(self.directory, "journal"))
+        self._installing = None
 
-    def _recover(self, path: str) -> None:
-        """Replay the journal's records; cut off a torn tail."""
-        data = read_file(path)
-        if len(data) < HEADER_BYTES or data[:HEADER_BYTES] != JOURNAL_HEADER:
-            raise StorageError(f"{path} at byte 0: not a metadata journal this software can read")
-        end = HEADER_BYTES
-        for kind, index, term, payload, end in scan(path, data, tolerate_torn_tail=True):
-            if kind == ENTRY:
-                self._replay_entry(path, end, Entry(payload, index, term))
-            elif kind == TRUNCATE:
-                del self.held[max(0, index - self.first_index) :]
-            elif kind == VOTE:
-                self.term, self.voted_for = term, payload.decode()
-            else:
-                raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")
-        if end < len(data):
-            os.truncate(path, end)
-            sync_path(path)
-
-    def _replay_entry(self, path: str, end: int, entry: Entry) -> None:
-        if self.held and entry.index != self.held[-1].index + 1:
-            raise StorageError(
-                f"{path} before byte {end}: entry {entry.index} follows {self.held[-1].index}"
-            )
-        self.held.append(entry)
-
-    def _fit_to(self, snapshot: Snapshot | None, path: str) -> None:
-        """Finish an `install` that was interrupted between its two files.
-
-        Raises StorageError when entries between the two are missing: the snapshot is gone, or an
-        older one was put in its place.
-        """
+    def _check_beginning(self, path: str) -> None:
+        """Raise StorageError when entries between snapshot and journal are missing: the snapshot is
+        gone, or an older one was put in its place."""
         if self.held and self.held[0].index > max(FIRST_INDEX, self.snapshot_index + 1):
             raise StorageError(
                 f"{path} begins with entry {self.held[0].index}, but the snapshot beside it ends "
-                f"with {self.snapshot_index}: restore this node's metadata folder or let it join "
-                "anew with an empty data folder"
+                f"with {self.snapshot_index}; {WHAT_TO_DO}"
             )
+
+    def _fitting(self, snapshot: Snapshot | None) -> list[Entry]:
+        """The entries that go with the snapshot: others are of before an `install` that was
+        interrupted between its two files."""
         if snapshot is None:
-            return
+            return self.held
         following = [entry for entry in self.held if entry.index > snapshot.index]
         held = [entry for entry in self.held if entry.index == snapshot.index]
         if held:
             continues = held[0].term == snapshot.term
         else:
             continues = bool(following) and following[0].index == snapshot.index + 1
-        fitting = [*snapshot.base, *(following if continues else ())]
-        if fitting != self.held:
-            self.held = fitting
-            self._rewrite(path, fitting)
+        return [*snapshot.base, *(following if continues else ())]
 
-    def _rewrite(self, path: str, entries: Sequence[Entry]) -> None:
-        vote = encode_record(VOTE, 0, self.term, self.voted_for.encode())
-        replace_file(path, [JOURNAL_HEADER, vote, *map(encode_entry, entries)])
+    def _rewrite(self, path: str) -> None:
+        """A new journal file with what is held now, the next generation."""
+        self._generation += 1
+        head = [
+            JOURNAL_HEADER,
+            encode_record(BEGINNING, self._generation, 0, b""),
+            self._standing_record(),
+            encode_record(VOTE, 0, self.term, self.voted_for.encode()),
+        ]
+        replace_file(path, [*head, *map(encode_entry, self.held)])
+        self._open_file(path)
+        self._synced.write(self._generation, self._identity, self.size_bytes)
 
-
-def read_snapshot(directory: str) -> Snapshot | None:
-    """The snapshot in a journal's directory. Raises StorageError if it is damaged."""
-    path = os.path.join(directory, "snapshot")
-    return decode_snapshot(read_file(path), path) if os.path.exists(path) else None
-
-
-def snapshot_file(directory: str) -> bytes:
-    """The snapshot's file as it is, for another node; empty without one."""
-    path = os.path.join(directory, "snapshot")
-    return read_file(path) if os.path.exists(path) else b""
-
-
-def decode_snapshot(data: bytes, path: str) -> Snapshot:
-    """A snapshot file's content. Raises StorageError, naming `path`, if it is damaged."""
-    if data[:HEADER_BYTES] != SNAPSHOT_HEADER:
-        raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
-    records = list(scan(path, data, tolerate_torn_tail=False))
-    kinds = [record[0] for record in records]
-    if not records or kinds != [STATE] + [ENTRY] * (len(records) - 1):
-        raise StorageError(f"{path} at byte {HEADER_BYTES}: records of a snapshot are missing")
-    _, index, term, state, _ = records[0]
-    base = tuple(Entry(payload, index, term) for _, index, term, payload, _ in records[1:])
-    return Snapshot(index, term, state, base)
+    def _standing_record(self) -> bytes:
+        standing = self.standing
+        return encode_record(STANDING, standing.confirmed, 0, standing.encode())

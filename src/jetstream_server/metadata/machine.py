@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.types import NodeId
 from jetstream_server.metadata.proposals import BATCH_HEADER, Proposals
 from jetstream_server.metadata.registry import Registry
 
@@ -39,3 +40,8 @@ class Machine:
             _log.error("metadata_snapshot_refused", reason=error.message)
             return False
         return True
+
+    def session(self, node_id: NodeId) -> str | None:
+        """The node's registered session."""
+        node = self.registry.nodes.get(node_id)
+        return None if node is None else node.session

@@ -13,13 +13,18 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import structlog
+
 from jetstream_protocol.errors import JetstreamError
 from jetstream_server.metadata.group_file import Group, GroupFile
-from jetstream_server.metadata.journal import Journal, read_snapshot
+from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.passenger import Passenger
+from jetstream_server.metadata.snapshot_file import read_snapshot
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.turns import Listener, Turns
+
+_log = structlog.get_logger(__name__)
 
 ID_CHECK_SECONDS = 3.0
 """Longer than a peer takes to notice that this node's previous run is gone."""
@@ -58,10 +63,11 @@ class Member:
     def start(self) -> None:
         self._thread.start()
 
-    def propose(self, texts: list[str], patience: float) -> None:
-        """Propose commands; each ends as an outcome in the news within `patience` seconds."""
+    def propose(self, texts: list[str], patience: float, term: int | None) -> None:
+        """Propose commands; each ends as an outcome in the news within `patience` seconds. With a
+        term they enter the log while this node leads in it, or not at all."""
         assert self._turns is not None, "the member has started"
-        self._call(self._turns.propose, texts, patience)
+        self._call(self._turns.propose, texts, patience, term)
 
     def stop(self) -> None:
         """End the thread in good order; a leader hands over first. Blocks."""
@@ -87,7 +93,7 @@ class Member:
     async def _live(self) -> None:
         try:
             group_file = self._open_group_file()
-            journal = Journal.open(self._config.directory)
+            journal = self._open_journal()
         except JetstreamError as error:
             self._listener.member_started(error)
             return
@@ -101,6 +107,30 @@ class Member:
         group = Group(config.node_id, tuple(sorted(config.voters)))
         return GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
 
+    def _open_journal(self) -> Journal:
+        """The journal, with this run recorded in it before anything else."""
+        config = self._config
+        expected = ""
+        if config.cluster_id:
+            expected = (
+                f"the data folder belongs to cluster {config.cluster_id}, "
+                "and its metadata folder is empty"
+            )
+        is_only_voter = tuple(config.voters) == (config.node_id,)
+        journal = Journal.open(config.directory, alone=is_only_voter, expected=expected)
+        try:
+            standing = journal.standing.begun(config.session)
+            if config.accept_voters:
+                standing = standing.vouched_for()
+            journal.save_standing(standing)
+            journal.sync()
+        except JetstreamError:
+            journal.close()
+            raise
+        if journal.cut_bytes:
+            _log.warning("metadata_tail_cut", bytes=journal.cut_bytes, lost=journal.lost)
+        return journal
+
     async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
         turns = self._turns = Turns(
             self._config, journal, group_file, self._listener, self._passenger
@@ -112,7 +142,7 @@ class Member:
                 turns.machine.registry.restore(snapshot.data)
             await self._join(turns)
         except JetstreamError as error:
-            await turns.links.close()
+            await turns.close()
             self._listener.member_started(error)
             return
         turns.turn()
@@ -124,7 +154,7 @@ class Member:
                 async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
                     await turns.not_leading.wait()
         ticker.cancel()
-        await turns.links.close()
+        await turns.close()
         turns.abandon(turns.failure or "this server is stopping")
 
     async def _join(self, turns: Turns) -> None:

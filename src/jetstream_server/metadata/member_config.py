@@ -14,7 +14,10 @@ class MemberConfig:
     """voters: host:port of each voter's Raft port as others reach it, this node's included if it
     is one; a node that is none follows and forwards.
 
-    accept_voters: take over a folder that was written under other voters (group_file.py).
+    accept_voters: take over a folder that was written under other voters (group_file.py), or whose
+    journal may lack something: an operator says that this node is to vote with it.
+    cluster_id: what the data folder says; not "" once it has belonged to a cluster, and then there
+    was a journal. session: the token of this run, with which it will register.
     has_followers: there may be nodes that are no voters. listen: where this node's own port is
     bound. secret: the cluster's credential.
     compact_after_entries: Raft entries (each a batch of commands) after which a snapshot is taken;
@@ -28,6 +31,8 @@ class MemberConfig:
     secret: bytes = b""
     accept_voters: bool = False
     has_followers: bool = False
+    cluster_id: str = ""
+    session: str = ""
     compact_after_entries: int = 20_000
     compact_after_bytes: int = 64 * 1024 * 1024
     raft: RaftTimings = field(default_factory=RaftTimings)

@@ -30,6 +30,11 @@ class Carrier(Protocol):
         """Raft's current term on this node: higher once it has voted in a later one."""
 
     @property
+    def votes(self) -> bool:
+        """Whether this node votes: one that may have forgotten a vote (a learner) confirms nobody
+        as the only leader."""
+
+    @property
     def leader(self) -> NodeId:
         """The metadata leader in reach, this node included; NO_NODE without one."""
 

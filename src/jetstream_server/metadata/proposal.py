@@ -21,15 +21,20 @@ PATIENCE_SECONDS = 5.0
 class Proposal:
     """Made by `MetadataLog.prepare`.
 
-    text: the command with its id, as it was first proposed; "" before. is_void: no copy of it can
-    take effect any more, although one may have: this process has proposed so much since that the
-    group has forgotten the id. Whatever one did is applied here by then.
+    text: the command with its id, as it was first proposed; "" before. term: of a controller's
+    decision, the term it was made in; it enters the log in that term or not at all. is_void: no
+    copy of it can take effect any more, although one may have: this process has proposed so much
+    since that the group has forgotten the id. Whatever one did is applied here by then.
     """
 
     def __init__(
-        self, command: dict[str, Any], submit: Callable[[Proposal, float], Awaitable[str]]
+        self,
+        command: dict[str, Any],
+        submit: Callable[[Proposal, float], Awaitable[str]],
+        term: int | None = None,
     ) -> None:
         self.text = ""
+        self.term = term
         self.is_void = False
         self._command = command
         self._submit = submit

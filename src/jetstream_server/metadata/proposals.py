@@ -32,6 +32,7 @@ Outcome = str | JetstreamError
 class _Proposal:
     text: str
     deadline: float
+    term: int | None = None
     in_doubt: bool = False
     queued: bool = True
 
@@ -56,22 +57,30 @@ class Proposals:
     def __len__(self) -> int:
         return len(self._by_text)
 
-    def add(self, text: str, deadline: float) -> None:
-        proposal = _Proposal(text, deadline)
+    def add(self, text: str, deadline: float, term: int | None = None) -> None:
+        """term: the command may enter the log only while this node leads in that term."""
+        proposal = _Proposal(text, deadline, term)
         self._by_text[text] = proposal
         self._queue.append(proposal)
 
-    def next_batch(self, now: float) -> tuple[int, bytes] | None:
-        """A batch to submit now, with its number, if one is due."""
+    def next_batch(
+        self, now: float, leading: int | None = None
+    ) -> tuple[int, bytes, int | None] | None:
+        """A batch to submit now, if one is due: its number, and the term it is bound to.
+
+        leading: the term in which this node leads.
+        """
         proposals: list[_Proposal] = []
         size = 0
         if len(self._batches) >= BATCHES_MAX:
             return None
         while self._queue and len(proposals) < BATCH_COMMANDS_MAX:
             proposal = self._queue[0]
+            if proposal.term not in (None, leading):
+                self._give_up([proposal], "this node is the controller of that term no more")
             if proposal.text in self._by_text:
                 size += len(proposal.text)
-                if proposals and size > BATCH_BYTES_MAX:
+                if proposals and (size > BATCH_BYTES_MAX or proposal.term != proposals[0].term):
                     break
                 proposals.append(proposal)
                 proposal.queued = False
@@ -81,7 +90,8 @@ class Proposals:
         self._next_batch += 1
         texts = [proposal.text for proposal in proposals]
         self._batches[self._next_batch] = _Batch(proposals, now, set(texts))
-        return self._next_batch, b"\n".join([BATCH_HEADER, *(text.encode() for text in texts)])
+        data = b"\n".join([BATCH_HEADER, *(text.encode() for text in texts)])
+        return self._next_batch, data, proposals[0].term
 
     def failed(self, number: int, *, surely: bool) -> None:
         """An attempt came back: surely without effect, or perhaps with one."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import (
@@ -60,13 +61,13 @@ class RaftMetadataLog:
         self._config = config
         self._session = session
         self._on_failure = on_failure
-        self._member = make_member(config, self)
+        self._member = make_member(replace(config, session=session), self)
         self._status = self._member.status
         self._watchers = Watchers()
         self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []
         self._sequences = Sequences()
         self._outcomes: dict[str, asyncio.Future[str]] = {}
-        self._unsent: dict[float, list[str]] = {}
+        self._unsent: dict[tuple[float, int | None], list[str]] = {}
         self._closed = NOT_STARTED
 
     @property
@@ -137,16 +138,18 @@ class RaftMetadataLog:
 
     def prepare(self, command: dict[str, Any], *, as_controller: bool = False) -> Proposal:
         """The command, to be proposed until its outcome is known; see `propose`."""
+        term = None
         if as_controller:
             if self.controller_epoch is None:
                 raise NotLeaderError("this node is not the controller")
             command = {**command, "controller_epoch": self.controller_epoch}
+            term = self._status.term
         op = command.get("op")
         if op == "register_node":
             command = {"session": self._session, **command}
         elif self.incarnation is None and op not in REPEATABLE:
             raise PreconditionFailedError(f"this process must register before {op!r}")
-        return Proposal(command, self._submit)
+        return Proposal(command, self._submit, term)
 
     async def barrier(self) -> int:
         return int((await self.prepare({"op": "barrier"}).submit())["revision"])
@@ -163,22 +166,23 @@ class RaftMetadataLog:
     async def _submit(self, proposal: Proposal, patience: float) -> str:
         self._check_open()
         if proposal.text:
-            return await self._outcome(proposal.text, patience)
+            return await self._outcome(proposal, patience)
         sequence = await self._sequences.take()
         try:
             proposal.number(
                 self._session if self.incarnation is None else self.incarnation, sequence
             )
-            return await self._outcome(proposal.text, patience)
+            return await self._outcome(proposal, patience)
         finally:
             self._sequences.give_back(sequence)
 
-    async def _outcome(self, text: str, patience: float) -> str:
+    async def _outcome(self, proposal: Proposal, patience: float) -> str:
+        text = proposal.text
         outcome: asyncio.Future[str] = self._loop.create_future()
         self._outcomes[text] = outcome
         if not self._unsent:
             self._loop.call_soon(self._send)
-        self._unsent.setdefault(patience, []).append(text)
+        self._unsent.setdefault((patience, proposal.term), []).append(text)
         try:
             return await outcome
         finally:
@@ -191,8 +195,8 @@ class RaftMetadataLog:
     def _send(self) -> None:
         """Hand over what the loop's other tasks have proposed meanwhile, in one go."""
         unsent, self._unsent = self._unsent, {}
-        for patience, texts in unsent.items():
-            self._member.propose(texts, patience)
+        for (patience, term), texts in unsent.items():
+            self._member.propose(texts, patience, term)
 
     def _has_leader(self) -> bool:
         return self._status.leader in self._status.voters

@@ -1,18 +1,12 @@
 """pysyncobj's Raft algorithm with our log, snapshots, messages and state machine around it.
 
 pysyncobj decides who leads and what is committed. It neither touches a disk, a socket or a pickle
-here, nor calls a replicated method: commands are bytes, and `apply` gets them in order. This is
-the only file that touches its private names (`_SyncObj__…`), which is why the version is pinned
-and asserted.
+here, nor calls a replicated method: commands are bytes, and `apply` gets them in order. What it
+gets wrong is corrected in raft_corrections.py; the two files are the only ones that touch its
+private names (`_SyncObj__…`), which is why the version is pinned and asserted.
 
-Corrected on the way, each with a test in tests/unit/metadata/test_raft_core.py:
-
-* an append removes only entries that conflict (raft_log.py);
-* an answer from an earlier term is dropped; a follower's next index never moves behind what it
-  has acknowledged (one that reconnects starts afresh) nor past the leader's own log;
-* the commit index beside a snapshot's pieces is not applied to a log that was not compared;
-* log, vote and term are durable before any message leaves and before an own entry counts: the
-  driver calls `tick` and `receive`, then syncs the journal, then sends the outbox.
+Log, vote and term are durable before any message leaves and before an own entry counts: the driver
+calls `tick` and `receive`, then syncs the journal, then sends the outbox.
 
 Not thread-safe: everything is called from one thread.
 """
@@ -21,23 +15,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import pysyncobj
 import pysyncobj.pickle
-from pysyncobj import SyncObj
 from pysyncobj.config import FAIL_REASON
-from pysyncobj.node import Node
 
-from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.raft_library import Outbox, RaftTimings, check_version, configuration
+from jetstream_server.metadata.raft_corrections import CorrectedSyncObj, StateMachine
+from jetstream_server.metadata.raft_library import (
+    Outbox,
+    Peer,
+    RaftTimings,
+    check_version,
+    configuration,
+)
 from jetstream_server.metadata.raft_log import RaftLog
-from jetstream_server.metadata.raft_messages import REGULAR, Message, is_command
+from jetstream_server.metadata.raft_messages import REGULAR, Message
 from jetstream_server.metadata.snapshot_transfer import SnapshotReceiver, SnapshotSender
 from jetstream_server.metadata.status import Role
+from jetstream_server.metadata.voting import Voting
 
 _ROLES: tuple[Role, ...] = ("follower", "candidate", "leader")
 """In the order of pysyncobj's states."""
@@ -52,17 +51,7 @@ SURELY_NOT_APPLIED = (
 """Reasons after which this attempt cannot take effect any more. After any other it still may."""
 
 
-class StateMachine(Protocol):
-    """What commands are applied to."""
-
-    def apply(self, command: bytes) -> None:
-        """Apply a committed command. Raising ends this node's part in the group, at this entry."""
-
-    def restore(self, snapshot: bytes) -> bool:
-        """Replace the state; False, with nothing changed, when the bytes are no snapshot."""
-
-
-class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+class RaftCore(CorrectedSyncObj):
     """One member's Raft. `voters` includes this node, unless it only follows."""
 
     def __init__(
@@ -77,12 +66,17 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         # pysyncobj looks at every attribute while it starts: ours must be there before.
         self.core_journal = journal
         self.core_machine = machine
-        self.core_log = RaftLog(journal, self._check_removal)
+        self.core_node_id = node_id
+        self.core_voting = Voting(voter for voter in voters if voter != node_id)
+        self.core_log = RaftLog(journal, self._check_removal, self.core_voting.registrations)
         self.core_outbox = Outbox(lambda: int(self.raftCurrentTerm))
-        self.core_nodes = {voter: Node(str(voter)) for voter in voters}
+        self.core_nodes = {voter: Peer(str(voter)) for voter in voters}
         self.core_sender = SnapshotSender(journal.directory)
         self.core_receiver = SnapshotReceiver()
+        self.core_bound: list[tuple[int, bytes, Callable[[int], None]]] = []
         self.core_sent = (0, 0)
+        self.core_may_vote = False
+        self.core_refused_until = 0.0
         self.core_timings = timings
         own = self.core_nodes.get(node_id)
         others = [node for voter, node in self.core_nodes.items() if voter != node_id]
@@ -106,7 +100,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def tick(self) -> None:
         """Let time pass: elections, commits, applying, heartbeats. The journal must be synced."""
         assert self.core_journal.is_synced, "an entry counts only once it is durable"
+        self._found()
+        self._hold_back()
         self.doTick(0)
+        self.core_voting.registrations.applied(self._SyncObj__raftLastApplied)
+        self._follow_registration()
+        self._append_bound()
         # pysyncobj would wait for the next heartbeat with new entries and commits.
         now = (self.core_journal.last_index, self._SyncObj__raftCommitIndex)
         if now != self.core_sent and self._isLeader():
@@ -114,27 +113,53 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.core_sent = now
 
     def receive(self, sender: NodeId, message: Message) -> None:
-        """Take in one peer's message."""
+        """Take in one peer's message. Raises StorageError, with nothing changed in the log, when
+        the peer's history is another than what this node has applied: they cannot be linked."""
         node = self._peer(sender)
         if node is None or not self._is_current(node, message):
             return
-        self.core_outbox._onMessageReceived(node, message)
-        self.core_log.settle()
+        try:
+            self.core_outbox._onMessageReceived(node, message)
+        finally:
+            self.core_log.settle()
 
-    def submit(self, command: bytes, on_failure: Callable[[int], None]) -> None:
-        """Propose a command; here or at the leader. Success shows as the command being applied."""
+    def submit(
+        self, command: bytes, on_failure: Callable[[int], None], *, term: int | None = None
+    ) -> None:
+        """Propose a command; here or at the leader. Success shows as the command being applied.
 
-        def done(_: object, reason: int) -> None:
-            if reason != FAIL_REASON.SUCCESS:
-                on_failure(reason)
+        term: the command enters the log of this node as leader of that term, or not at all.
+        """
+        if term is not None:
+            self.core_bound.append((term, bytes([REGULAR]) + command, on_failure))
+            return
+        self._applyCommand(command, _done(on_failure), REGULAR)
 
-        self._applyCommand(command, done, REGULAR)
+    def heartbeats(self) -> list[tuple[NodeId, Message]]:
+        """As leader: signs of life that promise nothing, while the journal is being synced."""
+        journal = self.core_journal
+        messages = []
+        for node in sorted(self._SyncObj__connectedNodes, key=lambda node: node.id):
+            matched = journal.entries(self._SyncObj__raftMatchIndex.get(node, 0), 1)
+            message: Message = {
+                "type": "append_entries",
+                "term": self._SyncObj__raftCurrentTerm,
+                "commit_index": self._SyncObj__raftCommitIndex,
+            }
+            if matched and matched[0].index == self._SyncObj__raftMatchIndex.get(node):
+                of = {"entries": [], "prevLogIdx": matched[0].index, "prevLogTerm": matched[0].term}
+                message |= of
+            else:
+                message["serialized"] = None
+            messages.append((NodeId(int(node.id)), message))
+        return messages
 
     def connected(self, peer: NodeId) -> None:
         """A new connection to a peer stands: what it once acknowledged is asked for again."""
         node = self.core_nodes.get(peer)
+        self._tell_standing(peer)
         if node is None:
-            node = self.core_nodes[peer] = Node(str(peer))
+            node = self.core_nodes[peer] = Peer(str(peer))
             self.core_outbox._onReadonlyNodeConnected(node)
             return
         if node in self._SyncObj__raftMatchIndex:
@@ -217,62 +242,24 @@ class RaftCore(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         uncommitted = self._SyncObj__raftCommitIndex < self.core_log[-1].index
         return unapplied or (alone and uncommitted)
 
-    def _check_removal(self, index: int) -> None:
-        """Raft never removes what it has applied: if it would, this node's history is another."""
-        if index <= self._SyncObj__raftLastApplied:
-            raise StorageError(
-                f"the metadata leader's log differs from this node's at entry {index}, which was "
-                "applied already: this node must join anew with an empty data folder"
-            )
-
-    # What pysyncobj calls, in place of its own.
-
-    def _applyCommand(  # pysyncobj's name
-        self, command: bytes, callback: Any, kind: int | None = None
-    ) -> None:
-        data = command if kind is None else bytes([kind]) + command
-        self._SyncObj__commandsQueue.put_nowait((data, callback))
-
-    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        if is_command(command, REGULAR):
-            self.core_machine.apply(command[1:])
-
-    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
-        """There are no commands that change the cluster."""
-
-    def _SyncObj__tryLogCompaction(self) -> None:
-        """The driver compacts: it knows how to do so without holding anything up."""
-
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
-        """A leader's snapshot has arrived whole: go on from there."""
-        snapshot = self.core_receiver.take()
-        if snapshot.index <= self._SyncObj__raftLastApplied:
-            return
-        if not self.core_machine.restore(snapshot.data):
-            return
-        self.core_journal.install(snapshot)
-        self._SyncObj__raftLastApplied = snapshot.index
-        self._SyncObj__raftCommitIndex = snapshot.index
-        self.core_sender.renew()
-
-    def _is_current(self, node: Any, message: Message) -> bool:
-        """Correct what pysyncobj would take at face value; False: the message is void."""
-        if message["type"] == "next_node_idx":
-            if message["term"] != self._SyncObj__raftCurrentTerm:
-                return False
-            acknowledged = self._SyncObj__raftMatchIndex.get(node, 0)
-            next_index = min(message["next_node_idx"], self.core_log[-1].index + 1)
-            message["next_node_idx"] = max(next_index, acknowledged + 1)
-        elif message["type"] == "append_entries" and "serialized" in message:
-            return self._take_piece(message)
-        return True
-
-    def _take_piece(self, message: Message) -> bool:
-        """Collect a snapshot's pieces; pysyncobj is to install it when the last one has come."""
-        if message["term"] >= self._SyncObj__raftCurrentTerm:
-            complete = self.core_receiver.add(*message["serialized"])
-            message["serialized"] = complete
-        return True
+    def _append_bound(self) -> None:
+        """Put commands that are bound to a term into the log, or fail them."""
+        bound, self.core_bound = self.core_bound, []
+        for term, data, on_failure in bound:
+            if not self._isLeader() or term != self._SyncObj__raftCurrentTerm:
+                on_failure(FAIL_REASON.NOT_LEADER)
+                continue
+            index = self.core_log[-1].index + 1
+            self.core_log.add(data, index, term)
+            self._SyncObj__commandsWaitingCommit[index].append((term, _done(on_failure)))
 
     def _peer(self, peer: NodeId) -> Any:
         return self.core_nodes.get(peer)
+
+
+def _done(on_failure: Callable[[int], None]) -> Callable[[object, int], None]:
+    def done(_: object, reason: int) -> None:
+        if reason != FAIL_REASON.SUCCESS:
+            on_failure(reason)
+
+    return done

@@ -13,6 +13,7 @@ from typing import Any
 import pysyncobj
 import pysyncobj.pickle
 from pysyncobj import SyncObjConf
+from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from jetstream_protocol.types import NodeId
@@ -39,6 +40,14 @@ class RaftTimings:
     gone_max: float = 0.4
     leader_fallback: float = 0.8
     tick: float = 0.05
+
+
+class Peer(Node):  # type: ignore[misc]  # pysyncobj has no types
+    """A member, as pysyncobj keeps it in sets: those are gone over in the same order in every
+    process, so that a simulation's seed repeats."""
+
+    def __hash__(self) -> int:
+        return int(self.id)
 
 
 class Outbox(Transport):  # type: ignore[misc]  # pysyncobj has no types

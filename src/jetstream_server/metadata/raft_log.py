@@ -15,6 +15,7 @@ from typing import Any
 from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
 from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.raft_messages import NO_OP
+from jetstream_server.metadata.voting import Registrations
 
 
 class RaftLog:
@@ -22,15 +23,24 @@ class RaftLog:
 
     Never empty: a new log begins with the same no-op on every node, as pysyncobj's own do.
     check_removal: called with the first index of entries about to be removed; may raise.
+    registrations: told of every entry that comes and goes.
     """
 
-    def __init__(self, journal: Journal, check_removal: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        check_removal: Callable[[int], None],
+        registrations: Registrations,
+    ) -> None:
         self._journal = journal
         self._check_removal = check_removal
+        self._registrations = registrations
         # How many entries pysyncobj sees while a removal is held back; None: all.
         self._visible: int | None = None
         if not len(journal):
             journal.append(Entry(bytes([NO_OP]), FIRST_INDEX, 0))
+        for entry in journal.entries(journal.snapshot_index + 1):
+            registrations.added(entry)
 
     def settle(self) -> None:
         """The message is done: entries it did not contradict stay."""
@@ -43,8 +53,11 @@ class RaftLog:
                 return
             self._check_removal(index)
             self._journal.truncate(index)
+            self._registrations.truncated(index)
             self._visible = None
-        self._journal.append(Entry(command, index, term))
+        entry = Entry(command, index, term)
+        self._journal.append(entry)
+        self._registrations.added(entry)
 
     def deleteEntriesFrom(self, position: int) -> None:  # pysyncobj's name
         self._visible = position

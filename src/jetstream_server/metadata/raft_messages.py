@@ -13,6 +13,9 @@ little-endian; whatever does not decode exactly is refused. No bytes of a peer a
     7 forwarded           request, index, term u64
     8 not_forwarded       request u64, reason u64
     9 timeout_now         term u64
+   10 standing            voter u8, pristine u8; count u16; count × (length u16, run)
+
+The last one is ours: what a member says of itself (voting.py).
 
 A command is one byte, its kind (REGULAR or NO_OP: nothing else is ever proposed), and its text.
 """
@@ -25,6 +28,7 @@ from typing import Any
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.logfiles.metadata_records import Entry
+from jetstream_server.metadata.voting import Told
 
 Message = dict[str, Any]
 """A message in pysyncobj's own form."""
@@ -43,6 +47,11 @@ _NEXT_INDEX = struct.Struct("<QQBB")
 _THREE = struct.Struct("<QQQ")
 _TWO = struct.Struct("<QQ")
 _ONE = struct.Struct("<Q")
+_STANDING = struct.Struct("<BBH")
+_LENGTH = struct.Struct("<H")
+RUNS_MAX = 1024
+RUN_BYTES_MAX = 1024
+"""More than any member says (standing.RUNS_MAX) of a longer token than any has."""
 
 
 def encode(message: Message) -> bytes:
@@ -111,7 +120,16 @@ _ENCODERS: dict[str, Callable[[Message], bytes]] = {
     ),
     "apply_command_response": _encode_forwarded,
     "timeout_now": lambda message: b"\x09" + _ONE.pack(message["term"]),
+    "standing": lambda message: _encode_standing(message["told"]),
 }
+
+
+def _encode_standing(told: Told) -> bytes:
+    parts = [b"\x0a", _STANDING.pack(told.is_voter, told.is_pristine, len(told.runs))]
+    for run in told.runs:
+        data = run.encode()
+        parts += [_LENGTH.pack(len(data)), data]
+    return b"".join(parts)
 
 
 def _decode_append(data: memoryview) -> Message:
@@ -197,6 +215,25 @@ def _decode_not_forwarded(data: memoryview) -> Message:
     return {"type": "apply_command_response", "request_id": request, "error": reason}
 
 
+def _decode_standing(data: memoryview) -> Message:
+    is_voter, is_pristine, count = _STANDING.unpack_from(data)
+    runs: list[str] = []
+    position = _STANDING.size
+    if is_voter > 1 or is_pristine > 1 or count > RUNS_MAX:
+        raise InvalidRequestError("malformed standing")
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(data, position)
+        position += _LENGTH.size
+        run = bytes(data[position : position + length])
+        position += length
+        if len(run) != length or length > RUN_BYTES_MAX:
+            raise InvalidRequestError("malformed standing")
+        runs.append(run.decode(errors="replace"))
+    if position != len(data):
+        raise InvalidRequestError("malformed standing")
+    return {"type": "standing", "told": Told(bool(is_voter), bool(is_pristine), tuple(runs))}
+
+
 _DECODERS: dict[int, Callable[[memoryview], Message]] = {
     1: _decode_append,
     2: _decode_snapshot,
@@ -207,4 +244,5 @@ _DECODERS: dict[int, Callable[[memoryview], Message]] = {
     7: _decode_forwarded,
     8: _decode_not_forwarded,
     9: lambda data: {"type": "timeout_now", "term": _ONE.unpack(data)[0]},
+    10: _decode_standing,
 }

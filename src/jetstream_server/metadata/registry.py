@@ -34,6 +34,7 @@ from jetstream_server.metadata import leadership_commands, node_commands, stream
 from jetstream_server.metadata.changes import (
     Change,
     ControllerChanged,
+    DeletionsLearned,
     LeaderReported,
     NodeChanged,
     SettingsChanged,
@@ -176,6 +177,7 @@ class Registry(Tables):
                 "revision": self.revision,
                 "settings": self.settings.to_dict(),
                 "controller": self.controller.to_dict(),
+                "deleted": list(self.deleted),
                 "reports": [[key, *self.reports[key]] for key in sorted(self.reports)],
                 "results": self._results.to_list(),
             },
@@ -200,7 +202,10 @@ class Registry(Tables):
         if fresh.controller != self.controller:
             changes.append(ControllerChanged(self.controller, fresh.controller))
         changes.extend(diff_nodes(self.nodes, fresh.nodes))
-        changes.extend(diff_streams(self.streams, fresh.streams))
+        told = self.deleted.keys() | self.streams.keys()
+        if learned := tuple(known for known in fresh.deleted if known not in told):
+            changes.append(DeletionsLearned(learned))
+        changes.extend(diff_streams(self.streams, fresh.streams, fresh.deleted))
         for slot in (*Tables.__slots__, "_results", "revision"):
             setattr(self, slot, getattr(fresh, slot))
         self._changes.extend(changes)
@@ -249,6 +254,7 @@ def _restored(snapshot: bytes) -> Registry:
         registry.settings = ClusterSettings.from_dict(image.head["settings"])
         registry.controller = ControllerClaim.from_dict(image.head["controller"])
         changes: list[Change] = [NodeChanged(None, node) for node in image.nodes]
+        changes.append(DeletionsLearned(tuple(map(StreamId, image.head.get("deleted", ())))))
         changes.extend(StreamCreated(stream) for stream in image.streams)
         for stream_id, *reports in image.head["reports"]:
             standing = tuple((node_id, at_us) for node_id, at_us in reports)

@@ -12,7 +12,7 @@ from typing import Any
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import Snapshot
-from jetstream_server.metadata.journal import decode_snapshot, snapshot_file
+from jetstream_server.metadata.snapshot_file import decode_snapshot, snapshot_file
 
 PIECE_BYTES = 256 * 1024
 SNAPSHOT_BYTES_MAX = 512 * 1024 * 1024
@@ -92,8 +92,14 @@ class SnapshotReceiver:
             return False
         return bool(self._snapshot.base)
 
-    def take(self) -> Snapshot:
+    @property
+    def snapshot(self) -> Snapshot:
         """The snapshot that `add` reported."""
+        assert self._snapshot is not None, "add() has returned True"
+        return self._snapshot
+
+    def take(self) -> Snapshot:
+        """The same, which is forgotten."""
         assert self._snapshot is not None, "add() has returned True"
         snapshot, self._snapshot = self._snapshot, None
         return snapshot

@@ -22,7 +22,9 @@ class MetadataStatus:
     """leader: NO_NODE without one in reach. journal_entries: Raft entries not yet in the snapshot.
 
     problems: peers that cannot be linked to, and why. failure: why this node takes no part any
-    more, "" while it does. controller_epoch: while this node is the controller, under which epoch.
+    more, "" while it does. doubt: what of the metadata's journal was found cut off or missing since
+    this process started, "" if nothing. controller_epoch: while this node is the controller, under
+    which epoch.
     """
 
     node_id: NodeId
@@ -39,6 +41,7 @@ class MetadataStatus:
     problems: tuple[tuple[NodeId, str], ...] = ()
     failure: str = ""
     controller_epoch: int | None = None
+    doubt: str = ""
 
     @classmethod
     def absent(cls, node_id: NodeId, voters: tuple[NodeId, ...]) -> MetadataStatus:

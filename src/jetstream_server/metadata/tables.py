@@ -13,12 +13,14 @@ from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.metadata.changes import (
     Change,
     ControllerChanged,
+    DeletionsLearned,
     LeaderReported,
     NodeChanged,
     SettingsChanged,
     StreamChanged,
     StreamCreated,
     StreamDeleted,
+    StreamForgotten,
 )
 from jetstream_server.metadata.streams import (
     ClusterSettings,
@@ -27,6 +29,10 @@ from jetstream_server.metadata.streams import (
     StreamMetadata,
 )
 from jetstream_server.metadata.subject_index import SubjectIndex
+
+DELETIONS_MAX = 100_000
+"""Remembered deletions: under a megabyte of a snapshot. What is forgotten beyond is never deleted
+by a node that was away meanwhile, only set aside."""
 
 
 class Tables:
@@ -37,6 +43,7 @@ class Tables:
         "_by_node",
         "_subjects",
         "controller",
+        "deleted",
         "leaderships",
         "nodes",
         "reports",
@@ -51,6 +58,8 @@ class Tables:
         self.controller = ControllerClaim(NO_NODE, 0)
         self.reports: dict[StreamId, tuple[tuple[NodeId, int], ...]] = {}
         self.leaderships: dict[NodeId, int] = {}
+        # Streams that were deleted, oldest first: only what is in here was, whatever is missing.
+        self.deleted: dict[StreamId, None] = {}
         self._by_name: dict[str, dict[str, StreamId]] = {}
         self._by_node: dict[NodeId, dict[StreamId, None]] = {}
         self._subjects = SubjectIndex()
@@ -112,6 +121,11 @@ class Tables:
                     self._count_leadership(after.leader, 1)
                 case StreamDeleted(stream):
                     self._remove_stream(stream)
+                    self._remember_deletions((stream.id,))
+                case StreamForgotten(stream):
+                    self._remove_stream(stream)
+                case DeletionsLearned(stream_ids):
+                    self._remember_deletions(stream_ids)
                 case NodeChanged(_, NodeMetadata() as node):
                     self.nodes[node.node_id] = node
                 case NodeChanged(NodeMetadata() as node, _):
@@ -124,6 +138,11 @@ class Tables:
                     self.reports.pop(stream_id, None)
                 case LeaderReported(stream_id, reports):
                     self.reports[stream_id] = reports
+
+    def _remember_deletions(self, stream_ids: Iterable[StreamId]) -> None:
+        self.deleted.update(dict.fromkeys(stream_ids))
+        while len(self.deleted) > DELETIONS_MAX:
+            del self.deleted[next(iter(self.deleted))]
 
     def _add_stream(self, stream: StreamMetadata) -> None:
         self.streams[stream.id] = stream

@@ -129,6 +129,13 @@ class PeerLinks:
         link = self._links.get(peer)
         return link is not None and link.send(payload)
 
+    def drop(self, peer: NodeId, problem: str) -> None:
+        """End the link with a peer that said what cannot be; it is dialled again."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.close()
+        self.problems[peer] = problem
+
     def connected(self) -> tuple[NodeId, ...]:
         return tuple(sorted(self._links))
 

@@ -1,9 +1,14 @@
 """One member's turns: the fixed order in which Raft, the journal and the links are driven.
 
-    sync the journal → let Raft decide, commit, apply → sync what that wrote → send → tell
+    take in → sync the journal → let Raft decide, commit, apply → sync what that wrote → send → tell
 
 after every message and at least each tick. So no entry counts, no vote is cast and no
 acknowledgement leaves before it is durable, and all messages of a turn share one flush.
+
+**safety** The journal is synced on a thread of its own. Until that has ended Raft stands still:
+what arrives waits, and nothing leaves but what promises nothing: a leader's heartbeats, and the
+frames of the passenger (sessions). So a disk that stands still for a second costs neither the
+leadership nor a lease.
 
 Fail-stop: an I/O error, an entry written by newer software, or a mistake in here ends this node's
 part in the group, and only that: what was promised is in the journal.
@@ -13,16 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
-from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.errors import JetstreamError, StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.complaints import Complaints
 from jetstream_server.metadata.carriage import Carriage
 from jetstream_server.metadata.changes import Change
 from jetstream_server.metadata.group_file import GroupFile
@@ -33,7 +41,7 @@ from jetstream_server.metadata.member_config import MemberConfig
 from jetstream_server.metadata.passenger import Passenger, is_passengers
 from jetstream_server.metadata.proposals import Outcome, Proposals
 from jetstream_server.metadata.raft_core import SURELY_NOT_APPLIED, RaftCore
-from jetstream_server.metadata.raft_messages import decode, encode
+from jetstream_server.metadata.raft_messages import Message, decode, encode
 from jetstream_server.metadata.state_image import StateImage
 from jetstream_server.metadata.status import MetadataStatus
 from jetstream_server.metadata.transport import PeerLinks
@@ -102,11 +110,23 @@ class Turns:
         )  # fmt: skip
         self._turn_due = False
         self._compacting = False
+        # What has arrived and is not taken in yet, in order.
+        self._arrived: deque[Callable[[], None]] = deque()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-journal")
+        self._syncing: asyncio.Future[None] | None = None
+        self._has_waited = False
+        self._closed = False
+        self._beat_at = self._taken_in_at = 0.0
+        self._complaints = Complaints()
+        self._was_learner = False
+        self._doubt = journal.lost
+        if journal.cut_bytes and not self._doubt:
+            self._doubt = f"{journal.cut_bytes} bytes were cut off the journal"
 
-    def propose(self, texts: list[str], patience: float) -> None:
+    def propose(self, texts: list[str], patience: float, term: int | None) -> None:
         deadline = asyncio.get_running_loop().time() + patience
         for text in texts:
-            self.proposals.add(text, deadline)
+            self.proposals.add(text, deadline, term)
         if self.failure:
             self.abandon(self.failure)
         else:
@@ -132,12 +152,27 @@ class Turns:
 
     def turn(self) -> None:
         self._turn_due = False
-        if self.failure:
+        if self.failure or self._closed:
             return
+        if self._syncing is not None:
+            self._has_waited = True
+            self._guarded(self._wait_for_the_disk)
+        else:
+            self._guarded(self._take_in)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
         try:
-            self._take_turn()
+            step()
         except JetstreamError as error:
             self.fail(error.message)
+
+    async def close(self) -> None:
+        """Close the links, and return when the disk is left alone."""
+        self._closed = True
+        await self.links.close()
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+        self._disk.shutdown()
 
     def fail(self, reason: str) -> None:
         """Take no further part."""
@@ -148,21 +183,67 @@ class Turns:
         self.abandon(reason)
         self._listener.member_failed(reason)
 
-    def _take_turn(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self._submit_proposals(now)
-        self._journal.sync()
+    # One turn, in three steps; between two of them the journal is synced.
+
+    def _take_in(self) -> None:
+        while self._arrived:
+            self._arrived.popleft()()
+        self._submit_proposals(asyncio.get_running_loop().time())
+        self._taken_in_at = asyncio.get_running_loop().time()
+        self._once_synced(self._decide)
+
+    def _decide(self) -> None:
+        late = asyncio.get_running_loop().time() - self._taken_in_at
+        if self._arrived and late > self._config.raft.heartbeat:
+            # Who was silent is known only when what came meanwhile has been looked at.
+            self._take_in()
+            return
         self._core.tick()
-        self._journal.sync()
+        self._once_synced(self._send)
+
+    def _send(self) -> None:
+        now = asyncio.get_running_loop().time()
         for peer, message in self._core.take_messages():
             if not self.links.send(peer, encode(message)):
                 self._core.undeliverable(message)
-        if self._carriage.turn(now) or self._core.needs_turn():
+        self._beat_at = now
+        if self._carriage.turn(now) or self._core.needs_turn() or self._has_waited:
+            self._has_waited = False
             self.turn_soon()
         self.proposals.pass_time(now)
         self._learn_group()
         self._tell()
         self._compact_if_due()
+
+    def _once_synced(self, step: Callable[[], None]) -> None:
+        """Go on with `step` when everything in the journal is durable."""
+        if self._journal.is_synced:
+            step()
+            return
+        loop = asyncio.get_running_loop()
+        self._syncing = loop.run_in_executor(self._disk, self._journal.sync)
+        self._syncing.add_done_callback(lambda ended: self._synced(ended, step))
+
+    def _synced(self, ended: asyncio.Future[None], step: Callable[[], None]) -> None:
+        self._syncing = None
+        error = ended.exception()
+        if self.failure or self._closed:
+            return
+        if error is None:
+            self._guarded(step)
+        else:
+            self.fail(error.message if isinstance(error, JetstreamError) else repr(error))
+
+    def _wait_for_the_disk(self) -> None:
+        """Meanwhile: say that this node is alive, which promises nothing."""
+        now = asyncio.get_running_loop().time()
+        if self._core.role() == "leader" and now - self._beat_at >= self._config.raft.heartbeat:
+            self._beat_at = now
+            for peer, message in self._core.heartbeats():
+                self.links.send(peer, encode(message))
+        self._carriage.turn(now)
+        self.proposals.pass_time(now)
+        self._tell()
 
     def _learn_group(self) -> None:
         """Remember which group this is where the next start finds it before it has any peers."""
@@ -178,15 +259,18 @@ class Turns:
             return
         if self._carriage.is_recovering:
             return
-        while (batch := self.proposals.next_batch(now)) is not None:
-            number, command = batch
-            self._core.submit(command, partial(self._submission_failed, number))
+        leading = self._core.raftCurrentTerm if self._core.role() == "leader" else None
+        while (batch := self.proposals.next_batch(now, leading)) is not None:
+            number, command, term = batch
+            self._core.submit(command, partial(self._submission_failed, number), term=term)
 
     def _submission_failed(self, number: int, reason: int) -> None:
         self.proposals.failed(number, surely=reason in SURELY_NOT_APPLIED)
 
     def _why_no_leader(self) -> str:
         problems = [f"node {peer} {why}" for peer, why in sorted(self.links.problems.items())]
+        if self._config.node_id in self._config.voters and not self._core.votes():
+            problems.insert(0, f"this node does not vote: {self._core.standing_in_words()}")
         return "there is no metadata leader" + (f" ({'; '.join(problems)})" if problems else "")
 
     # Telling
@@ -202,10 +286,23 @@ class Turns:
         if before.leadership != self.status.leadership:
             _log.info("metadata_leadership", **self.status.leadership._asdict())
             self._listener.member_status(self.status)
+        self._say_standing()
         if self.status.role != "leader":
             self.not_leading.set()
         else:
             self.not_leading.clear()
+
+    def _say_standing(self) -> None:
+        """Log when this voter becomes a learner, and when the group has taken it back."""
+        is_learner = self._config.node_id in self._config.voters and self._core.is_learner()
+        if is_learner == self._was_learner:
+            return
+        self._was_learner = is_learner
+        if is_learner:
+            self._doubt = self._doubt or self._core.standing_in_words()
+            _log.warning("metadata_vote_withheld", reason=self._core.standing_in_words())
+        else:
+            _log.info("metadata_vote_restored", term=self._core.raftCurrentTerm)
 
     def _status_now(self, revision: int) -> MetadataStatus:
         core, journal = self._core, self._journal
@@ -224,30 +321,40 @@ class Turns:
             problems=tuple(sorted(self.links.problems.items())),
             failure=self.failure,
             controller_epoch=None if self.failure else self._carriage.controller_epoch,
+            doubt=self._doubt,
         )
 
     # What the links tell
 
     def link_up(self, peer: NodeId) -> None:
-        self._core.connected(peer)
-        self.turn_soon()
+        self._arrive(partial(self._core.connected, peer))
 
     def link_down(self, peer: NodeId) -> None:
-        self._core.disconnected(peer)
-        self.turn_soon()
+        self._arrive(partial(self._core.disconnected, peer))
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
         if is_passengers(payload):
             if not self.failure:
                 self._carriage.received(peer, payload)
             return
-        message = decode(payload)
+        self._arrive(partial(self._receive, peer, decode(payload)))
+
+    def _arrive(self, event: Callable[[], None]) -> None:
         if not self.failure:
-            self._core.receive(peer, message)
+            self._arrived.append(event)
             self.turn_soon()
 
     def superseded(self, reason: str) -> None:
         self.fail(reason)
+
+    def _receive(self, peer: NodeId, message: Message) -> None:
+        try:
+            self._core.receive(peer, message)
+        except StorageError as error:
+            # The two cannot both be right. Nothing was changed here, and the others go on.
+            if self._complaints.is_due(str(peer), error.message):
+                _log.error("metadata_histories_differ", peer=peer, reason=error.message)
+            self.links.drop(peer, error.message)
 
     def _cluster_digest(self) -> bytes:
         group = self._group_file.group
@@ -279,13 +386,17 @@ class Turns:
         """Encode the state on another thread, then make it the start of the log."""
         data = await asyncio.get_running_loop().run_in_executor(None, image.encode)
         last = base[-1]
-        if not self.failure and self._journal.snapshot_index < last.index:
+        if not self.failure:
             snapshot = Snapshot(last.index, last.term, data, base)
-            self._journal.install(snapshot, keep_from=base[0].index)
+            self._arrive(partial(self._install, snapshot, base[0].index))
+
+    def _install(self, snapshot: Snapshot, keep_from: int) -> None:
+        self._compacting = False
+        if self._journal.snapshot_index < snapshot.index:
+            self._journal.install(snapshot, keep_from=keep_from)
             self._core.compacted()
 
     def _compacted(self, task: asyncio.Task[None]) -> None:
-        self._compacting = False
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error.message if isinstance(error, JetstreamError) else repr(error))
 

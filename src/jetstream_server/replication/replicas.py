@@ -45,6 +45,7 @@ from jetstream_server.metadata.changes import (
     StreamChanged,
     StreamCreated,
     StreamDeleted,
+    StreamForgotten,
 )
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
@@ -251,7 +252,9 @@ class Replicas:
             case StreamCreated(stream) if self._node_id in stream.replicas:
                 self._update(self._open(stream, clean=True), stream)
             case StreamDeleted(stream):
-                self._delete(stream)
+                self._drop(stream, delete=True)
+            case StreamForgotten(stream):
+                self._drop(stream, delete=False)
             case StreamChanged(_, after):
                 replica = self._replicas.get(after.id)
                 if replica is not None:
@@ -358,14 +361,16 @@ class Replicas:
         if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
             self._flusher.request(replica.log, self._flushed)
 
-    def _delete(self, stream: StreamMetadata) -> None:
+    def _drop(self, stream: StreamMetadata, *, delete: bool) -> None:
+        """Have nothing to do with a stream any more; its files stay unless it was deleted."""
         replica = self._replicas.pop(stream.id, None)
         if replica is None:
             return
         self._forget(replica)
         replica.close(clean=False)
         try:
-            replica.log.delete()
+            if delete:
+                replica.log.delete()
         except StorageError as error:
             # The next start finds a folder nobody knows, and sets it aside.
             logger.error("log_not_deleted", stream=stream.full_name, reason=error.message)

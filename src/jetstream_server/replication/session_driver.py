@@ -103,8 +103,9 @@ class SessionDriver:
             case Grant():
                 self._granted(message)
             case Ping(term, sent_at_us):
-                # **safety** `term` as of now, not as of the last turn: see quorum.py.
-                if term == carrier.term and carrier.leader == peer:
+                # **safety** `term` as of now, not as of the last turn: see quorum.py. A node that
+                # may have forgotten a later term's vote has nothing to say.
+                if term == carrier.term and carrier.leader == peer and carrier.votes:
                     self._echo(carrier, term, sent_at_us)
             case Echo():
                 self.controller.echoed(peer, message, self._clock_us())

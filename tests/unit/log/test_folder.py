@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_stream_folders_are_listed_whoever_made_them(disk: OsDisk, tmp_path: Pat
     folder.close()
 
 
-def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later(
+def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later_if_it_was_deleted(
     disk: OsDisk, tmp_path: Path
 ) -> None:
     folder = open_folder(disk, tmp_path)
@@ -127,13 +128,29 @@ def test_unknown_stream_is_set_aside_first_and_deleted_only_much_later(
     (tmp_path / "streams" / "9" / "file").write_bytes(b"records")
     folder.quarantine(9)
     assert folder.stream_ids() == []
-    assert folder.delete_quarantined(older_than_us=60_000_000) == []
+    assert folder.delete_quarantined(60_000_000, deleted={9}) == []
+    assert folder.delete_quarantined(0, deleted={8, 10}) == []
     (kept,) = (tmp_path / "quarantine").iterdir()
     assert (kept / "file").read_bytes() == b"records"
-    assert folder.delete_quarantined(older_than_us=0) == [kept.name]
+    assert folder.delete_quarantined(0, deleted={9}) == [kept.name]
     assert list((tmp_path / "quarantine").iterdir()) == []
     with pytest.raises(StorageError):
         folder.quarantine(9)
+    folder.close()
+
+
+def test_a_stream_that_was_set_aside_is_taken_back(disk: OsDisk, tmp_path: Path) -> None:
+    folder = open_folder(disk, tmp_path)
+    for records in (b"older", b"newest"):
+        (tmp_path / "streams" / "9").mkdir()
+        (tmp_path / "streams" / "9" / "file").write_bytes(records)
+        folder.quarantine(9)
+        time.sleep(0.001)
+    assert not folder.take_back(9, created_at_us=time.time_ns() // 1000), "another stream's"
+    assert not folder.take_back(8, created_at_us=0)
+    assert folder.take_back(9, created_at_us=0)
+    assert (tmp_path / "streams" / "9" / "file").read_bytes() == b"newest"
+    assert not folder.take_back(9, created_at_us=0), "there is one"
     folder.close()
 
 

@@ -1,11 +1,13 @@
 """A metadata group in one thread and in simulated time: real cores, codec and journals.
 
 The network delays, loses whole connections and partitions; a crash loses whatever the journal had
-not synced, as a power failure would. One seed decides everything.
+not synced, as a power failure would, or leaves some pages of it. Disks (raft_disks.py) are lost,
+come back as older copies, rot, or take no snapshot. Where disks do, every run is registered, as
+servers do, once its node has applied all that was committed before. One seed decides everything.
 
 Checked after every step: at most one leader per term; every node applies the same commands in the
 same order (so nothing once applied anywhere, and therefore nothing acknowledged, is ever lost or
-replaced); a term and a vote once sent are never taken back.
+replaced); a term and a vote once sent are never taken back, unless the disk was.
 """
 
 from __future__ import annotations
@@ -23,12 +25,17 @@ import pytest
 
 from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.journal import Journal, read_snapshot
+from jetstream_server.metadata.journal import Journal
 from jetstream_server.metadata.raft_core import RaftCore
 from jetstream_server.metadata.raft_library import RaftTimings
-from jetstream_server.metadata.raft_messages import decode, encode
+from jetstream_server.metadata.raft_messages import Message, decode, encode
+from jetstream_server.metadata.snapshot_file import read_snapshot
 
 STEP_SECONDS = 0.02
+REST_SECONDS = 20
+"""Longer than a refused snapshot is not sent again (raft_core.REFUSAL_SECONDS)."""
+TORN_PAGE_BYTES = 64
+"""Smaller than a disk's: the writes are, too."""
 
 
 class ListMachine:
@@ -36,16 +43,29 @@ class ListMachine:
 
     def __init__(self) -> None:
         self.applied: list[str] = []
+        self.sessions: dict[NodeId, str] = {}
+        self.refuses_snapshots = False
 
     def apply(self, command: bytes) -> None:
-        self.applied.append(command.decode())
+        text = command.decode()
+        self.applied.append(text)
+        if "register_node" in text:
+            values = json.loads(text.split("\n")[1])
+            if values["replaces"] == self.sessions.get(values["node_id"], ""):
+                self.sessions[values["node_id"]] = values["session"]
 
     def restore(self, snapshot: bytes) -> bool:
-        self.applied = json.loads(snapshot)
+        if self.refuses_snapshots:
+            return False
+        self.applied, sessions = json.loads(snapshot)
+        self.sessions = {NodeId(int(node_id)): session for node_id, session in sessions.items()}
         return True
 
+    def session(self, node_id: NodeId) -> str | None:
+        return self.sessions.get(node_id)
+
     def snapshot(self) -> bytes:
-        return json.dumps(self.applied).encode()
+        return json.dumps([self.applied, self.sessions]).encode()
 
 
 @dataclass
@@ -55,7 +75,27 @@ class SimulatedNode:
     journal: Journal
     machine: ListMachine
     core: RaftCore
+    run: str
     failures: list[int] = field(default_factory=list)
+    asked_at: float = 0.0
+    barrier: str = ""
+
+    @property
+    def is_registered(self) -> bool:
+        return self.machine.sessions.get(self.node_id) == self.run
+
+
+def tear(dice: random.Random, journal: Journal) -> None:
+    """Some pages of what was not synced have reached the disk, in any order, and some of others."""
+    data = bytearray(b"".join(journal._unwritten))
+    if not data:
+        return
+    for start in range(0, len(data), TORN_PAGE_BYTES):
+        if dice.random() < 0.5:
+            end = min(start + TORN_PAGE_BYTES, len(data))
+            data[start:end] = bytes(end - start)
+    with open(f"{journal.directory}/journal", "ab") as file:
+        file.write(data[: dice.randint(0, len(data))] if dice.random() < 0.5 else data)
 
 
 class Fabric:
@@ -66,10 +106,14 @@ class Fabric:
         self.nodes: dict[NodeId, SimulatedNode] = {}
         self.committed: list[str] = []
         self.leaders: dict[int, NodeId] = {}
-        self.votes: dict[tuple[NodeId, int], str] = {}
+        self.votes: dict[tuple[NodeId, int, int], str] = {}
+        # How many disks each node has had.
+        self.disks: dict[NodeId, int] = {}
         self.links: set[tuple[NodeId, NodeId]] = set()
         self.parted: set[tuple[NodeId, NodeId]] = set()
         self.submitted = 0
+        self.runs = 0
+        self.registers = False
         self._directory = directory
         self._queue: list[tuple[float, int, NodeId, NodeId, int, bytes]] = []
         self._sent = 0
@@ -95,22 +139,41 @@ class Fabric:
             for node_id in tuple(fabric.nodes):
                 fabric.crash(node_id)
 
-    def start(self, node_id: NodeId) -> SimulatedNode:
+    def start(self, node_id: NodeId, *, expected: str = "") -> SimulatedNode:
         directory = self._directory / str(node_id)
-        journal = Journal.open(str(directory))
+        journal = Journal.open(str(directory), alone=len(self.ids) == 1, expected=expected)
+        self.runs += 1
+        journal.save_standing(journal.standing.begun(f"run-{self.runs}"))
+        journal.sync()
         machine = ListMachine()
         snapshot = read_snapshot(str(directory))
         if snapshot is not None:
             machine.restore(snapshot.data)
         core = RaftCore(node_id, self.ids, journal, machine, RaftTimings())
-        node = self.nodes[node_id] = SimulatedNode(node_id, directory, journal, machine, core)
+        node = SimulatedNode(node_id, directory, journal, machine, core, f"run-{self.runs}")
+        self.nodes[node_id] = node
         return node
 
-    def crash(self, node_id: NodeId) -> None:
-        """Lose the process and everything it had not synced."""
+    def crash(self, node_id: NodeId, *, torn: bool = False) -> None:
+        """Lose the process and everything it had not synced; torn: but for some pages of it."""
         for peer in self.ids:
             self._disconnect(node_id, peer)
-        self.nodes.pop(node_id).journal.close()
+        journal = self.nodes.pop(node_id).journal
+        if torn:
+            tear(self.dice, journal)
+        journal.failure = "the process is dead"  # And marks nothing as closed in good order.
+        journal.close()
+
+    def stop(self, node_id: NodeId) -> None:
+        """End the process in good order."""
+        for peer in self.ids:
+            self._disconnect(node_id, peer)
+        node = self.nodes.pop(node_id)
+        self.sync(node)
+        node.journal.close()
+
+    def directory(self, node_id: NodeId) -> Path:
+        return self._directory / str(node_id)
 
     def part(self, left: NodeId, right: NodeId) -> None:
         self.parted.add((min(left, right), max(left, right)))
@@ -166,7 +229,7 @@ class Fabric:
             elif chance < 0.33 and running:
                 self.compact(dice.choice(running))
             elif chance < 0.335 and running:
-                self.crash(dice.choice(running))
+                self.crash(dice.choice(running), torn=dice.random() < 0.5)
             elif chance < 0.36 and down:
                 self.start(dice.choice(down))
             elif chance < 0.365:
@@ -182,9 +245,26 @@ class Fabric:
                 self.start(node_id)
         last = self.submit(self.run_until_led())
         self.run(2)
+        if last not in self.committed:  # Who led just then may not have heard of a later term.
+            last = self.submit(self.run_until_led())
+            self.run(2)
+        for _ in range(round(REST_SECONDS / STEP_SECONDS)):
+            if self.is_at_rest():
+                break
+            self.step()
         assert last in self.committed, "no progress"
         for node in self.nodes.values():
             assert node.machine.applied == self.committed, "a node stays behind"
+            assert node.is_registered or not self.registers, "a run is not registered"
+            assert node.core.votes(), "a voter does not come back"
+
+    def is_at_rest(self) -> bool:
+        return all(
+            (node.is_registered or not self.registers)
+            and node.core.votes()
+            and node.machine.applied == self.committed
+            for node in self.nodes.values()
+        )
 
     def step(self) -> None:
         self.now += STEP_SECONDS
@@ -197,11 +277,39 @@ class Fabric:
             self._turn(node)
         self.check()
 
+    def register(self, node: SimulatedNode) -> None:
+        """As a server does: first a barrier, then the run's registration, until it is applied."""
+        if (
+            not self.registers
+            or node.is_registered
+            or node.core.leader_id() < 0
+            or self.now < node.asked_at + 0.5
+        ):
+            return
+        node.asked_at = self.now
+        self.submitted += 1
+        if not node.barrier or node.barrier not in node.machine.applied:
+            node.barrier = node.barrier or f"barrier {self.submitted}"
+            text = node.barrier
+        else:
+            command = {
+                "op": "register_node",
+                "node_id": node.node_id,
+                "session": node.run,
+                "replaces": node.machine.sessions.get(node.node_id, ""),
+            }
+            text = '{"v":1}\n' + json.dumps(command)
+        node.core.submit(text.encode(), node.failures.append)
+
     def _turn(self, node: SimulatedNode) -> None:
+        self.register(node)
         self.sync(node)
         node.core.tick()
         self.sync(node)
-        for receiver, message in node.core.take_messages():
+        self.send(node, node.core.take_messages())
+
+    def send(self, node: SimulatedNode, messages: list[tuple[NodeId, Message]]) -> None:
+        for receiver, message in messages:
             if self._pair(node.node_id, receiver) in self._connection:
                 self._send(node.node_id, receiver, encode(message))
             else:
@@ -250,5 +358,6 @@ class Fabric:
             self.committed.extend(applied[len(known) :])
             voted_for = node.journal.voted_for
             if voted_for:
-                key = (node.node_id, node.journal.term)
+                disk = self.disks.get(node.node_id, 0)
+                key = (node.node_id, disk, node.journal.term)
                 assert self.votes.setdefault(key, voted_for) == voted_for, "voted twice in a term"

@@ -40,7 +40,9 @@ class FakeCore:
         self.raftCurrentTerm, self.leads = term, True
         self.log.append(Entry(b"", len(self.log) + 1, term))
 
-    def submit(self, command: bytes, on_failure: Callable[[int], None]) -> None:
+    def submit(
+        self, command: bytes, on_failure: Callable[[int], None], *, term: int | None = None
+    ) -> None:
         self.log.append(Entry(command, len(self.log) + 1, self.raftCurrentTerm))
         self.failures.append(on_failure)
 

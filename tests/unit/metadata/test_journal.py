@@ -1,11 +1,23 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from jetstream_protocol.errors import StorageError
-from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
-from jetstream_server.metadata.journal import Journal, read_snapshot
+from jetstream_protocol.logfiles.metadata_records import (
+    HEADER_BYTES,
+    JOURNAL_HEADER,
+    VOTE,
+    Entry,
+    Snapshot,
+    encode_entry,
+    encode_record,
+)
+from jetstream_protocol.logfiles.synced_length import decode
+from jetstream_server.metadata.journal import Journal
+from jetstream_server.metadata.snapshot_file import read_snapshot
+from jetstream_server.metadata.standing import UNKNOWN_RUN, Standing, State
 
 
 def entry(index: int, term: int = 1) -> Entry:
@@ -68,33 +80,233 @@ def test_nothing_is_written_before_sync(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_torn_tail_is_cut_off_at_every_length(tmp_path: Path) -> None:
-    path = written(tmp_path, 1, 2)
-    whole = path.read_bytes()
-    first = len(written(tmp_path / "one", 1).read_bytes())
-    for length in range(first, len(whole)):
-        path.write_bytes(whole[:length])
+def unsynced(directory: Path, *indexes: int) -> tuple[Path, int]:
+    """A journal with entry 1, then these in a write that never was synced: the power failed. The
+    path of its file, and how much of it had been synced."""
+    path = written(directory, 1)
+    size = path.stat().st_size
+    journal = Journal.open(str(directory))
+    with path.open("ab") as file:
+        for index in indexes:
+            file.write(encode_entry(entry(index)))
+    journal.failure = "the power has failed"
+    journal.close()
+    return path, size
+
+
+class TestUnsynced:
+    """What was never synced was never promised."""
+
+    def test_a_write_is_cut_off_at_every_length(self, tmp_path: Path) -> None:
+        path, size = unsynced(tmp_path, 2)
+        whole = path.read_bytes()
+        for length in range(size, len(whole)):
+            path.write_bytes(whole[:length])
+            journal = reopened(tmp_path)
+            assert (indexes(journal), journal.lost) == ([1], "")
+            assert path.stat().st_size == size
+
+    def test_a_write_of_zeros_is_cut_off(self, tmp_path: Path) -> None:
+        path, size = unsynced(tmp_path)
+        path.write_bytes(path.read_bytes() + bytes(500))
+        journal = reopened(tmp_path)
+        assert (indexes(journal), journal.cut_bytes, journal.lost) == ([1], 500, "")
+        assert path.stat().st_size == size
+
+    def test_a_write_whose_later_pages_only_are_there_is_cut_off_and_is_no_corruption(
+        self, tmp_path: Path
+    ) -> None:
+        path, size = unsynced(tmp_path, 2, 3, 4)
+        data = bytearray(path.read_bytes())
+        data[size : size + 41] = bytes(41)
+        path.write_bytes(data)
+        journal = reopened(tmp_path)
+        assert (indexes(journal), journal.lost) == ([1], "")
+        assert path.stat().st_size == size
+
+    def test_what_is_whole_stays(self, tmp_path: Path) -> None:
+        unsynced(tmp_path, 2, 3)
+        journal = reopened(tmp_path)
+        assert (indexes(journal), journal.cut_bytes, journal.lost) == ([1, 2, 3], 0, "")
+
+
+class TestSynced:
+    """What was synced may have been promised: it must read."""
+
+    @pytest.mark.parametrize("alone", [False, True])
+    def test_any_flipped_bit_of_it_stops_the_start_with_file_position_and_what_to_do(
+        self, tmp_path: Path, alone: bool
+    ) -> None:
+        path = written(tmp_path, 1, 2, 3)
+        whole = path.read_bytes()
+        for position in range(HEADER_BYTES, len(whole)):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            with pytest.raises(StorageError, match=r"journal at byte \d+: .*move the metadata"):
+                Journal.open(str(tmp_path), alone=alone)
+            assert path.read_bytes() == damaged
+
+    def test_missing_bytes_stop_the_start_also_at_a_record_s_end(self, tmp_path: Path) -> None:
+        path = written(tmp_path, 1, 2)
+        whole = path.read_bytes()
+        for length in range(HEADER_BYTES, len(whole)):
+            path.write_bytes(whole[:length])
+            with pytest.raises(StorageError, match="had been synced"):
+                Journal.open(str(tmp_path))
+
+    def test_bytes_behind_it_are_cut_off_also_after_a_clean_stop(self, tmp_path: Path) -> None:
+        path = written(tmp_path, 1)
+        whole = path.read_bytes()
+        path.write_bytes(whole + b"something")
         assert indexes(reopened(tmp_path)) == [1]
-        assert path.stat().st_size == first
+        assert path.read_bytes() == whole
+
+    def test_an_append_is_noted_as_synced_before_sync_returns(self, tmp_path: Path) -> None:
+        path = written(tmp_path, 1)
+        journal = Journal.open(str(tmp_path))
+        journal.append(entry(2))
+        journal.sync()
+        synced = decode((tmp_path / "synced").read_bytes())
+        assert synced is not None
+        assert (synced.length, synced.clean) == (path.stat().st_size, False)
+        journal.close()
+        closed = decode((tmp_path / "synced").read_bytes())
+        assert closed is not None
+        assert closed.clean
 
 
-def test_a_torn_tail_of_zeros_is_cut_off(tmp_path: Path) -> None:
-    path = written(tmp_path, 1)
-    whole = path.read_bytes()
-    path.write_bytes(whole + bytes(500))
-    assert indexes(reopened(tmp_path)) == [1]
-    assert path.read_bytes() == whole
+class TestDoubt:
+    """Where nobody knows what was synced, a voter that has others asks them."""
+
+    def crashed(self, directory: Path) -> Path:
+        path = written(directory, 1, 2)
+        journal = Journal.open(str(directory))
+        journal.save_standing(Standing(State.VOTER, ("a", "b")))
+        journal.save_vote(1, "0")
+        journal.sync()
+        journal.failure = "the process was killed"
+        journal.close()
+        return path
+
+    @pytest.mark.parametrize("damage", ["gone", "empty", "flipped"])
+    def test_without_the_synced_length_a_voter_becomes_a_learner(
+        self, tmp_path: Path, damage: str
+    ) -> None:
+        path = self.crashed(tmp_path)
+        synced = tmp_path / "synced"
+        if damage == "gone":
+            synced.unlink()
+        else:
+            synced.write_bytes(
+                b"" if damage == "empty" else synced.read_bytes().replace(b"J", b"j")
+            )
+        with path.open("ab") as file:
+            file.write(b"JSMR torn")
+        journal = reopened(tmp_path)
+        assert (journal.standing.state, journal.cut_bytes) == (State.LEARNER, 9)
+        assert "nothing says whether" in journal.lost
+        assert indexes(journal) == [1, 2]
+
+    def test_a_copy_of_a_journal_in_use_makes_a_learner(self, tmp_path: Path) -> None:
+        self.crashed(tmp_path / "a")
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        journal = reopened(tmp_path / "b")
+        assert (journal.standing.state, journal.lost) == (
+            State.LEARNER,
+            "it is a copy of a journal that was in use",
+        )
+        # The one that was copied goes on.
+        assert reopened(tmp_path / "a").standing.state == State.VOTER
+
+    def test_a_folder_that_was_moved_after_a_clean_stop_goes_on(self, tmp_path: Path) -> None:
+        self.crashed(tmp_path / "a")
+        reopened(tmp_path / "a")
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        assert reopened(tmp_path / "b").standing.state == State.VOTER
+
+    def test_an_older_journal_beside_what_is_newer_makes_a_learner(self, tmp_path: Path) -> None:
+        path = self.crashed(tmp_path)
+        old = path.read_bytes()
+        for index in (2, 2):
+            journal = Journal.open(str(tmp_path))
+            snapshot = Snapshot(index, 1, b"state", (entry(1), entry(2)))
+            journal.install(snapshot, keep_from=1)
+            journal.sync()
+            journal.close()
+        (tmp_path / "snapshot").unlink()
+        path.write_bytes(old)
+        with pytest.raises(StorageError, match="later entries are lost"):
+            Journal.open(str(tmp_path), alone=True)
+        journal = reopened(tmp_path)
+        assert (journal.standing.state, journal.lost) == (
+            State.LEARNER,
+            "it is older than the file `synced` beside it says",
+        )
+
+    def test_alone_a_journal_that_reads_goes_on_and_one_that_does_not_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        path = self.crashed(tmp_path)
+        (tmp_path / "synced").unlink()
+        journal = Journal.open(str(tmp_path), alone=True)
+        assert (journal.standing.state, indexes(journal)) == (State.VOTER, [1, 2])
+        journal.close()
+        (tmp_path / "synced").unlink()
+        with path.open("ab") as file:
+            file.write(b"JSMR torn")
+        with pytest.raises(StorageError, match="nothing says whether"):
+            Journal.open(str(tmp_path), alone=True)
+
+    def test_a_missing_journal_is_refused_where_there_was_one(self, tmp_path: Path) -> None:
+        self.crashed(tmp_path).unlink()
+        with pytest.raises(StorageError, match=r"journal is missing.*move the metadata"):
+            Journal.open(str(tmp_path))
+
+    def test_a_new_journal_where_one_is_expected_is_a_learners(self, tmp_path: Path) -> None:
+        journal = Journal.open(str(tmp_path), expected="it was here")
+        assert (journal.standing.state, journal.lost) == (State.LEARNER, "it was here")
+        assert not journal.is_pristine
+        journal.sync()
+        journal.close()
+        assert reopened(tmp_path).standing.state == State.LEARNER
 
 
-def test_a_corrupt_middle_refuses_to_open_and_names_file_and_position(tmp_path: Path) -> None:
-    path = written(tmp_path, 1, 2, 3)
-    first = len(written(tmp_path / "one", 1).read_bytes())
-    damaged = bytearray(path.read_bytes())
-    damaged[first + 40] ^= 1
-    path.write_bytes(damaged)
-    with pytest.raises(StorageError, match=f"{path} at byte {first}"):
-        Journal.open(str(tmp_path))
-    assert path.read_bytes() == damaged
+class TestEarlierRelease:
+    """A journal without generation, standing and synced length."""
+
+    def older(self, directory: Path, *indexes: int, tail: bytes = b"") -> Path:
+        directory.mkdir(exist_ok=True)
+        records = [encode_record(VOTE, 0, 3, b"1"), *(encode_entry(entry(i)) for i in indexes)]
+        (directory / "journal").write_bytes(b"".join([JOURNAL_HEADER, *records, tail]))
+        return directory / "journal"
+
+    @pytest.mark.parametrize("alone", [False, True])
+    def test_it_goes_on_as_the_voter_it_was(self, tmp_path: Path, alone: bool) -> None:
+        self.older(tmp_path, 1, 2)
+        for _ in range(2):
+            journal = Journal.open(str(tmp_path), alone=alone)
+            assert journal.standing == Standing(State.VOTER, (UNKNOWN_RUN,))
+            assert (indexes(journal), journal.term, journal.lost) == ([1, 2], 3, "")
+            journal.close()
+
+    def test_cut_off_it_is_a_learners(self, tmp_path: Path) -> None:
+        self.older(tmp_path, 1, 2, tail=b"JSMR torn")
+        journal = reopened(tmp_path)
+        assert (journal.standing.state, indexes(journal)) == (State.LEARNER, [1, 2])
+
+    def test_alone_only_what_the_file_s_end_cut_short_is_cut_off(self, tmp_path: Path) -> None:
+        whole = encode_entry(entry(3))
+        for length in range(1, len(whole)):
+            self.older(tmp_path, 1, 2, tail=whole[:length])
+            (tmp_path / "synced").unlink(missing_ok=True)
+            journal = Journal.open(str(tmp_path), alone=True)
+            assert (indexes(journal), journal.standing.state) == ([1, 2], State.VOTER)
+            journal.close()
+        self.older(tmp_path, 1, 2, tail=bytes([whole[0] ^ 1]) + whole[1:])
+        (tmp_path / "synced").unlink()
+        with pytest.raises(StorageError, match="do not read"):
+            Journal.open(str(tmp_path), alone=True)
 
 
 def test_a_foreign_file_refuses_to_open(tmp_path: Path) -> None:
@@ -122,6 +334,7 @@ class TestInstall:
         written(tmp_path, 1, 2)
         journal = Journal.open(str(tmp_path))
         journal.install(Snapshot(9, 4, b"state", (entry(8, 4), entry(9, 4))))
+        journal.sync()
         journal.close()
         assert indexes(reopened(tmp_path)) == [8, 9]
 
@@ -130,11 +343,13 @@ class TestInstall:
         self, tmp_path: Path, base: tuple[Entry, ...]
     ) -> None:
         path = written(tmp_path, 1, 2, 3, 4)
-        before = path.read_bytes()
+        before = path.read_bytes(), (tmp_path / "synced").read_bytes()
         journal = Journal.open(str(tmp_path))
         journal.install(Snapshot(3, 1, b"state", base), keep_from=2 if base else 4)
+        journal.sync()
         journal.close()
-        path.write_bytes(before)
+        path.write_bytes(before[0])
+        (tmp_path / "synced").write_bytes(before[1])
         journal = Journal.open(str(tmp_path))
         assert indexes(journal) == [held.index for held in base] + [4]
         journal.append(entry(5))
@@ -146,11 +361,13 @@ class TestInstall:
         self, tmp_path: Path
     ) -> None:
         path = written(tmp_path, 1, 2)
-        before = path.read_bytes()
+        before = path.read_bytes(), (tmp_path / "synced").read_bytes()
         journal = Journal.open(str(tmp_path))
         journal.install(Snapshot(9, 4, b"state", (entry(8, 4), entry(9, 4))))
+        journal.sync()
         journal.close()
-        path.write_bytes(before)
+        path.write_bytes(before[0])
+        (tmp_path / "synced").write_bytes(before[1])
         journal = Journal.open(str(tmp_path))
         journal.append(entry(10, 4))
         journal.sync()
@@ -167,6 +384,7 @@ class TestInstall:
         journal = Journal.open(str(tmp_path))
         journal.append(entry(1))
         journal.install(Snapshot(1, 1, b"state"), keep_from=2)
+        journal.sync()
         journal.close()
         path = tmp_path / "snapshot"
         whole = path.read_bytes()
@@ -181,9 +399,10 @@ class TestInstall:
         journal = Journal.open(str(tmp_path))
         journal.append(entry(1))
         journal.install(Snapshot(1, 1, b"state"), keep_from=2)
+        journal.sync()
         journal.close()
         os.remove(tmp_path / "journal")
-        with pytest.raises(StorageError, match="missing beside a snapshot"):
+        with pytest.raises(StorageError, match="journal is missing"):
             Journal.open(str(tmp_path))
 
 

@@ -1,3 +1,5 @@
+import pytest
+
 from jetstream_protocol.errors import UnavailableError, UnknownOutcomeError
 from jetstream_server.metadata.proposals import (
     BATCH_BYTES_MAX,
@@ -8,7 +10,7 @@ from jetstream_server.metadata.proposals import (
 )
 
 
-def texts_of(batch: tuple[int, bytes] | None) -> list[str]:
+def texts_of(batch: tuple[int, bytes, int | None] | None) -> list[str]:
     assert batch is not None
     header, *texts = batch[1].decode().split("\n")
     assert header == '{"v":1}'
@@ -65,7 +67,7 @@ def test_a_batch_makes_room_once_all_of_it_is_applied() -> None:
 
 def test_an_attempt_surely_without_effect_is_repeated_and_may_still_be_refused() -> None:
     proposals = proposals_of("a")
-    number, _ = proposals.next_batch(0.0) or (0, b"")
+    number, _, _ = proposals.next_batch(0.0) or (0, b"", None)
     proposals.failed(number, surely=True)
     proposals.without_leader("nobody leads")
     assert outcomes(proposals) == {"a": UnavailableError}
@@ -73,11 +75,11 @@ def test_an_attempt_surely_without_effect_is_repeated_and_may_still_be_refused()
 
 def test_an_attempt_in_doubt_is_repeated_with_the_same_text_and_never_refused() -> None:
     proposals = proposals_of("a")
-    number, first = proposals.next_batch(0.0) or (0, b"")
+    number, first, _ = proposals.next_batch(0.0) or (0, b"", None)
     proposals.failed(number, surely=False)
     proposals.without_leader("nobody leads")
     assert outcomes(proposals) == {}
-    _, second = proposals.next_batch(0.1) or (0, b"")
+    _, second, _ = proposals.next_batch(0.1) or (0, b"", None)
     assert second == first
     proposals.pass_time(5.1)
     assert outcomes(proposals) == {"a": UnknownOutcomeError}
@@ -115,8 +117,37 @@ def test_stopping_ends_everything_and_is_honest_about_what_was_sent() -> None:
 
 def test_a_late_failure_of_a_resolved_batch_changes_nothing() -> None:
     proposals = proposals_of("a")
-    number, _ = proposals.next_batch(0.0) or (0, b"")
+    number, _, _ = proposals.next_batch(0.0) or (0, b"", None)
     proposals.applied("a", "result")
     proposals.failed(number, surely=False)
     assert proposals.next_batch(0.0) is None
     assert outcomes(proposals) == {"a": "result"}
+
+
+class TestDecisionsOfAController:
+    """They enter the log in the term in which they were made, or not at all."""
+
+    def test_a_batch_holds_commands_of_one_term(self) -> None:
+        proposals = proposals_of("free")
+        proposals.add("bound", 5.0, term=3)
+        proposals.add("bound, too", 5.0, term=3)
+        assert texts_of(proposals.next_batch(0.0, leading=3)) == ["free"]
+        batch = proposals.next_batch(0.0, leading=3)
+        assert texts_of(batch) == ["bound", "bound, too"]
+        assert batch is not None
+        assert batch[2] == 3
+
+    @pytest.mark.parametrize("leading", [None, 5])
+    def test_in_another_term_they_are_refused(self, leading: int | None) -> None:
+        proposals = Proposals()
+        proposals.add("bound", 5.0, term=3)
+        assert proposals.next_batch(0.0, leading) is None
+        assert outcomes(proposals) == {"bound": UnavailableError}
+
+    def test_in_doubt_they_are_not_repeated_in_another_term(self) -> None:
+        proposals = Proposals()
+        proposals.add("bound", 5.0, term=3)
+        number, _, _ = proposals.next_batch(0.0, leading=3) or (0, b"", None)
+        proposals.failed(number, surely=False)
+        assert proposals.next_batch(0.0, leading=5) is None
+        assert outcomes(proposals) == {"bound": UnknownOutcomeError}

@@ -280,25 +280,29 @@ class TestMessagesAtFaceValue:
                 leader.core.receive(peer, message)
                 assert leader.core.getStatus()[f"next_node_idx_server_{peer}"] == end
 
-    def test_removing_what_was_applied_stops_the_node(
+    def test_a_leader_whose_history_is_another_is_refused_and_nothing_changes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with Fabric.running(monkeypatch, tmp_path, seed=12) as fabric:
             leader = fabric.run_until_led()
             fabric.submit(leader)
-            fabric.run(0.5)
+            fabric.run(1.5)
             follower = next(node for node in fabric.nodes.values() if node.node_id != leader)
             held = list(follower.journal.held)
             message = {
                 "type": "append_entries",
-                "term": held[-1].term + 5,
+                "term": held[-1].term,
                 "commit_index": 1,
                 "prevLogIdx": held[0].index,
                 "prevLogTerm": held[0].term,
                 "entries": [Entry(bytes([NO_OP]), held[1].index, held[-1].term + 5)],
             }
-            with pytest.raises(StorageError, match="join anew"):
+            with pytest.raises(StorageError, match="differs from this node's at entry 2"):
                 follower.core.receive(leader, message)
+            assert follower.journal.held == held
+            text = fabric.submit(leader)
+            fabric.run(0.5)
+            assert applied_everywhere(fabric, text)
 
 
 class TestPysyncobj:
@@ -325,4 +329,4 @@ class TestPysyncobj:
             fabric.run_until_led()
             fabric.compact(fabric.ids[0])
         names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-        assert names <= {"journal", "snapshot"}
+        assert names <= {"journal", "snapshot", "synced"}

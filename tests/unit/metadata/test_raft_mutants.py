@@ -4,14 +4,24 @@ A mutant must die within SEEDS_MAX seeds; most die within a few.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pysyncobj import SyncObj
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.metadata import raft_messages
+from jetstream_protocol.logfiles.synced_length import SyncedLength
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata import journal_recovery, raft_messages
 from jetstream_server.metadata.journal import Journal
+from jetstream_server.metadata.raft_core import RaftCore
+from jetstream_server.metadata.raft_messages import Message
+from jetstream_server.metadata.standing import Standing, State
+from jetstream_server.metadata.voting import Voting
 
+from . import test_raft_disks
+from .raft_disks import walk
 from .raft_fabric import Fabric, SimulatedNode
 
 SEEDS_MAX = 300
@@ -19,6 +29,8 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
 def sends_before_it_syncs(patch: pytest.MonkeyPatch) -> None:
+    """Votes and acknowledgements leave before the journal's sync."""
+
     def sync(fabric: Fabric, node: SimulatedNode) -> None:
         if fabric.dice.random() < 0.03:
             node.journal.sync()
@@ -37,24 +49,128 @@ def forgets_its_vote(patch: pytest.MonkeyPatch) -> None:
 def commits_beside_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     decode = raft_messages._DECODERS[2]
 
-    def decode_believing(data: memoryview) -> raft_messages.Message:
+    def decode_believing(data: memoryview) -> Message:
         return {**decode(data), "commit_index": 1_000_000}
 
     patch.setitem(raft_messages._DECODERS, 2, decode_believing)
 
 
+def acknowledges_a_refused_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """As pysyncobj does: as far as its own log goes."""
+
+    def take_piece(core: RaftCore, message: Message) -> bool:
+        complete = core.core_receiver.add(*message["serialized"])
+        core.core_refused = complete and not core.core_machine.restore(
+            core.core_receiver.snapshot.data
+        )
+        message["serialized"] = complete
+        return True
+
+    install = RaftCore._SyncObj__loadDumpFile
+    answer = SyncObj._SyncObj__sendNextNodeIdx
+
+    def load(core: RaftCore, clearJournal: bool) -> None:
+        if core.core_refused:
+            core.core_receiver.take()
+        else:
+            install(core, clearJournal)
+
+    patch.setattr(RaftCore, "core_refused", False, raising=False)
+    patch.setattr(RaftCore, "_take_piece", take_piece)
+    patch.setattr(RaftCore, "_SyncObj__loadDumpFile", load)
+    patch.setattr(RaftCore, "_SyncObj__sendNextNodeIdx", answer)
+
+
+def votes_whatever_it_lost(patch: pytest.MonkeyPatch) -> None:
+    """An empty or cut journal is taken for one that holds all it promised."""
+
+    def may_vote(voting: Voting, own: Standing, *, is_pristine: bool) -> bool:
+        return True
+
+    def counts(voting: Voting, node_id: NodeId, applied_session: str | None) -> bool:
+        return voting.is_known(node_id)
+
+    patch.setattr(Voting, "may_vote", may_vote)
+    patch.setattr(Voting, "counts", counts)
+
+
+def counts_learners(patch: pytest.MonkeyPatch) -> None:
+    def counts(voting: Voting, node_id: NodeId, applied_session: str | None) -> bool:
+        return voting.is_known(node_id)
+
+    patch.setattr(Voting, "counts", counts)
+
+
+def founds_with_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """A new journal is a voter's at once, as if only new groups had such."""
+
+    def may_found(voting: Voting, own: Standing, *, is_pristine: bool) -> bool:
+        return own.state == State.NEW and is_pristine
+
+    def may_vote(voting: Voting, own: Standing, *, is_pristine: bool) -> bool:
+        return own.state == State.VOTER
+
+    patch.setattr(Voting, "may_found", may_found)
+    patch.setattr(Voting, "may_vote", may_vote)
+
+
+def takes_what_was_synced_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
+    promised = journal_recovery._promised
+
+    def nothing_promised(
+        generation: int, synced: SyncedLength | None, identity: int, size: int
+    ) -> journal_recovery._Promised:
+        return replace(promised(generation, synced, identity, size), length=0, doubt="")
+
+    patch.setattr(journal_recovery, "_promised", nothing_promised)
+
+
+def takes_copies_for_the_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("jetstream_server.metadata.journal.identity_of", lambda path: 1)
+
+
+def records_no_run(patch: pytest.MonkeyPatch) -> None:
+    """The run record is not written when a run begins."""
+    patch.setattr(Standing, "begun", lambda standing, session: standing)
+
+
+def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
+    """A learner takes its vote back when it has begun another run, not when that is committed."""
+
+    def begun(standing: Standing, session: str) -> Standing:
+        return replace(standing, state=State.VOTER, runs=(*standing.runs, session))
+
+    patch.setattr(Standing, "begun", begun)
+
+
 @pytest.mark.parametrize(
     "mutate",
-    [sends_before_it_syncs, forgets_its_vote, commits_beside_a_snapshot],
+    [
+        sends_before_it_syncs,
+        forgets_its_vote,
+        commits_beside_a_snapshot,
+        acknowledges_a_refused_snapshot,
+        votes_whatever_it_lost,
+        founds_with_a_majority,
+        takes_what_was_synced_for_a_torn_write,
+        takes_copies_for_the_journal,
+        records_no_run,
+        restores_the_vote_without_the_others,
+    ],
 )
-def test_the_mutant_dies(mutate: Mutate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mutant_dies(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    monkeypatch.setattr("jetstream_server.metadata.snapshot_transfer.PIECE_BYTES", 200)
     for seed in range(SEEDS_MAX):
         try:
-            with Fabric.running(monkeypatch, tmp_path / str(seed), seed) as fabric:
-                fabric.live_through(600)
-                fabric.recover()
-        except (AssertionError, StorageError):
+            walk(seed, 3)
+        except (AssertionError, StorageError) as error:
+            print(f"{mutate.__name__}: {error}")
             return
     pytest.fail(f"{mutate.__name__} survived {SEEDS_MAX} seeds")
+
+
+def test_the_mutant_counts_learners_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance hardly reaches it: a learner has to be all that a leader is linked to."""
+    counts_learners(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_raft_disks.test_a_learner_s_acknowledgement_makes_no_majority(tmp_path, monkeypatch)

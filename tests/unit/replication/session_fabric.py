@@ -39,6 +39,7 @@ class FakeCarrier:
         self.node_id = NodeId(node_id)
         self.voters = tuple(map(NodeId, voters))
         self.term = 0
+        self.votes = True
         self.leader = NO_NODE
         self.claim: tuple[int, int] | None = None
         """(term, epoch) of the claim that this node made."""

@@ -56,6 +56,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         journal.append(entry(index))
     journal.sync()
     journal.install(Snapshot(4, 1, STATE, (entry(3), entry(4))), keep_from=4)
+    journal.sync()
     journal.append(entry(7))
     journal.truncate(7)
     for index in (7, 8, 9):
@@ -151,6 +152,7 @@ def old_snapshot(folder: Path) -> None:
     """One that ends before the journal's first entry."""
     other = Journal.open(str(folder.with_name("other")))
     other.install(Snapshot(2, 1, STATE, (entry(2),)))
+    other.sync()
     other.close()
     shutil.copy(folder.with_name("other") / "snapshot", folder / "metadata" / "snapshot")
 

@@ -1,0 +1,101 @@
+"""What becomes of the folders of streams that the metadata does not know."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.folder import DataFolder
+from jetstream_server.metadata.changes import StreamCreated, StreamForgotten
+from jetstream_server.replication.unknown_streams import UnknownStreams
+from tests.unit.metadata.cluster import Cluster
+
+WEEKS_AGO = "1000000"
+"""µs: when something was set aside that may be deleted by now."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DataFolder]:
+    disk = OsDisk()
+    folder = DataFolder.open(disk, str(tmp_path), node_id=0)
+    yield folder
+    folder.close()
+    disk.close()
+
+
+def names(folder: DataFolder, where: str) -> list[str]:
+    return sorted(os.listdir(Path(folder.path, where)))
+
+
+def test_what_is_missing_from_the_metadata_is_set_aside_and_never_deleted(
+    folder: DataFolder,
+) -> None:
+    Path(folder.path, "streams", "99").mkdir()
+    Path(folder.path, "quarantine", f"98.{WEEKS_AGO}").mkdir()
+    UnknownStreams(folder, Cluster(nodes=1).registry).sort_out("")
+    assert names(folder, "streams") == []
+    assert [name.split(".")[0] for name in names(folder, "quarantine")] == ["98", "99"]
+
+
+def test_what_the_metadata_says_was_deleted_is_deleted_a_week_after_it_was_set_aside(
+    folder: DataFolder,
+) -> None:
+    cluster = Cluster(nodes=1)
+    stream = cluster.create(replicas=(0,))
+    cluster.do("delete_stream", stream_id=stream.id)
+    Path(folder.path, "streams", str(stream.id)).mkdir()
+    Path(folder.path, "quarantine", f"{stream.id}.{WEEKS_AGO}").mkdir()
+    UnknownStreams(folder, cluster.registry).sort_out("")
+    assert names(folder, "streams") == []
+    assert len(names(folder, "quarantine")) == 1
+    assert f"{stream.id}.{WEEKS_AGO}" not in names(folder, "quarantine")
+
+
+def test_a_start_that_found_something_missing_sets_nothing_aside(folder: DataFolder) -> None:
+    Path(folder.path, "streams", "99").mkdir()
+    UnknownStreams(folder, Cluster(nodes=1).registry).sort_out("4 bytes were cut off the journal")
+    assert names(folder, "streams") == ["99"]
+    assert names(folder, "quarantine") == []
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_comes_back_is_taken_back(folder: DataFolder, live: bool) -> None:
+    cluster = Cluster(nodes=1)
+    stream = cluster.create(replicas=(0,))
+    set_aside = max(stream.created_at_us, time.time_ns() // 1000)
+    Path(folder.path, "quarantine", f"{stream.id}.{set_aside}").mkdir()
+    unknown = UnknownStreams(folder, cluster.registry)
+    if live:
+        unknown.apply(StreamCreated(stream))
+    else:
+        unknown.sort_out("")
+    assert names(folder, "streams") == [str(stream.id)]
+    assert names(folder, "quarantine") == []
+
+
+def test_deletions_are_known_after_a_snapshot_and_what_is_only_missing_is_no_deletion() -> None:
+    cluster = Cluster(nodes=1)
+    deleted = cluster.create("deleted", "deleted", replicas=(0,))
+    before = cluster.registry.snapshot()
+    cluster.do("delete_stream", stream_id=deleted.id)
+    follower = Cluster(nodes=1)
+    missing = follower.create("missing", "missing", replicas=(0,))
+    follower.registry.take_changes()
+    follower.registry.restore(cluster.registry.snapshot())
+    assert list(follower.registry.deleted) == [deleted.id]
+    # The same id in both, as another stream: it is that of the deletion.
+    assert missing.id == deleted.id
+    older = Cluster(nodes=1)
+    older.registry.restore(before)
+    stranger = older.create("stranger", "stranger", replicas=(0,))
+    older.registry.take_changes()
+    older.registry.restore(before)
+    assert older.registry.take_changes() == [StreamForgotten(stranger)]
+    copy = Cluster().registry
+    copy.restore(cluster.registry.snapshot())
+    mirror = Cluster().registry
+    mirror.follow(copy.take_changes(), copy.revision)
+    assert mirror.deleted == cluster.registry.deleted
