@@ -289,19 +289,27 @@ class Ingest:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
             self._keep_membership(ingest)  # First: who hears of it may publish again at once.
-            ingest.fail(
+            self._doubt(
+                ingest,
                 NotEnoughReplicasAfterAppendError(
                     "stored by the leader, but too few replicas are in sync to commit it now; "
                     "it is unknown whether it will be"
-                )
+                ),
             )
+
+    def _doubt(self, ingest: StreamIngest, error: UnknownOutcomeError) -> None:
+        """Say that nobody knows what becomes of what waits. **safety** Without a session nothing is
+        said: another node may lead by now, and answer for it."""
+        if self._speaks():
+            ingest.fail(error)
 
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
             self._keep_membership(ingest)  # First: who hears of it may publish again at once.
             # `error` names our files: it is for the log and `describe`, not for publishers.
-            ingest.fail(UnknownOutcomeError("stored, but not known to be durable: a disk failed"))
+            reason = "stored, but not known to be durable: a disk failed"
+            self._doubt(ingest, UnknownOutcomeError(reason))
 
     def disconnected(self, reason: str) -> None:
         """The NATS connection was lost: what was published meanwhile without ack is missing."""

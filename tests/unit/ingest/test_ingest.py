@@ -149,6 +149,22 @@ async def test_what_commits_without_a_session_is_acknowledged_once_it_is_back(
 
 
 @on_loop
+async def test_without_a_session_nobody_is_told_that_the_outcome_is_unknown(tmp_path: Path) -> None:
+    """Metadata that was held up tells a leader of long ago that its ISR fell below the minimum."""
+    bench = Bench(tmp_path)
+    (on_delivery, _) = next(iter(bench.nats.listening.values()))
+    on_delivery(Delivery(1, [b"orders.x"], [b"_INBOX.x"], [b"asks"]))
+    bench.speaks = False
+    bench.ingest.fell_below_minimum(bench.replica)
+    bench.ingest.failed(bench.replica, StorageError("a disk failed"))
+    assert bench.nats.written == []
+    bench.speaks = True
+    bench.ingest.fell_below_minimum(bench.replica)
+    (answer,) = bench.nats.written
+    assert b"unknown" in answer
+
+
+@on_loop
 async def test_without_a_session_nothing_is_resumed_before_it_is_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     await bench.ingest.quiet(bench.id)
