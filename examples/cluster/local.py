@@ -239,7 +239,8 @@ class LocalCluster:
 
     def _missing_majority(self) -> str:
         """What a node waits for when too few of those run that decide; "" when enough do."""
-        voters = sorted(self.node_ids)[: voter_count(len(self.node_ids))]
+        first = sorted(self.node_ids)[: voter_count(len(self.node_ids))]
+        voters = self.config.get("voters") or first
         running = self.pids()
         if sum(node_name(node) in running for node in voters) > len(voters) // 2:
             return ""
