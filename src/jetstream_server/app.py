@@ -184,6 +184,7 @@ class Server:
                 dial=dial,
                 make_flusher=lambda: Flusher(loop.call_soon_threadsafe),
                 clocks=Clocks(),
+                lost_streams=self._folder.lost_streams,
             ),
             NodeSettings(
                 node_id=self._configured.id,

@@ -63,8 +63,9 @@ def _thread(name: str) -> Executor:
 class Environment:
     """What a node stands on. folder: the data folder's path on `disk`. boot_id: of the machine, see
     run_book.py. dial: connects to another node's data plane. make_flusher: with its thread.
-    closing_threads: in which logs are closed when the node stops; None: the usual ones. threads: a
-    thread of that name, for what must not hold the loop up."""
+    closing_threads: in which logs are closed when the node stops, and flushed when it starts; None:
+    the usual ones. threads: a thread of that name, for what must not hold the loop up.
+    lost_streams: the folder of all streams was missing from one that was in use."""
 
     disk: Disk
     folder: str
@@ -74,6 +75,7 @@ class Environment:
     clocks: Clocks
     closing_threads: Callable[[], Executor] | None = None
     threads: Callable[[str], Executor] = _thread
+    lost_streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class Node:
         owner = f"{cluster_id}/{self._settings.node_id}"
         self.runs = RunBook(environment.disk, f"{environment.folder}/runs", owner)
         self._was_clean = self.runs.record.clean
+        if environment.lost_streams:
+            self.runs.streams_lost(self.metadata.registry.revision)
         self.runs.begin(self._session, environment.boot_id)
 
     def _end_run(self) -> None:
@@ -161,7 +165,10 @@ class Node:
             now_us=clocks.now_us,
             speaks=self.membership.speaks,
         )
-        damaged = self.replicas.open(clean=self._was_clean)
+        threads = self._environment.closing_threads
+        damaged = self.replicas.open(
+            clean=self._was_clean, threads=None if threads is None else threads()
+        )
         self.metadata.watch(self.replicas.apply)
         self._stack.callback(self._close_replicas)
         return damaged

@@ -175,7 +175,9 @@ def test_a_damaged_log_is_cut_by_hand_and_goes_on(data: Path) -> None:
             file.unlink()
             file.with_suffix(".index").unlink(missing_ok=True)
     os.truncate(damage.file, damage.position)
-    (damage.file.parent / "checkpoint").unlink()
+    folder = damage.file.parent
+    (folder / "checkpoint").unlink()
+    folder.with_name(f"{folder.name}.offsets").unlink()
     assert all(finding["repairable"] for finding in verify(data, code=None))
 
     server = ServerProcess(data).start()

@@ -46,6 +46,7 @@ class ModelLog:
     is_damaged = False
     health = SimpleNamespace(has_failed=False)
     lost_range = None
+    lacks_front = is_lost = False
     tombstones_gone_below = copied_under = committed_below = 0
     producers = SimpleNamespace(window_us=0)
     compaction = SimpleNamespace(tombstones_gone_below=0, note_copied_under=lambda offset: None)
@@ -75,6 +76,9 @@ class ModelLog:
                 raise DivergedError("an epoch that was not asked for", -1, -1)
             self.epochs.assign(entry.leader_epoch, len(self.entries))
             self.entries = (*self.entries, entry)
+
+    def note_end(self) -> None:
+        """What is there is there."""
 
     def read(self, offset: int, bytes_max: int, limit_offset: int) -> Slice | None:
         """One record at a time: so every partial catch-up is a state of its own."""

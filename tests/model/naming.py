@@ -243,7 +243,7 @@ _KEPT: dict[type, str] = {
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
     Replica: "_flush_target _lag_max_us _rebuild _waiters closed counters high_watermark on_commit"
-    " on_log_start on_unreadable unreadable_reason",
+    " leader_log_start_offset on_unreadable unreadable_reason",
     StreamMetadata: "config created_at_us group id name subject was_compacted",
     FetchRequest: "damaged fetch_offset flushed_offset stream_id",
     Standing: "high_watermark log_start_offset tombstones_gone_below",

@@ -29,6 +29,7 @@ from tests.support.log_batches import batch, read_all
 from tests.support.log_disk import Killed, MemoryDisk
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
+BOOT = "the boot"
 Step = tuple[str, int]
 
 
@@ -53,7 +54,7 @@ class History:
     appended: int = 0
 
     def run(self, steps: list[Step]) -> None:
-        self.log = CommitLog.open(self.disk, "/17", CONFIG, clean=False)
+        self.log = CommitLog.open(self.disk, "/17", CONFIG, clean=False, boot_id=BOOT)
         for name, argument in steps:
             self.current = name
             self.before = self.after
@@ -75,6 +76,7 @@ class History:
         epoch = max(self.log.epochs.latest_epoch, 0) + (size % 5 == 0)
         produced = encode([mark, b"x" * size], b"a.b", **next_of(self.log, size % 2))
         self.log.append(produced, leader_epoch=epoch, timestamp_us=self.appended)
+        self.log.note_end()
 
     def flush(self, _: int) -> None:
         self.after = replace(self.before, flushed=self.before.log_end)
@@ -109,7 +111,7 @@ class History:
             self.after = replace(self.before, flushed=self.before.log_end)
             self.log.close(clean=True)
         self.before = self.after
-        self.log = CommitLog.open(self.disk, "/17", CONFIG, clean=bool(clean))
+        self.log = CommitLog.open(self.disk, "/17", CONFIG, clean=bool(clean), boot_id=BOOT)
 
 
 steps = st.lists(
@@ -206,15 +208,15 @@ def crash(history_steps: list[Step], at: Callable[[int], int]) -> History:
 def test_kill_at_any_point(steps: list[Step], data: st.DataObject) -> None:
     history = crash(steps, lambda n: data.draw(st.integers(0, n - 1), label="dies at"))
     found = history.disk.killed()
-    log = CommitLog.open(found, "/17", CONFIG, clean=False)
-    assert log.offline_reason == ""
+    log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id=BOOT)
+    assert (log.offline_reason, log.incomplete_reason) == ("", "")
     check_found(log, history)
     if history.current in ("", "append", "flush", "roll", "restart"):
         assert log.log_end_offset in (history.before.log_end, history.after.log_end)
     held = holds(log)
     log.append(batch(b"on", b"we go"), leader_epoch=999, timestamp_us=0)
-    again = CommitLog.open(found.killed(), "/17", CONFIG, clean=False)
-    assert again.offline_reason == ""
+    again = CommitLog.open(found.killed(), "/17", CONFIG, clean=False, boot_id=BOOT)
+    assert (again.offline_reason, again.incomplete_reason) == ("", "")
     assert holds(again) == (*held, (log.log_end_offset - 2, b"on"))
 
 
@@ -222,7 +224,7 @@ def test_kill_at_any_point(steps: list[Step], data: st.DataObject) -> None:
 def test_power_failure_at_any_point(steps: list[Step], data: st.DataObject) -> None:
     history = crash(steps, lambda n: data.draw(st.integers(0, n - 1), label="dies at"))
     found = history.disk.power_failed(lambda n: data.draw(st.integers(0, n - 1)))
-    log = CommitLog.open(found, "/17", CONFIG, clean=False)
+    log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id="another boot")
     check_found(log, history)
     if log.offline_reason:
         # A later segment kept batches and an earlier one lost some: that looks like corruption,
@@ -232,7 +234,8 @@ def test_power_failure_at_any_point(steps: list[Step], data: st.DataObject) -> N
     held = holds(log)
     log.append(batch(b"on", b"we go"), leader_epoch=999, timestamp_us=0)
     log.flush()
-    again = CommitLog.open(found.power_failed(lambda n: 0), "/17", CONFIG, clean=False)
+    found = found.power_failed(lambda n: 0)
+    again = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id="a third")
     assert again.offline_reason == ""
     assert holds(again) == (*held, (log.log_end_offset - 2, b"on"))
 
@@ -243,11 +246,12 @@ def test_power_failure_during_recovery(steps: list[Step], data: st.DataObject) -
     found = history.disk.power_failed(lambda n: data.draw(st.integers(0, n - 1)))
     found.crash_after = data.draw(st.integers(0, 12), label="dies again at")
     try:
-        CommitLog.open(found, "/17", CONFIG, clean=False).close(clean=False)
+        CommitLog.open(found, "/17", CONFIG, clean=False, boot_id="another boot").close(clean=False)
     except Killed:
         pass
     found = found.power_failed(lambda n: data.draw(st.integers(0, n - 1)))
-    check_found(CommitLog.open(found, "/17", CONFIG, clean=False), history)
+    log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id="a third")
+    check_found(log, history)
 
 
 LONG: list[Step] = [("append", 40)] * 12
@@ -271,7 +275,10 @@ def test_kill_at_every_point_of_a_long_operation(history: list[Step]) -> None:
     rehearsal.run(history)
     for at in range(rehearsal.disk.operations + 1):
         killed = crash(history, lambda n, at=at: at)  # type: ignore[misc]
-        for found in (killed.disk.killed(), killed.disk.power_failed(lambda n: 0)):
-            log = CommitLog.open(found, "/17", CONFIG, clean=False)
-            assert log.offline_reason == ""
+        for found, boot_id in (
+            (killed.disk.killed(), BOOT),
+            (killed.disk.power_failed(lambda n: 0), "another boot"),
+        ):
+            log = CommitLog.open(found, "/17", CONFIG, clean=False, boot_id=boot_id)
+            assert (log.offline_reason, log.incomplete_reason) == ("", "")
             check_found(log, killed)

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 
-from jetstream_protocol.batch import decode_header
-from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles.names import COMPACTION_NAME, OFFSETS_SUFFIX
 from jetstream_server.log.disk import Buffer
 
 SECTOR = 512
@@ -74,6 +73,13 @@ class File:
         self.part()
         self.writes.clear()
 
+    def cut(self, size: int) -> None:
+        """The disk has lost what is behind that."""
+        del self.data[size:]
+        self.synced = min(self.synced, size)
+        self.durable = None
+        self.writes.clear()
+
     def lose_power(self, random: Random) -> None:
         if not self.writes and self.durable is None:
             return
@@ -107,17 +113,6 @@ class File:
             torn = bytearray(data)
             torn[random.randrange(len(torn))] ^= 1 << random.randrange(8)
             _put(content, position, bytes(torn))
-
-
-def _last_batch(segment: bytearray) -> int:
-    """Where the last batch of a segment begins; 0 also for a segment that is damaged already."""
-    start = behind = 0
-    try:
-        while behind < len(segment):
-            start, behind = behind, behind + decode_header(segment, behind).length
-    except CorruptBatchError:
-        return 0
-    return start
 
 
 def _put(content: bytearray, position: int, data: bytes) -> None:
@@ -177,22 +172,37 @@ class SimulatedDisk:
         self.fuse = None
         self.fsync_fails = False
 
-    def flip_bit(self, random: Random, directory: str) -> bool:
-        """Rot: one bit of the last segment changes, but not in its last batch, where nothing can
-        tell it from a torn write. False: there are not two batches in it."""
-        if not self.exists(directory):
-            return False
-        names = self._directory(directory).names
-        segments = [name for name in sorted(names) if name.endswith(".log")]
-        file = names[segments[-1]] if segments else None
-        if not isinstance(file, File):
-            return False
-        start = _last_batch(file.data)
-        if not start:
-            return False
-        at = random.randrange(start)
+    def damage(self, random: Random, directory: str) -> str:
+        """One file of a log rots or is lost, or its folder is; what, in one word; "": there is
+        none. What lies beside the folder has been written back by then."""
+        offsets = directory + OFFSETS_SUFFIX
+        if not self.exists(directory) or not self.exists(offsets):
+            return ""
+        parent, name = self._parent(directory)
+        parent.unsynced.clear()
+        self._file(offsets).sync()
+        self._found.clear()
+        folder = self._directory(directory)
+        names = sorted(name for name in folder.names if name != COMPACTION_NAME)
+        segments = [name for name in names if name.endswith(".log")]
+        if random.random() < 0.1:
+            del parent.names[name]
+            return "folder"
+        if not segments:
+            return ""
+        folder.unsynced.clear()
+        if random.random() < 0.3:
+            del folder.names[names[random.randrange(len(names))]]
+            return "file"
+        file = folder.names[segments[-1]]
+        if not isinstance(file, File) or not file.data:
+            return ""
+        at = random.randrange(len(file.data))
+        if random.random() < 0.3:
+            file.cut(at)
+            return "end"
         file.data[at] ^= 1 << random.randrange(8)
-        return True
+        return "bit"
 
     def erase(self) -> None:
         """Another disk was put in."""

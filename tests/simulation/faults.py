@@ -397,13 +397,14 @@ class Faults:
         machine.disk.room = None
 
     def rot(self) -> None:
-        """Found at the next start, which scans. What rots behind a clean stop, or in a segment that
-        was flushed long ago, is for the scrub to find."""
+        """Found at the next start, which scans. What rots in a segment that was flushed long ago is
+        for the scrub to find."""
         machine = self._machine()
         if self._cluster.profile.replicas > 1 and machine.process is not None:
             machine.crash("killed, then rots")
-            if machine.flip_bit():
-                self._note(machine, "rots")
+            what = machine.rot()
+            if what:
+                self._note(machine, f"rots: {what}")
 
     def _erase(self) -> None:
         if self._cluster.profile.replicas > 1:

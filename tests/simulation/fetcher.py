@@ -14,6 +14,7 @@ from jetstream_server.replication.follower import Append, Ignore, Reset, Truncat
 from jetstream_server.replication.messages import Answer, FetchRequest
 
 if TYPE_CHECKING:
+    from jetstream_server.replication.replica import Replica
     from tests.simulation.process import Process
 
 PATIENCE_US = 600_000
@@ -52,6 +53,18 @@ class Fetcher:
             replica.high_watermark,
         )
 
+    def _retain(self, replica: Replica) -> None:
+        """Drop what the leader has dropped, as limits that keep nothing justify it."""
+        log = replica.log
+        bound = min(replica.leader_log_start_offset, replica.high_watermark)
+        try:
+            if bound > log.log_start_offset:
+                log.delete_segments_before(bound)
+        except StorageFullError:
+            pass  # The next answer says it again.
+        except StorageError as error:
+            self._process.fail(error)
+
     def on_answer(self, answer: Answer, data: bytes) -> None:
         process = self._process
         replica, checker = process.replica, process.cluster.checker
@@ -80,6 +93,7 @@ class Fetcher:
                 checker.follow(process.node_id, replica.log)
                 if process.world.trace is not None:
                     process.note(f"appended [{before}, {replica.log.log_end_offset})")
+                self._retain(replica)
             case Truncate(offset):
                 process.world.count("truncation")
                 if process.world.trace is not None:

@@ -58,11 +58,11 @@ class Machine:
         self.disk.erase()
         self.cluster.checker.suspect(self.node_id)
 
-    def flip_bit(self) -> bool:
-        """A bit of the last segment rots while no process runs."""
+    def rot(self) -> str:
+        """A file of the log rots or is lost while no process runs; returns what."""
         assert self.process is None
         directory = f"/streams/{self.cluster.stream_id}"
-        if not self.disk.flip_bit(self.cluster.world.random, directory):
-            return False
-        self.cluster.checker.suspect(self.node_id)
-        return True
+        what = self.disk.damage(self.cluster.world.random, directory)
+        if what:
+            self.cluster.checker.suspect(self.node_id)
+        return what

@@ -105,7 +105,9 @@ class Process:
         if cluster.stream_id in self.record.suspects and disk.exists(checkpoint):
             # What it says was flushed may never have reached the disk: everything is scanned.
             disk.remove(checkpoint)
-        log = CommitLog.open(disk, directory, cluster.log_config, clean=clean)
+        log = CommitLog.open(
+            disk, directory, cluster.log_config, clean=clean, boot_id=self.record.boot_id
+        )
         if self.world.trace is not None:
             self.note(
                 f"starts; log [{log.log_start_offset}, {log.log_end_offset}) "
@@ -132,7 +134,7 @@ class Process:
         trust = judge(
             self.record,
             None if known is None else known.session,
-            {int(cluster.stream_id): log.offline_reason},
+            {int(cluster.stream_id): log.offline_reason or log.incomplete_reason},
         )
         if not trust.trusted or trust.distrusted:
             self.world.count("restart distrusted")
@@ -156,6 +158,7 @@ class Process:
         self.incarnation = int(result["incarnation"])
         self.record = self.record.registered(self.session)
         self._write_record()
+        self.log.incompleteness_told()
         self.note(f"is registered as incarnation {self.incarnation}")
         stream = self.view.stream
         assert stream is not None
@@ -309,7 +312,8 @@ class Process:
         self.cluster.checker.truncated(self.node_id, replica.log)
         for change in changes:
             self._follow_role(change)
-        if replica.leadership is not None and replica.log.offline_reason:
+        log = replica.log
+        if log.health.has_failed or (replica.leadership is not None and log.offline_reason):
             self.fail(StorageError(replica.log.offline_reason))
         self.leading.metadata_changed()
         self.fetcher.pump()

@@ -16,6 +16,9 @@ The checkpoint of a log (kind "log", owner: the folder's name) holds
     clean_size              after a clean close, bytes of the last segment; else -1. The recovery
                             point is then the log end
     producers               whether the file `producers` was written with it; may be left out: no
+    segments                [[base offset, next offset, bytes], …] of the sealed segments below the
+                            recovery point; bytes -1: it is being compacted. Left out by releases
+                            that had no offsets file, whose log start is not always recorded
 """
 
 from __future__ import annotations
@@ -71,6 +74,7 @@ class LogCheckpoint:
     epochs: tuple[tuple[int, int], ...] = ()
     clean_size: int = -1
     producers: bool = False
+    segments: tuple[tuple[int, int, int], ...] | None = None
 
     def cut_to(self, log_end_offset: int) -> LogCheckpoint:
         """The checkpoint before the log is truncated to that offset."""
@@ -80,10 +84,13 @@ class LogCheckpoint:
             last_append_timestamp=self.last_append_timestamp,
             epochs=tuple(entry for entry in self.epochs if entry[1] < log_end_offset),
             producers=self.producers,
+            segments=tuple(entry for entry in self.segments or () if entry[1] <= log_end_offset),
         )
 
     def to_bytes(self, owner: str) -> bytes:
         state = {name: getattr(self, name) for name in self.__slots__}
+        if self.segments is None:
+            del state["segments"]
         return encode("log", owner, state)
 
     @classmethod
@@ -93,14 +100,21 @@ class LogCheckpoint:
         try:
             numbers = [int(state[name]) for name in _NUMBERS]
             epochs = tuple((int(epoch), int(start)) for epoch, start in state["epochs"])
+            segments = _segments(state.get("segments"))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptBatchError(f"checkpoint lacks or garbles {error}") from error
         log_start_offset, recovery_point, last_append_timestamp, clean_size = numbers
         checkpoint = cls(
             log_start_offset, recovery_point, last_append_timestamp, epochs, clean_size,
-            bool(state.get("producers", False)),
+            bool(state.get("producers", False)), segments,
         )  # fmt: skip
         growing = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
         if not 0 <= log_start_offset <= recovery_point or not growing:
             raise CorruptBatchError("checkpoint contradicts itself")
         return checkpoint
+
+
+def _segments(value: Any) -> tuple[tuple[int, int, int], ...] | None:
+    if value is None:
+        return None
+    return tuple((int(base), int(next_offset), int(size)) for base, next_offset, size in value)

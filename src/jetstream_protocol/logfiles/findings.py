@@ -18,10 +18,11 @@ class Kind(StrEnum):
     OFFSET_GAP = "offset_gap"  # a valid batch or segment that does not begin at the next offset
     EPOCH_REGRESSION = "epoch_regression"  # a leader epoch below the one before
     TIMESTAMP_REGRESSION = "timestamp_regression"  # an append timestamp below the one before
-    MISSING_RECORDS = "missing_records"  # the checkpoint says more had been flushed than is there
+    MISSING_RECORDS = "missing_records"  # what is on record says that more was there
     MISSING_INDEX = "missing_index"  # a sealed segment without one
     BAD_INDEX = "bad_index"  # damaged, of another segment, or pointing at no batch
     BAD_CHECKPOINT = "bad_checkpoint"  # damaged, of another log, or contradicting the batches
+    BAD_OFFSETS = "bad_offsets"  # the offsets file is damaged: the checkpoint says what it can
     BAD_IDENTITY = "bad_identity"  # meta.json or group.json: missing, unreadable, contradicting
     BAD_METADATA = "bad_metadata"  # a record of the metadata that nothing valid explains
     MISSING_METADATA = "missing_metadata"  # the journal, the snapshot, or entries between them
@@ -38,6 +39,7 @@ _REPAIRABLE = frozenset(
         Kind.MISSING_INDEX,
         Kind.BAD_INDEX,
         Kind.BAD_CHECKPOINT,
+        Kind.BAD_OFFSETS,
         Kind.BAD_RUNS,
         Kind.BAD_SYNCED,
         Kind.LEFTOVER_FILE,

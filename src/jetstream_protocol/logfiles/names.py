@@ -7,6 +7,7 @@
     <stream folder>/compaction                   how far the log is compacted
     <stream folder>/damage                       what the disk has lost of it
     <stream folder>/*.tmp                        an atomic write, compaction or repair, interrupted
+    <stream folder>.offsets                      beside the folder: offsets_file.py
 
 The number is the segment's base offset, twenty digits, so that names sort as offsets do.
 """
@@ -20,6 +21,7 @@ CHECKPOINT_NAME = "checkpoint"
 PRODUCERS_NAME = "producers"
 COMPACTION_NAME = "compaction"
 DAMAGE_NAME = "damage"
+OFFSETS_SUFFIX = ".offsets"
 _DIGITS = 20  # 2**63 has nineteen; the field is what people know from Kafka.
 
 

@@ -250,3 +250,18 @@ def find_valid_behind(read: Read, bad: int, end: int, tail: Tail) -> int | None:
     if is_valid(window, bad):
         return bad
     return find_valid(read, bad + header.length, end, tail)
+
+
+def is_cut_short(read: Read, position: int, end: int) -> bool:
+    """Whether what begins at the bad position is the beginning of a batch, which the end of the
+    file cuts short: what is left of an append when only its process died."""
+    window = Window(read, end, SCAN_BYTES)
+    if end - position < HEADER_BYTES:
+        at = window.locate(position, end - position)
+        start = window.buffer[at : at + len(MAGIC)]
+        return MAGIC.startswith(start)
+    try:
+        header = window.header(position)
+    except CorruptBatchError:
+        return False
+    return position + header.length > end

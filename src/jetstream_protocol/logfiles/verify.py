@@ -35,8 +35,21 @@ from jetstream_protocol.logfiles.names import (
     TEMPORARY_SUFFIX,
     base_offset_of,
 )
-from jetstream_protocol.logfiles.scan import Bad, Read, Tail, find_valid, walk_past_damage
+from jetstream_protocol.logfiles.recorded import Recorded
+from jetstream_protocol.logfiles.scan import (
+    Bad,
+    Read,
+    Tail,
+    find_valid,
+    is_cut_short,
+    walk_past_damage,
+)
 from jetstream_protocol.logfiles.verify_metadata import verify_beside_streams
+from jetstream_protocol.logfiles.verify_recorded import (
+    read_recorded,
+    verify_lost_folders,
+    verify_recorded,
+)
 
 _STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME, COMPACTION_NAME, DAMAGE_NAME)
 
@@ -68,12 +81,15 @@ def _verify_data_folder(path: Path) -> Iterator[Finding]:
         else:
             message = f"not the folder of a stream: {STREAMS_NAME}/ holds stream ids"
             yield Finding(str(folder), 0, Kind.UNKNOWN_FILE, message)
+    yield from verify_lost_folders(path)
 
 
 def _verify_log_folder(folder: Path) -> Iterator[Finding]:
     yield from _verify_names(folder)
-    verifier = _LogVerifier()
+    recorded = read_recorded(folder)
+    verifier = _LogVerifier(recorded)
     segments = segment_files(folder)
+    yield from verify_recorded(folder, recorded, segments)
     last_offset = max((s.base_offset for s in segments if _holds_batch(s)), default=-1)
     for segment in segments:
         yield from verifier.segment(segment, is_last=segment.base_offset >= last_offset)
@@ -82,6 +98,7 @@ def _verify_log_folder(folder: Path) -> Iterator[Finding]:
             yield Finding(str(segment.index_path), 0, Kind.MISSING_INDEX, message)
     if (folder / CHECKPOINT_NAME).exists():
         yield from verifier.checkpoint(folder / CHECKPOINT_NAME)
+    yield from verifier.end(folder)
     for name, consequence in (
         (PRODUCERS_NAME, "it will be rebuilt from the batches"),
         (DAMAGE_NAME, "all of the log will be inspected"),
@@ -123,7 +140,8 @@ def _verify_state(path: Path, consequence: str) -> Iterator[Finding]:
 class _LogVerifier:
     """Goes through the segments of one log in order, remembering where the last batch ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorded: Recorded | None = None) -> None:
+        self._recorded = recorded or Recorded()
         self._tail: Tail | None = None
         self._first_offset = 0
         self._epochs: list[tuple[int, int]] = []
@@ -158,7 +176,7 @@ class _LogVerifier:
         file = str(segment.path)
         for found in walk_past_damage(read, segment.size, segment.base_offset):
             if isinstance(found, Bad):
-                yield _damage(file, segment.size, found, is_last)
+                yield self._damage(file, read, segment.size, found, is_last)
                 self._is_whole = False
                 entries.skip(segment.size if found.resumes_at is None else found.resumes_at)
                 if found.resumes_at is not None:
@@ -203,11 +221,7 @@ class _LogVerifier:
             yield Finding(file, 0, Kind.UNREADABLE, str(error))
             return
         end = self._tail.offset if self._tail is not None else 0
-        if checkpoint.recovery_point > end:
-            message = f"flushed up to offset {checkpoint.recovery_point}, but the log ends at {end}"
-            yield Finding(file, 0, Kind.MISSING_RECORDS, message)
-            self._is_whole = False
-        if not self._is_whole:
+        if not self._is_whole or checkpoint.recovery_point > end:
             return  # Of the batches that are gone the checkpoint may well be right.
         known = [e for e in checkpoint.epochs if e[1] > self._first_offset]
         found = [e for e in self._epochs if self._first_offset < e[1] < checkpoint.recovery_point]
@@ -215,16 +229,32 @@ class _LogVerifier:
             message = f"leader epochs {known} where the batches have {found}"
             yield Finding(file, 0, Kind.BAD_CHECKPOINT, message)
 
+    def end(self, folder: Path) -> Iterator[Finding]:
+        """Hold where the batches end against what is on record."""
+        if self._tail is None or self._tail.offset >= self._recorded.end_offset:
+            return
+        yield Finding(
+            str(folder), 0, Kind.MISSING_RECORDS,
+            f"the log reached to offset {self._recorded.end_offset}, and ends at "
+            f"{self._tail.offset}",
+        )  # fmt: skip
 
-def _damage(file: str, size: int, bad: Bad, is_last: bool) -> Finding:
-    if bad.resumes_at is not None:
-        message = f"{bad.reason}; a valid batch follows at byte {bad.resumes_at}"
-        return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
-    if not is_last:
-        message = f"{bad.reason}; batches follow in the next segment"
-        return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
-    message = f"{bad.reason}; {size - bad.position} bytes will be cut off"
-    return Finding(file, bad.position, Kind.TORN_TAIL, message)
+    def _damage(self, file: str, read: Read, size: int, bad: Bad, is_last: bool) -> Finding:
+        if bad.resumes_at is not None:
+            message = f"{bad.reason}; a valid batch follows at byte {bad.resumes_at}"
+            return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
+        if not is_last:
+            message = f"{bad.reason}; batches follow in the next segment"
+            return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
+        recorded = self._recorded
+        if self._tail is not None and self._tail.offset < recorded.end_offset:
+            message = f"{bad.reason}; the log reached to offset {recorded.end_offset}"
+            return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
+        if recorded.is_same_boot and not is_cut_short(read, bad.position, size):
+            message = f"{bad.reason}; this boot of the machine has lost nothing that was written"
+            return Finding(file, bad.position, Kind.CORRUPT_BATCH, message)
+        message = f"{bad.reason}; {size - bad.position} bytes will be cut off"
+        return Finding(file, bad.position, Kind.TORN_TAIL, message)
 
 
 class _IndexEntries:

@@ -17,20 +17,16 @@ by time or delete (their schedulers).
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 
 from jetstream_protocol.batch import BatchHeader, EncodedBatch, decode_header
 from jetstream_protocol.errors import (
     CorruptBatchError,
     FencedEpochError,
-    JetstreamError,
     OffsetOutOfRangeError,
-    StorageError,
     StorageFullError,
-    UnavailableError,
 )
-from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.offsets_file import Mark
 from jetstream_protocol.logfiles.scan import Tail
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.damage import LogDamage
@@ -39,10 +35,13 @@ from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.incoming import check_incoming, count_fitting, last_gap
 from jetstream_server.log.log_compaction import LogCompaction
+from jetstream_server.log.log_offsets import LogOffsets
+from jetstream_server.log.log_records import LogRecords
 from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers, concerns
 from jetstream_server.log.recovery import Recovered, recover
 from jetstream_server.log.retention import Span
 from jetstream_server.log.segment import LogSlice, Segment
+from jetstream_server.log.slice_reader import SliceReader
 from jetstream_server.log.storage import LogStorage
 
 __all__ = ["CommitLog", "LogConfig", "LogSlice"]
@@ -52,9 +51,10 @@ class CommitLog:
     """See the module. Every method raises StorageError when the disk fails it."""
 
     __slots__ = (
-        "_config", "_disk", "_health", "_mutex", "_noting", "_storage",
-        "compaction", "damage", "epochs", "flushed_offset", "last_append_timestamp",
-        "log_end_offset", "log_start_offset", "producers",
+        "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
+        "compaction", "damage", "epochs", "flushed_offset", "incomplete_reason", "lacks_front",
+        "last_append_timestamp", "log_end_offset", "log_start_offset", "producers",
+        "records",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -62,40 +62,54 @@ class CommitLog:
         self._config = config
         self._mutex = disk.mutex()
         self._noting = disk.mutex()  # around `producers`, whose image the flusher thread takes
-        self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered)
+        offsets = recovered.offsets or LogOffsets(disk, directory, recovered.recorded.boot_id)
+        self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered, offsets)
         self._health = Health(directory, recovered.offline_reason)
-        self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex)
-        self.damage = LogDamage(disk, self._storage, self._mutex)
+        self.records = LogRecords(self, self._storage, offsets, self._health, self._noting)
+        save = self.records.save
+        self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex, save)
+        self.damage = LogDamage(disk, self._storage, self._mutex, save)
+        self._reader = SliceReader(disk, self)
         self.epochs: LeaderEpochCache = recovered.epochs
         self.producers: Producers = recovered.producers
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.tail.offset
-        flushed = min(recovered.checkpoint.recovery_point, recovered.tail.offset)
-        self.flushed_offset = max(flushed, recovered.log_start_offset)
+        self.flushed_offset = recovered.flushed_offset
         self.last_append_timestamp = recovered.tail.timestamp
+        self.lacks_front = recovered.lacks_front
+        """Records are missing before the first segment, or all are: this log cannot be mended by
+        what comes behind its end. Offline as well, until `reset` or `mend`."""
+        self.incomplete_reason = recovered.incomplete_reason
+        """Why it may lack records that were acknowledged, although all that is there reads well;
+        "": it surely does not. Until `incompleteness_told`."""
 
     @classmethod
     def open(
         cls, disk: Disk, directory: str, config: LogConfig | None = None, *, clean: bool,
-        duplicate_window_us: int = DUPLICATE_WINDOW_US,
+        boot_id: str = "", duplicate_window_us: int = DUPLICATE_WINDOW_US,
     ) -> CommitLog:  # fmt: skip
-        """Recover the log in `directory`; one that does not exist is empty.
+        """Recover the log in `directory`; one that never existed is empty.
 
         clean: the server stopped cleanly, so a log that looks as its close left it is believed.
-        After corruption the log is returned offline, readable up to the damage.
+        boot_id: of the machine, now: what was written in this boot is there, flushed or not. "":
+        it is not known. After damage the log is returned offline, readable up to there.
         """
         config = config or LogConfig()
         try:
             recovered = recover(
-                disk, directory, config.index_interval_bytes,
-                clean=clean, duplicate_window_us=duplicate_window_us,
+                disk, directory, config.index_interval_bytes, clean=clean, boot_id=boot_id,
+                duplicate_window_us=duplicate_window_us,
             )  # fmt: skip
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
         log = cls(disk, directory, config, recovered)
+        if recovered.recorded.mark & Mark.EMPTYING:
+            log._finish_reset(recovered.recorded.log_start_offset or 0)
         if not clean and not log.offline_reason:
             # Or what is appended where a power failure took the end would pass for what was there.
             log.compaction.cut_to(log.log_end_offset)
+        if recovered.exists and not log.offline_reason:
+            log.records.opened()
         return log
 
     def configure(self, config: LogConfig) -> None:
@@ -116,6 +130,19 @@ class CommitLog:
     def is_damaged(self) -> bool:
         """Whether it is offline because of damage: what is readable is as good as before."""
         return self._health.is_damaged
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is left of records that were here: not even their offsets can be told."""
+        return self.lacks_front and not self.segment_count
+
+    def incompleteness_told(self) -> None:
+        """The metadata knows that this log may lack records (register_node). Raises StorageError,
+        StorageFullError."""
+        if self.incomplete_reason:
+            with self._mutex:
+                self.incomplete_reason = ""
+                self.records.note_bounds(durable=True)
 
     @property
     def directory(self) -> str:
@@ -225,6 +252,11 @@ class CommitLog:
         self.last_append_timestamp = max(self.last_append_timestamp, newest.append_timestamp)
         self.log_end_offset = newest.next_offset
 
+    def note_end(self) -> None:
+        """What was appended may be acknowledged before it is flushed: the next start, if it is in
+        this boot of the machine, is to know that it was there."""
+        self.records.note_end()
+
     def start_epoch(self, leader_epoch: int) -> None:
         """Begin a leadership at the log end; before anything is appended or served under it.
 
@@ -250,31 +282,18 @@ class CommitLog:
         segment = self._storage.segments.last
         if segment is None:
             return self._begin_segment()
-        if not segment.size:
-            return segment
-        if segment.size + length > self._config.segment_bytes or self._is_old(segment, timestamp):
-            return self._begin_segment()
-        offsets = self._config.segment_offsets
-        if offsets is not None and self.log_end_offset - segment.base_offset >= offsets:
+        if segment.size and self._config.is_full(segment, length, timestamp, self.log_end_offset):
             return self._begin_segment()
         return segment
-
-    def _is_old(self, segment: Segment, timestamp: int) -> bool:
-        age = self._config.segment_age_us
-        if age is None:
-            return False
-        first = segment.first_timestamp()
-        return first is not None and timestamp - first >= age
 
     def roll_due_us(self) -> int | None:
         """When the last segment is old enough to be sealed although nothing is appended; None:
         never, as it is empty or age does not matter. May read an index: any thread."""
-        last, age = self._storage.segments.last, self._config.segment_age_us
-        if last is None or not last.size or age is None:
+        last = self._storage.segments.last
+        if last is None or not last.size:
             return None
         with self._health.reading():
-            first = last.first_timestamp()
-        return None if first is None else first + age
+            return self._config.roll_due_us(last)
 
     def sealed_spans(self) -> Iterator[Span]:
         """The sealed segments, oldest first, for retention. Reads as it goes: any thread."""
@@ -285,6 +304,7 @@ class CommitLog:
 
     def _begin_segment(self) -> Segment:
         with self._health.changing("beginning a segment in"):
+            self.records.begin()
             return self._storage.begin_segment(self.log_end_offset)
 
     def _write(self, segment: Segment, buffers: tuple[bytes | bytearray | memoryview, ...]) -> None:
@@ -328,14 +348,19 @@ class CommitLog:
             tail = last.tail_from(offset, bytes_max, limit_offset)
             if tail is not None:
                 return tail
-        segment = segments.holding(offset)
+        try:
+            segment = segments.holding(offset)
+        except CorruptBatchError as error:
+            if offset < self.log_start_offset:  # By now.
+                raise self._reader.removed() from error
+            raise
         try:
             position, header = segment.locate(offset)
             if header.next_offset > limit_offset:
                 return None
             slice_ = segment.slice_from(position, header, bytes_max, limit_offset)
         except OSError as error:
-            raise self._read_failure(error, segment.path, segment.next_offset) from error
+            raise self._reader.failure(error, segment.path, segment.next_offset) from error
         segments.note_loaded(segment)
         return slice_
 
@@ -345,27 +370,7 @@ class CommitLog:
         Raises OffsetOutOfRangeError when retention removed it meanwhile, UnavailableError when
         compaction did (read it again), CorruptBatchError when the file is shorter than it was.
         """
-        try:
-            data = self._disk.pread(slice_.path, slice_.position, slice_.length)
-            if slice_.is_gone:
-                raise FileNotFoundError(errno.ENOENT, "the segment was swapped", slice_.path)
-        except OSError as error:
-            failure = self._read_failure(error, slice_.path, slice_.next_offset)
-            if slice_.is_gone and isinstance(failure, StorageError):
-                failure = UnavailableError("the records were compacted while they were read")
-            raise failure from error
-        if len(data) != slice_.length:
-            raise CorruptBatchError("the file ends early", slice_.path, slice_.position + len(data))
-        return data
-
-    def _read_failure(self, error: OSError, path: str, next_offset: int) -> JetstreamError:
-        """What to raise when records below `next_offset` could not be read."""
-        if isinstance(error, FileNotFoundError) and next_offset <= self.log_start_offset:
-            return OffsetOutOfRangeError(
-                "the records were removed while they were read",
-                self.log_start_offset, self.log_end_offset,
-            )  # fmt: skip
-        return storage_error(error, f"reading {path}")
+        return self._reader.pread(slice_)
 
     def offset_for_timestamp(self, timestamp_us: int) -> tuple[int, int] | None:
         """Offset and leader epoch of the first record appended at that time or later."""
@@ -399,11 +404,12 @@ class CommitLog:
         with self._health.committed("flushing"):
             self._storage.sync(last)
         self.flushed_offset = target
-        if last.base_offset > self._storage.checkpoint.recovery_point:
-            try:
-                self._save(self._checkpoint())
-            except StorageFullError:
-                pass  # The older one stays, and only makes recovery scan more.
+        try:
+            self.records.note_bounds()
+            if last.base_offset > self._storage.checkpoint.recovery_point:
+                self.records.save()
+        except StorageFullError:
+            pass  # The older one stays, and only makes recovery scan more.
         return target
 
     # Removing. For the loop thread; each may wait for a running flush, and syncs what it did.
@@ -425,9 +431,7 @@ class CommitLog:
         segment = self._storage.segments.holding(offset)
         with self._health.reading():
             position, end = segment.locate_end(offset)
-        if self._storage.checkpoint.recovery_point > end:
-            # First, or bytes missing below the recovery point would look like a loss.
-            self._save(self._storage.checkpoint.cut_to(end))
+        self.records.cutting_to(end)  # First, or what is missing then would look like a loss.
         self.compaction.cut_to(end)
         self.epochs.truncate_from_end(end)
         self.log_start_offset = min(self.log_start_offset, end)
@@ -440,13 +444,13 @@ class CommitLog:
         self.damage.cut_to(end)
 
     def reset(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`; a log that has failed is whole again then."""
+        """Drop everything, damaged or not, and begin anew at `offset`, by the leader's word; a log
+        that has failed is whole again then."""
         with self._mutex:
             self._health.require_mendable()
             with self._noting:
                 self.producers.clear()
-            if self.segment_count:
-                self._save(LogCheckpoint())  # Or the missing records would look like a loss.
+            self.records.emptying(offset)
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):
@@ -454,12 +458,20 @@ class CommitLog:
             # Not sooner, or what a kill leaves of a copy would pass for complete.
             self.compaction.forget()
             self.damage.forget()
-            self._save(self._checkpoint())
-            self._health.mended()
+            self.records.save()
+            self._damage_is_gone()
+
+    def _finish_reset(self, offset: int) -> None:
+        """A process died in the middle of one."""
+        try:
+            self.reset(offset)
+        except StorageFullError:
+            pass  # It stays offline: what is left is no log.
 
     def mend(self) -> None:
-        """Drop what is damaged, or what failed operations have left, and all behind it, and go
-        online with what can be read; nothing is done where that is not why the log is offline.
+        """Drop what is damaged, or what failed operations have left, and all behind it; take what
+        is missing in front for removed; and go online with what can be read. Nothing is done where
+        that is not why the log is offline.
 
         Only for a replica that fetches the rest from another one, or where nobody holds more. What
         was not flushed when the log failed may be missing after a power failure, whatever a later
@@ -470,16 +482,25 @@ class CommitLog:
                 return
             self.compaction.cut_to(self.log_end_offset)
             with self._health.committed("repairing"):
+                self._storage.make_folder()
                 self._storage.drop_damaged()
             self.damage.cut_to(self.log_end_offset)
-            self._save(self._checkpoint())
-            self._health.mended()
+            bases = self._storage.segments.base_offsets
+            self.log_start_offset = max(self.log_start_offset, *bases[:1], 0)
+            self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
+            self.records.save()
+            self._damage_is_gone()
+
+    def _damage_is_gone(self) -> None:
+        self.lacks_front = False
+        self.incomplete_reason = ""
+        self.records.note_all(durable=True)
+        self._health.mended()
 
     def advance_log_start(self, offset: int) -> None:
         """Records below `offset` are gone for readers; segments wholly below it are removed.
 
-        Raises StorageFullError when that was done but could not be recorded: until a later call
-        can, a restart goes back to the beginning of the first segment left.
+        Raises StorageFullError when the checkpoint could not be written.
         """
         with self._mutex:
             self._health.require_online()
@@ -525,10 +546,11 @@ class CommitLog:
     def _remove_retired(self) -> None:
         if self.log_start_offset > self.flushed_offset:
             self._flush()  # Else a crash could leave a log that ends before it starts.
+        self.records.removing_in_front()  # **safety** First, or it would be damage.
         with self._health.changing("removing segments of"):
             self._storage.remove_retired()
         self.damage.begin_at()
-        self._save(self._checkpoint())
+        self.records.save()
 
     def delete_segments_before(self, offset: int) -> int:
         """Retention: remove sealed segments wholly below `offset`; returns the new log start."""
@@ -557,7 +579,8 @@ class CommitLog:
                         self._storage.remove_retired()
                     with self._health.changing("closing"):
                         last.save_index()
-                    self._save(self._checkpoint(clean_size=last.size))
+                    self.records.note_bounds()
+                    self.records.save(clean_size=last.size)
             finally:
                 self._health.end("the log is closed")
 
@@ -569,27 +592,6 @@ class CommitLog:
                 self._storage.delete()
 
     # State and failures.
-
-    def _checkpoint(self, clean_size: int = -1) -> LogCheckpoint:
-        flushed = self.flushed_offset
-        return LogCheckpoint(
-            log_start_offset=self.log_start_offset,
-            recovery_point=flushed,
-            last_append_timestamp=self.last_append_timestamp,
-            epochs=tuple(entry for entry in self.epochs.entries if entry[1] < flushed),
-            clean_size=clean_size,
-            producers=bool(self.producers) or self._storage.checkpoint.producers,
-        )
-
-    def _save(self, checkpoint: LogCheckpoint) -> None:
-        with self._noting:
-            image = self.producers.image()
-        # It may be ahead of the recovery point, even by what was appended since that was chosen.
-        producers = Producers(0, *image)
-        producers.truncate(checkpoint.recovery_point)
-        leader_epoch = self.epochs.epoch_at(checkpoint.recovery_point - 1)
-        with self._health.changing("writing the checkpoint of"):
-            self._storage.save(checkpoint, producers, leader_epoch)
 
     def _require_within(self, offset: int, first: int) -> None:
         if not first <= offset <= self.log_end_offset:

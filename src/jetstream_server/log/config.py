@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jetstream_server.log.segment import Segment
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -14,3 +16,23 @@ class LogConfig:
     index_interval_bytes: int = 4096
     segment_offsets: int | None = None
     """How many offsets a segment may cover."""
+
+    def is_full(
+        self, segment: Segment, length: int, timestamp_us: int, log_end_offset: int
+    ) -> bool:
+        """Whether a batch of that length and time belongs into the next segment. May read an
+        index."""
+        if segment.size + length > self.segment_bytes:
+            return True
+        due_us = self.roll_due_us(segment)
+        if due_us is not None and timestamp_us >= due_us:
+            return True
+        offsets = self.segment_offsets
+        return offsets is not None and log_end_offset - segment.base_offset >= offsets
+
+    def roll_due_us(self, segment: Segment) -> int | None:
+        """When its age seals a segment; None: never. May read an index."""
+        if self.segment_age_us is None:
+            return None
+        first = segment.first_timestamp()
+        return None if first is None else first + self.segment_age_us

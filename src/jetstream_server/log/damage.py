@@ -14,6 +14,7 @@ has to be inspected (`is_unknown`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, Final
@@ -35,12 +36,19 @@ RANGES_MAX: Final = 10_000
 class LogDamage:
     """Owned by the log's thread, except `save`. `ranges` is replaced, never changed."""
 
-    __slots__ = ("_disk", "_mutex", "_storage", "is_unknown", "marked", "ranges")
+    __slots__ = (
+        "_disk", "_mutex", "_save_checkpoint", "_storage", "is_unknown", "marked", "ranges",
+    )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, storage: LogStorage, mutex: AbstractContextManager[object]
+        self,
+        disk: Disk,
+        storage: LogStorage,
+        mutex: AbstractContextManager[object],
+        save_checkpoint: Callable[[], None],
     ) -> None:
         self._disk = disk
+        self._save_checkpoint = save_checkpoint
         self._storage = storage
         self._mutex = mutex
         self.ranges: tuple[BadRange, ...] = ()
@@ -129,6 +137,13 @@ class LogDamage:
         """Whether the log still appends to it."""
         return segment is self._storage.segments.last
 
+    def begin_swap(self, segment: Segment) -> None:
+        """Before `swap`: or a segment of another size than the checkpoint says would be missing
+        records after a crash. Blocks, for a thread. Raises StorageError."""
+        with self._mutex:
+            self._storage.rewriting.add(segment.base_offset)
+            self._save_checkpoint()
+
     def swap(self, segment: Segment, successor: Successor) -> None:
         """Put its successor in the place of a sealed segment. Durable once the folder is synced;
         then `repaired`. Raises OSError."""
@@ -139,6 +154,7 @@ class LogDamage:
 
     def repaired(self, base_offset: int) -> None:
         """The segment that begins there was replaced by one that was inspected."""
+        self._storage.rewriting.discard(base_offset)
         self._replace([bad for bad in self.ranges if bad.base_offset != base_offset])
 
     def inspected_all(self) -> None:

@@ -1,8 +1,10 @@
-"""Group commit: one thread that syncs logs, one fsync for all that queued up behind it.
+"""Group commit: a few threads that sync logs, one fsync of a log for all that queued up behind it.
 
 While a log's fsync runs, further requests for that log wait together; the next fsync covers them
-all, since it begins after they were appended. Logs take turns in the order of their first
-request. Results are handed to the loop through `call_soon_threadsafe`, in order.
+all, since it begins after they were appended. A log is with one thread at a time, and logs take
+turns in the order of their first request. Several threads, because file systems commit what many
+ask for at once about as fast as one: a thousand logs one after the other would take seconds.
+Results are handed to the loop through `call_soon_threadsafe`, those of a log in order.
 
 A failure is handed on like a success and never retried here: the log is offline by then.
 """
@@ -22,31 +24,43 @@ CallSoonThreadsafe = Callable[..., object]
 """`loop.call_soon_threadsafe`: takes a function and its arguments."""
 
 
+THREADS = 4
+
+
 class Flusher:
-    """Owns its thread from construction to `close`."""
+    """Owns its threads from construction to `close`."""
 
     def __init__(
-        self, call_soon_threadsafe: CallSoonThreadsafe, *, name: str = "jetstream-flusher"
+        self,
+        call_soon_threadsafe: CallSoonThreadsafe,
+        *,
+        name: str = "jetstream-flusher",
+        threads: int = THREADS,
     ) -> None:
         self._call_soon_threadsafe = call_soon_threadsafe
         self._wakeup = threading.Condition()
         # Both dictionaries are used as sets that keep their order.
         self._queued: dict[CommitLog, dict[OnFlushed, None]] = {}
+        self._busy: set[CommitLog] = set()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def request(self, log: CommitLog, on_flushed: OnFlushed) -> None:
         """Flush what `log` holds now. A callback queued twice for one flush is called once.
 
-        Raises UnavailableError after `close`, InternalError when the thread died of a bug: an
+        Raises UnavailableError after `close`, InternalError when a thread died of a bug: an
         acknowledgement that waits for it would wait for ever.
         """
         with self._wakeup:
             if self._closing:
                 raise UnavailableError("the flusher is closed: the server is stopping")
-            if not self._thread.is_alive():
-                raise InternalError("the flusher thread has died; its log line says why")
+            if not all(thread.is_alive() for thread in self._threads):
+                raise InternalError("a flusher thread has died; its log line says why")
             callbacks = self._queued.get(log)
             if callbacks is None:
                 self._queued[log] = {on_flushed: None}
@@ -55,27 +69,38 @@ class Flusher:
                 callbacks[on_flushed] = None
 
     def close(self) -> None:
-        """Flush what is queued, then end the thread. Blocks until that is done."""
+        """Flush what is queued, then end the threads. Blocks until that is done."""
         with self._wakeup:
             self._closing = True
-            self._wakeup.notify()
-        self._thread.join()
+            self._wakeup.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while True:
             with self._wakeup:
-                while not self._queued and not self._closing:
+                log = self._next()
+                while log is None:
+                    if self._closing and not self._queued:
+                        return
                     self._wakeup.wait()
-                if not self._queued:
-                    return
-                log = next(iter(self._queued))
+                    log = self._next()
                 callbacks = self._queued.pop(log)
+                self._busy.add(log)
             result: int | StorageError
             try:
                 result = log.flush()
             except StorageError as error:
                 result = error
             self._call_soon_threadsafe(_deliver, log, result, callbacks)
+            with self._wakeup:
+                self._busy.discard(log)
+                if self._closing:
+                    self._wakeup.notify_all()
+
+    def _next(self) -> CommitLog | None:
+        """Of the logs that wait the first one that no other thread is at: who is, comes back."""
+        return next((log for log in self._queued if log not in self._busy), None)
 
 
 def _deliver(log: CommitLog, result: int | StorageError, callbacks: dict[OnFlushed, None]) -> None:

@@ -4,7 +4,7 @@
     <data>/meta.json       {"format_version": 1, "cluster": "…", "cluster_id": "…", "node_id": 1}
     <data>/runs            what is known of earlier runs (replication.run_book)
     <data>/metadata/       the metadata group's own files
-    <data>/streams/<id>/   one log each
+    <data>/streams/<id>/   one log each, and <id>.offsets beside it
     <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>; taken back
                            when somebody knows them again
 
@@ -25,6 +25,7 @@ from collections.abc import Container
 from dataclasses import asdict, dataclass, replace
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_protocol.logfiles.names import OFFSETS_SUFFIX
 from jetstream_server.log.disk import Disk, storage_error
 
 FORMAT_VERSION = 1
@@ -44,7 +45,11 @@ class Identity:
 class DataFolder:
     """An open, locked data folder."""
 
-    def __init__(self, disk: Disk, path: str, identity: Identity, lock: int) -> None:
+    def __init__(
+        self, disk: Disk, path: str, identity: Identity, lock: int, *, lost_streams: bool
+    ) -> None:
+        self.lost_streams = lost_streams
+        """Whether the folder of all streams was missing from one that was in use."""
         self._disk = disk
         self._lock = lock
         self._identity = identity
@@ -65,10 +70,12 @@ class DataFolder:
         except OSError as error:
             raise storage_error(error, f"data folder {path} cannot be used") from error
         try:
+            used = disk.exists(os.path.join(path, IDENTITY_NAME))
+            lost_streams = used and not disk.exists(os.path.join(path, "streams"))
             for name in ("streams", "metadata", "quarantine"):
                 os.makedirs(os.path.join(path, name), exist_ok=True)
             identity = _check_identity(disk, path, node_id, cluster)
-            return cls(disk, path, identity, lock)
+            return cls(disk, path, identity, lock, lost_streams=lost_streams)
         except OSError as error:
             os.close(lock)
             raise storage_error(error, f"data folder {path} cannot be used") from error
@@ -126,6 +133,9 @@ class DataFolder:
         target = os.path.join(self.path, "quarantine", f"{stream_id}.{time.time_ns() // 1000}")
         try:
             self._disk.rename(self.stream_directory(stream_id), target)
+            offsets = self.stream_directory(stream_id) + OFFSETS_SUFFIX
+            if self._disk.exists(offsets):  # It would say that the folder is missing.
+                self._disk.rename(offsets, target + OFFSETS_SUFFIX)
             self._disk.fsync_directory(os.path.dirname(target))
             self._disk.fsync_directory(os.path.join(self.path, "streams"))
         except OSError as error:
@@ -143,7 +153,10 @@ class DataFolder:
             return False
         root = os.path.join(self.path, "quarantine")
         try:
-            self._disk.rename(os.path.join(root, f"{stream_id}.{max(found)}"), target)
+            source = os.path.join(root, f"{stream_id}.{max(found)}")
+            self._disk.rename(source, target)
+            if self._disk.exists(source + OFFSETS_SUFFIX):
+                self._disk.rename(source + OFFSETS_SUFFIX, target + OFFSETS_SUFFIX)
             self._disk.fsync_directory(os.path.dirname(target))
             self._disk.fsync_directory(root)
         except OSError as error:
@@ -162,6 +175,9 @@ class DataFolder:
         ]
         for name in names:
             shutil.rmtree(os.path.join(root, name))
+            offsets = os.path.join(root, name + OFFSETS_SUFFIX)
+            if self._disk.exists(offsets):
+                self._disk.remove(offsets)
         return names
 
     def _quarantined(self) -> list[tuple[int, int]]:

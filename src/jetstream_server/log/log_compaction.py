@@ -13,10 +13,11 @@ the renames are synced: a pass that did not get so far is done again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from jetstream_protocol.errors import StorageError, UnavailableError
+from jetstream_protocol.errors import StorageError, StorageFullError, UnavailableError
 from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segment_name
 from jetstream_server.log.checkpoint import owner_of, write_state
 from jetstream_server.log.compaction_pass import Rewritten, Source, Task, temporary_name
@@ -29,7 +30,7 @@ from jetstream_server.log.storage import LogStorage
 class LogCompaction:
     """Owned by the log's thread, except `finish`. Methods raise StorageError."""
 
-    __slots__ = ("_disk", "_health", "_mutex", "_state", "_storage", "_token")
+    __slots__ = ("_disk", "_health", "_mutex", "_save", "_state", "_storage", "_token")
 
     def __init__(
         self,
@@ -37,8 +38,10 @@ class LogCompaction:
         storage: LogStorage,
         health: Health,
         mutex: AbstractContextManager[object],
+        save_checkpoint: Callable[[], None],
     ) -> None:
         self._disk = disk
+        self._save = save_checkpoint
         self._storage = storage
         self._health = health
         self._mutex = mutex
@@ -96,6 +99,9 @@ class LogCompaction:
             )
             if begun != state:
                 self._write(begun)
+            # Or a segment of another size than the checkpoint says would be damage.
+            self._storage.rewriting.update(_bases(task))
+            self._save()
 
     @property
     def committed_below(self) -> int:
@@ -124,6 +130,7 @@ class LogCompaction:
 
     def discard(self, task: Task) -> None:
         """Remove what a pass that failed has left."""
+        self._storage.rewriting.difference_update(_bases(task))
         folder = self._storage.directory
         with self._health.reading():
             for name in self._disk.list_directory(folder):
@@ -138,6 +145,7 @@ class LogCompaction:
             self._require_uncut(task)
             with self._health.committed("syncing compacted segments of"):
                 self._disk.fsync_directory(self._storage.directory)
+            self._storage.rewriting.difference_update(_bases(task))
             now = self.state
             self._write(
                 replace(
@@ -147,6 +155,10 @@ class LogCompaction:
                     committed_below=now.committed_below,
                 )
             )
+            try:
+                self._save()
+            except StorageFullError:
+                pass  # Until the next one the sizes of these segments are not known.
 
     def _require_uncut(self, task: Task) -> None:
         if self._token != task.token:
@@ -214,3 +226,7 @@ class LogCompaction:
             self._storage.make_folder()
         write_state(self._disk, path, KIND, owner_of(folder), state.to_dict())
         self._state = state
+
+
+def _bases(task: Task) -> list[int]:
+    return [source.base_offset for source in task.sources]

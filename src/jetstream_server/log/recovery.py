@@ -4,10 +4,16 @@ After a clean close the checkpoint says where the log ends, and nothing is read.
 batch from the recovery point's segment on is checked, CRCs and continuity both, which also
 rebuilds those segments' indexes and the epochs. Where that stops early:
 
-* a torn tail (see jetstream_protocol.logfiles.scan) above the recovery point is cut off;
-* corruption, or an end below the recovery point, leaves all bytes as they are and the log
-  offline: readable up to the damage, and not to be appended to, because what follows in the file
-  may be records that were acknowledged.
+* a torn tail (see jetstream_protocol.logfiles.scan) behind all that is on record is cut off;
+* anything else leaves all bytes as they are and the log offline: readable up to the damage, and not
+  to be appended to, because what follows in the file may be records that were acknowledged.
+
+**safety** What is on record (recorded.py) is held against what is there. Missing in front of the
+first segment, between two, at the end, or altogether: that is damage, never retention, and never a
+log that holds nothing. On the boot of the machine that wrote the log nothing written is lost: what
+ends below the noted log end is damage, and only an append that the end of the file cuts short is
+torn. Where that cannot be told (the note is missing), a cut makes the log *incomplete*: readable,
+and not to be believed before its node has said so (trust.py).
 
 **safety** Missing or corrupt state never deletes data: an unreadable checkpoint or index only
 makes recovery read more.
@@ -21,11 +27,20 @@ from dataclasses import dataclass, field
 from jetstream_protocol.errors import CorruptBatchError, StorageError
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, base_offset_of
-from jetstream_protocol.logfiles.scan import Tail, find_valid, find_valid_behind, walk
+from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
+from jetstream_protocol.logfiles.recorded import Recorded
+from jetstream_protocol.logfiles.scan import (
+    Tail,
+    find_valid,
+    find_valid_behind,
+    is_cut_short,
+    walk,
+)
 from jetstream_server.log.checkpoint import read_log_checkpoint
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.index import Index
+from jetstream_server.log.log_offsets import LogOffsets, read_offsets
 from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers
 from jetstream_server.log.producers_file import ProducersRecovery
 from jetstream_server.log.segment import Segment
@@ -33,7 +48,12 @@ from jetstream_server.log.segment import Segment
 
 @dataclass(slots=True)
 class Recovered:
-    """A log as it was found. `segments[unsynced_from:]` may hold bytes that no fsync covered."""
+    """A log as it was found. `segments[unsynced_from:]` may hold bytes that no fsync covered.
+
+    offline_reason: what is damaged; "": nothing. lacks_front: records are missing before the first
+    segment, or all of them are, so that only another replica's log can mend it.
+    incomplete_reason: what was cut off may have been acknowledged; "": surely not.
+    """
 
     exists: bool = True
     segments: list[Segment] = field(default_factory=list)
@@ -42,14 +62,26 @@ class Recovered:
     epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
     checkpoint: LogCheckpoint = field(default_factory=LogCheckpoint)
     producers: Producers = field(default_factory=Producers)
+    recorded: Recorded = field(default_factory=Recorded)
+    offsets: LogOffsets | None = None
     offline_reason: str = ""
+    lacks_front: bool = False
+    incomplete_reason: str = ""
 
     @property
     def log_start_offset(self) -> int:
         if not self.segments:
             return self.tail.offset
-        first = max(self.segments[0].base_offset, self.checkpoint.log_start_offset)
-        return min(first, self.tail.offset)
+        recorded = self.recorded.log_start_offset
+        first = self.segments[0].base_offset
+        if recorded is None:
+            recorded = max(first, self.checkpoint.log_start_offset)
+        return min(recorded if self.lacks_front else max(first, recorded), self.tail.offset)
+
+    @property
+    def flushed_offset(self) -> int:
+        flushed = min(self.recorded.flushed_offset, self.tail.offset)
+        return max(flushed, self.log_start_offset)
 
 
 def recover(
@@ -58,23 +90,71 @@ def recover(
     interval_bytes: int,
     *,
     clean: bool,
+    boot_id: str = "",
     duplicate_window_us: int = DUPLICATE_WINDOW_US,
 ) -> Recovered:
-    """The log in `directory`, repaired where that loses nothing. Raises OSError, StorageError."""
-    if not disk.exists(directory):
-        return Recovered(exists=False, producers=Producers(duplicate_window_us))
-    if not disk.writable(directory):
+    """The log in `directory`, repaired where that loses nothing. Raises OSError, StorageError.
+
+    boot_id: of the machine, now; "": whatever was not flushed may be lost.
+    """
+    exists = disk.exists(directory)
+    if exists and not disk.writable(directory):
         raise StorageError(f"{directory} is read-only: a log needs to write there")
-    segments = _list_segments(disk, directory, interval_bytes)
-    checkpoint = read_log_checkpoint(disk, directory)
+    checkpoint = read_log_checkpoint(disk, directory) if exists else None
+    recorded = Recorded(checkpoint, read_offsets(disk, directory), boot_id)
+    segments = _list_segments(disk, directory, interval_bytes) if exists else []
+    offsets = LogOffsets(disk, directory, boot_id)
+    found = Recovered(
+        exists=exists, segments=segments, recorded=recorded, offsets=offsets,
+        checkpoint=checkpoint or LogCheckpoint(), producers=Producers(duplicate_window_us),
+    )  # fmt: skip
+    loss = _loss_in_front(directory, found)
     if not segments:
-        return _without_segments(directory, checkpoint or LogCheckpoint())
-    is_trusted = clean and checkpoint is not None and _agrees(checkpoint, segments[-1])
-    checkpoint = checkpoint or LogCheckpoint()
-    producers = ProducersRecovery(disk, directory, checkpoint, duplicate_window_us)
+        found.offline_reason, found.lacks_front = loss, bool(loss)
+        return found
+    hole = recorded.first_loss({s.base_offset: s.size for s in segments})
+    if hole is not None and not loss:
+        del segments[max(sum(s.base_offset <= hole[0] for s in segments), 1) :]
+    is_trusted = clean and not loss and hole is None and _agrees(recorded, segments[-1])
+    producers = ProducersRecovery(disk, directory, found.checkpoint, duplicate_window_us)
     if is_trusted:
-        return _trusted(segments, checkpoint, producers)
-    return _Scan(disk, directory, segments, checkpoint, producers).run(interval_bytes)
+        _trust(found, producers)
+    else:
+        _Scan(disk, directory, found, producers, offsets).run(interval_bytes)
+    if hole is not None:
+        found.offline_reason = f"{directory}: {hole[1]}"
+    if loss:
+        found.offline_reason, found.lacks_front = loss, True
+    if not found.offline_reason and not found.incomplete_reason:
+        found.incomplete_reason = _doubt(directory, found)
+    if not found.incomplete_reason:
+        offsets.adopt(recorded.offsets)
+    return found
+
+
+def _doubt(directory: str, found: Recovered) -> str:
+    if found.recorded.mark & Mark.INCOMPLETE:
+        return f"{directory}: an earlier run found that it may lack what was acknowledged"
+    if found.recorded.is_nothing and found.segments and found.segments[0].base_offset:
+        return f"{directory}: nothing says where the log starts, and it does not begin at 0"
+    return ""
+
+
+def _loss_in_front(directory: str, found: Recovered) -> str:
+    """What is missing before the first segment, or altogether; "": nothing."""
+    recorded, segments = found.recorded, found.segments
+    start = recorded.log_start_offset
+    if recorded.mark & Mark.EMPTYING:
+        return f"{directory}: the log was being emptied, to be copied anew, and that did not end"
+    if segments:
+        first = segments[0].base_offset
+        if start is None or first <= start:
+            return ""
+        return f"{directory}: the segments with the offsets [{start}, {first}) are missing"
+    if recorded.end_offset == 0:
+        return ""
+    what = "the segment files are" if found.exists else "the folder is"
+    return f"{directory}: {what} missing; the log reached to offset {recorded.end_offset}"
 
 
 def _list_segments(disk: Disk, directory: str, interval_bytes: int) -> list[Segment]:
@@ -91,54 +171,67 @@ def _list_segments(disk: Disk, directory: str, interval_bytes: int) -> list[Segm
     return segments
 
 
-def _without_segments(directory: str, checkpoint: LogCheckpoint) -> Recovered:
-    reason = ""
-    if checkpoint.recovery_point > 0:
-        reason = (
-            f"{directory}: the segment files are missing; the log was flushed up to offset "
-            f"{checkpoint.recovery_point}"
-        )
-    return Recovered(checkpoint=checkpoint, offline_reason=reason)
-
-
-def _agrees(checkpoint: LogCheckpoint, last: Segment) -> bool:
+def _agrees(recorded: Recorded, last: Segment) -> bool:
     """Whether the last segment is as the clean close that wrote the checkpoint left it."""
-    return last.size == checkpoint.clean_size and last.base_offset <= checkpoint.recovery_point
+    checkpoint = recorded.checkpoint
+    return (
+        checkpoint is not None
+        and last.size == checkpoint.clean_size
+        and last.base_offset <= checkpoint.recovery_point
+        and recorded.end_offset <= checkpoint.recovery_point
+    )
 
 
-def _trusted(
-    segments: list[Segment], checkpoint: LogCheckpoint, producers: ProducersRecovery
-) -> Recovered:
+def _trust(found: Recovered, producers: ProducersRecovery) -> None:
+    checkpoint, segments = found.checkpoint, found.segments
     segments[-1].end = (checkpoint.clean_size, checkpoint.recovery_point)
     epochs = LeaderEpochCache(checkpoint.epochs)
     tail = Tail(checkpoint.recovery_point, epochs.latest_epoch, checkpoint.last_append_timestamp)
-    return Recovered(
-        segments=segments, unsynced_from=len(segments), tail=tail, epochs=epochs,
-        checkpoint=checkpoint, producers=producers.finish(segments, tail.offset, tail, epochs),
-    )  # fmt: skip
+    found.unsynced_from, found.tail, found.epochs = len(segments), tail, epochs
+    found.producers = producers.finish(segments, tail.offset, tail, epochs)
 
 
 class _Scan:
     """One pass over the segments from the recovery point's on."""
 
     def __init__(
-        self, disk: Disk, directory: str, segments: list[Segment], checkpoint: LogCheckpoint,
-        producers: ProducersRecovery,
+        self, disk: Disk, directory: str, found: Recovered, producers: ProducersRecovery,
+        offsets: LogOffsets,
     ) -> None:  # fmt: skip
         self._disk = disk
         self._directory = directory
-        self._segments = segments
-        self._checkpoint = checkpoint
+        self._found = found
+        self._segments = segments = found.segments
         self._producers = producers
-        point = checkpoint.recovery_point
-        self._first = max((i for i, s in enumerate(segments) if s.base_offset <= point), default=0)
+        self._offsets = offsets
+        point = found.checkpoint.recovery_point
+        first = max((i for i, s in enumerate(segments) if s.base_offset <= point), default=0)
+        self._first = min(first, self._first_unlisted())
         self._start = start = segments[self._first].base_offset
-        self._epochs = LeaderEpochCache(e for e in checkpoint.epochs if e[1] < start)
-        self._tail = Tail(start, self._epochs.latest_epoch, checkpoint.last_append_timestamp)
-        self._offline_reason = ""
+        self._epochs = LeaderEpochCache(e for e in found.checkpoint.epochs if e[1] < start)
+        timestamp = found.checkpoint.last_append_timestamp
+        self._tail = Tail(start, self._epochs.latest_epoch, timestamp)
 
-    def run(self, interval_bytes: int) -> Recovered:
-        segments = self._segments
+    def _first_unlisted(self) -> int:
+        """The first segment of which the checkpoint does not say how long it is, although it may
+        lie below the recovery point: it was the last one when that was written."""
+        known = self._found.checkpoint.segments
+        if known is None:
+            return len(self._segments)
+        listed = {base for base, _, _ in known}
+        start = self._found.recorded.log_start_offset or 0
+        return next(
+            (
+                slot
+                for slot, segment in enumerate(self._segments)
+                if segment.base_offset not in listed and segment.next_offset > start
+            ),
+            len(self._segments),
+        )
+
+    def run(self, interval_bytes: int) -> None:
+        """Fill in what was found."""
+        segments, found = self._segments, self._found
         for slot in range(self._first, len(segments)):
             index = Index(interval_bytes)
             try:
@@ -151,18 +244,24 @@ class _Scan:
                 # Its next offset came from scanning; so does its index, and memory is bounded.
                 segments[slot].save_index()
                 segments[slot].unload_index()
-        point = self._checkpoint.recovery_point
-        if not self._offline_reason and self._tail.offset < point:
-            self._offline_reason = (
-                f"{self._directory}: the log ends at offset {self._tail.offset} "
-                f"but was flushed up to {point}: records are missing"
+        recorded = found.recorded
+        if not found.offline_reason and self._tail.offset < recorded.end_offset:
+            flushed = recorded.flushed_offset
+            reached = (
+                f"was flushed up to {flushed}" if self._tail.offset < flushed
+                else f"reached to {recorded.end_offset} in this boot of the machine"
+            )  # fmt: skip
+            found.offline_reason = (
+                f"{self._directory}: the log ends at offset {self._tail.offset} but {reached}: "
+                "records are missing"
             )
-        producers = self._producers.finish(segments, self._start, self._tail, self._epochs)
-        return Recovered(
-            segments=self._segments, unsynced_from=self._first, tail=self._tail,
-            epochs=self._epochs, checkpoint=self._checkpoint, producers=producers,
-            offline_reason=self._offline_reason,
-        )  # fmt: skip
+        found.tail, found.epochs = self._tail, self._epochs
+        found.producers = self._producers.finish(segments, self._start, self._tail, self._epochs)
+        flushed = recorded.flushed_offset
+        found.unsynced_from = next(
+            (i for i, s in enumerate(segments) if s.next_offset > flushed or not s.size),
+            len(segments),
+        )
 
     def _scan_segment(self, segment: Segment, index: Index) -> int:
         """Check and index every batch; returns the bytes. CorruptBatchError at the first bad."""
@@ -189,20 +288,50 @@ class _Scan:
     def _stop_at(self, slot: int, error: CorruptBatchError, index: Index) -> None:
         """Cut a torn tail off; leave corruption alone and say where it is."""
         bad, later = self._segments[slot], self._segments[slot + 1 :]
-        valid = self._find_valid_behind(bad, error.position, later)
-        if not valid and self._tail.offset >= self._checkpoint.recovery_point:
-            self._cut(bad, error.position, later)
-        else:
-            evidence = f"a valid batch follows in {valid}" if valid else "it had been flushed"
-            self._offline_reason = (
+        evidence = self._evidence_of_damage(bad, error.position, later)
+        if evidence:
+            self._found.offline_reason = (
                 f"{bad.path} at byte {error.position}: {error.reason}; {evidence}, so this is "
                 "corruption, not a torn tail"
             )
+        else:
+            self._note_cut(bad, error.position)
+            self._cut(bad, error.position, later)
         if self._begins_in_place(bad, error.position):
             self._accept(bad, error.position, index)
             del self._segments[slot + 1 :]
         else:
             del self._segments[slot:]
+
+    def _evidence_of_damage(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
+        """Why what is there cannot be a torn append; "": it can."""
+        recorded = self._found.recorded
+        valid = self._find_valid_behind(bad, position, later)
+        if valid:
+            return f"a valid batch follows in {valid}"
+        if self._tail.offset < recorded.flushed_offset:
+            return "it had been flushed"
+        if self._tail.offset < recorded.end_offset:
+            return "the log went on there in this boot of the machine"
+        is_torn = is_cut_short(bad.read, position, bad.size) and not any(s.size for s in later)
+        if recorded.is_same_boot and not is_torn:
+            return "this boot of the machine has lost nothing that was written"
+        return ""
+
+    def _note_cut(self, bad: Segment, position: int) -> None:
+        """**safety** Before the cut: a second start would find nothing to be wrong."""
+        recorded = self._found.recorded
+        if recorded.may_be_same_boot and not recorded.is_same_boot:
+            self._found.incomplete_reason = (
+                f"{bad.path} was cut off at byte {position}, and what was acknowledged of it is "
+                "not known"
+            )
+            start, flushed = recorded.log_start_offset, recorded.flushed_offset
+            start = self._segments[0].base_offset if start is None else start
+            self._offsets.create()
+            self._offsets.write_bounds(
+                Bounds(start, max(start, flushed), Mark.INCOMPLETE), durable=True
+            )
 
     def _begins_in_place(self, bad: Segment, position: int) -> bool:
         """Whether the segment itself continues the log, and only some of its batches do not."""

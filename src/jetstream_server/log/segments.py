@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from jetstream_protocol.batch import BatchHeader
+from jetstream_protocol.errors import CorruptBatchError
 from jetstream_server.log.segment import Segment
 
 _LOADED_INDEXES_MAX = 4
@@ -46,9 +47,14 @@ class Segments:
         return [segment.base_offset for segment in self._list]
 
     def holding(self, offset: int) -> Segment:
-        """The segment that holds `offset`, which is not before the first one."""
+        """The segment that holds `offset`. Raises CorruptBatchError before the first one."""
         segments = self._list
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
+        if not at:
+            first = segments[0]
+            raise CorruptBatchError(
+                f"the records before offset {first.base_offset} are missing", first.path
+            )
         return segments[at - 1]
 
     def find_timestamp(self, timestamp: int) -> BatchHeader | None:

@@ -18,6 +18,7 @@ from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
 from jetstream_server.log.checkpoint import write_log_checkpoint
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.log_offsets import LogOffsets
 from jetstream_server.log.producers import Producers
 from jetstream_server.log.producers_file import write_producers
 from jetstream_server.log.recovery import Recovered
@@ -29,14 +30,18 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it is believed."""
 
     __slots__ = (
-        "_disk", "_exists", "_retired", "_unsynced_directories", "_unsynced_segments",
-        "checkpoint", "directory", "interval_bytes", "segments",
+        "_disk", "_exists", "_offsets", "_retired", "_unsynced_directories", "_unsynced_segments",
+        "checkpoint", "directory", "interval_bytes", "rewriting", "segments",
     )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, directory: str, interval_bytes: int, recovered: Recovered
-    ) -> None:
+        self, disk: Disk, directory: str, interval_bytes: int, recovered: Recovered,
+        offsets: LogOffsets,
+    ) -> None:  # fmt: skip
         self._disk = disk
+        self._offsets = offsets
+        self.rewriting: set[int] = set()
+        """Base offsets of the segments that compaction or a repair may swap at any moment."""
         self._exists = recovered.exists
         self.interval_bytes = interval_bytes
         self.directory = directory
@@ -47,7 +52,7 @@ class LogStorage:
         self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
-        if recovered.exists and recovered.checkpoint.recovery_point == 0:
+        if recovered.exists and recovered.recorded.flushed_offset == 0:
             # No flush ever got far enough to have synced the folder's own name: the process may
             # have died right after making it, before it held any segment.
             self._unsynced_directories.append(self._parent)
@@ -75,7 +80,9 @@ class LogStorage:
     def make_folder(self) -> None:
         """Before anything is written to it: a stream that holds nothing has none."""
         if not self._exists:
-            self._disk.make_directory(self.directory)
+            if not self._disk.exists(self.directory):
+                self._disk.make_directory(self.directory)
+            self._offsets.create()
             self._exists = True
             self._unsynced_directories.append(self._parent)
 
@@ -122,11 +129,21 @@ class LogStorage:
         while self._unsynced_segments:
             self._disk.fsync(self._unsynced_segments.pop(0).path)
         self._disk.fsync(last.path)
-        self._sync_directories()
+        self.sync_directories()
 
-    def _sync_directories(self) -> None:
+    def sync_directories(self) -> None:
+        """The names of everything that was made."""
         while self._unsynced_directories:
             self._disk.fsync_directory(self._unsynced_directories.pop(0))
+
+    def sealed_below(self, offset: int) -> tuple[tuple[int, int, int], ...]:
+        """Base offset, next offset and bytes of the sealed segments wholly below `offset`; -1 bytes
+        of those that are being rewritten."""
+        return tuple(
+            (s.base_offset, s.next_offset, -1 if s.base_offset in self.rewriting else s.size)
+            for s in self.segments.sealed
+            if s.next_offset <= offset
+        )
 
     def save(self, checkpoint: LogCheckpoint, producers: Producers, leader_epoch: int) -> None:
         """Write the checkpoint durably, if it says anything new, and before it what de-duplication
@@ -179,7 +196,7 @@ class LogStorage:
         self._drop_behind(-1)
         self._remove_strays()  # What an attempt that failed before this one has left.
         self.begin_segment(offset)
-        self._sync_directories()
+        self.sync_directories()
 
     def drop_damaged(self) -> None:
         """Remove what recovery left out of the segments because of damage."""
@@ -206,6 +223,7 @@ class LogStorage:
         """Remove every file and the folder."""
         self.segments = Segments([])
         self._retired.clear()
+        self._offsets.delete()  # First, or what a crash leaves would look like a lost folder.
         if self._exists:
             for name in reversed(self._disk.list_directory(self.directory)):
                 self._disk.remove(f"{self.directory}/{name}")

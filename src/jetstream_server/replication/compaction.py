@@ -135,9 +135,6 @@ class Compaction:
     def failed(self, replica: Replica) -> None:
         """Its log is offline, and rounds leave it alone."""
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """Fewer segments to go over."""
-
     # Rounds.
 
     async def _run(self) -> None:

@@ -72,9 +72,6 @@ class Following:
         if leader is not None:
             self._fetchers[leader].ask_anew(replica.stream.id)
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """Of no concern to the leader."""
-
     def _fetcher(self, leader: NodeId) -> Fetcher:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:

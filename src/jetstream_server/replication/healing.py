@@ -95,9 +95,6 @@ class Healing:
     def failed(self, replica: Replica) -> None:
         """Its log is to be rebuilt as a whole, or is damaged, as is known here."""
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """Perhaps beyond what is bad: the next round sees it."""
-
     # Suspicions.
 
     def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:

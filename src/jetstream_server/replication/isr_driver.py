@@ -83,9 +83,6 @@ class IsrDriver:
     def failed(self, replica: Replica) -> None:
         """The metadata that follows says what becomes of it."""
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """Of no concern to the ISR."""
-
     async def close(self) -> None:
         tasks = [*self._proposals.values()]
         if self._ticking is not None:

@@ -40,9 +40,6 @@ class RoleListener(Protocol):
     def failed(self, replica: Replica) -> None:
         """Its log can not be relied on any more."""
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """A follower's log start rose: the files below it are to be removed."""
-
 
 class Healer(Protocol):
     """Who looks at files that others say are damaged (healing.py)."""

@@ -111,7 +111,10 @@ class Membership:
         """Say that this run is there and what its logs are worth; returns its incarnation."""
         known = self._metadata.registry.nodes.get(self._node_id)
         replaces = "" if known is None else known.session
-        problems = {int(replica.stream.id): replica.log.offline_reason for replica in replicas}
+        problems = {
+            int(replica.stream.id): replica.log.offline_reason or replica.log.incomplete_reason
+            for replica in replicas
+        }
         trust = judge(runs.record, None if known is None else known.session, problems)
         registered = await self._repeated(
             {

@@ -68,9 +68,6 @@ class Mending:
     def flushed(self, replica: Replica) -> None:
         """Of no concern here."""
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """Of no concern here."""
-
     def failed(self, replica: Replica) -> None:
         """A RoleListener's: its log can not be relied on any more."""
         self._failed.setdefault(replica, Attempts())

@@ -75,8 +75,8 @@ class Replica:
 
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_waiters", "closed", "counters", "following",
-        "high_watermark", "incarnation", "leadership", "log", "node_id", "on_commit",
-        "on_log_start", "on_unreadable", "stream", "unreadable_reason",
+        "high_watermark", "incarnation", "leader_log_start_offset", "leadership", "log", "node_id",
+        "on_commit", "on_unreadable", "stream", "unreadable_reason",
     )  # fmt: skip
 
     def __init__(
@@ -90,7 +90,9 @@ class Replica:
         rebuild: bool = False,
         unreadable_reason: str = "",
     ) -> None:
-        """`rebuild`: the log's bytes cannot be believed; a follower fetches them all again."""
+        """`rebuild`: the log's bytes cannot be believed; a follower fetches them all again, as it
+        does those of a log that lacks its beginning."""
+        rebuild = rebuild or (log.lacks_front and len(stream.replicas) > 1)
         self.stream = stream
         self.log = log
         self.node_id = NodeId(node_id)
@@ -104,8 +106,8 @@ class Replica:
             self._know_gaps()
         self.on_commit: CommitListener | None = None
         """Called with this replica when its high watermark rose; set by who sends the acks."""
-        self.on_log_start: Callable[[Replica], None] = _remove_at_once
-        """Called when a follower's log start rose: the files below are to be removed."""
+        self.leader_log_start_offset = 0
+        """As the leader said last: how far retention has gone there."""
         self.on_unreadable: Callable[[Replica, int], None] = _ignore
         """Called with an offset whose records could not be read: the file is to be looked at."""
         self._lag_max_us = lag_max_us
@@ -335,6 +337,11 @@ class Replica:
         self.counters.bytes_appended += batch.length
         return base_offset
 
+    def _note_end(self) -> None:
+        """What counts before it is flushed has to be missed, should it be gone after a restart."""
+        if not self.counts_flushed:
+            self.log.note_end()
+
     def moved(self) -> None:
         """The log grew or was flushed: raise the high watermark if it may, and say so."""
         if self.leadership is not None and not self.closed and self.leadership.moved():
@@ -411,7 +418,7 @@ class Replica:
         if following is None or self.closed or self._must_not_be_emptied:
             return None
         step = following.decide(answer)
-        if self.log.is_damaged and not isinstance(step, Ignore):
+        if self.log.is_damaged and not isinstance(step, Ignore | Reset):
             self.log.mend()  # There is a leader to fetch it from again.
         match step:
             case Append(leader_epoch, True):
@@ -436,15 +443,8 @@ class Replica:
             self._rose(following.high_watermark)
         else:
             self.high_watermark = following.high_watermark
-        if isinstance(step, Append):
-            self._follow_log_start(answer.standing.log_start_offset)
+        self.leader_log_start_offset = answer.standing.log_start_offset
         return step
-
-    def _follow_log_start(self, log_start_offset: int) -> None:
-        """Retention is the leader's; a follower drops what the leader has dropped."""
-        if self.log.log_start_offset < log_start_offset <= self.high_watermark:
-            self.log.begin_advance(log_start_offset)
-            self.on_log_start(self)
 
     # Either.
 
@@ -525,13 +525,13 @@ class Replica:
 
     def check_readable(self) -> None:
         """Raise StreamNotFoundError once the stream is deleted, StorageError for a log that could
-        not be opened: its offsets would be wrong, and a reader would take them for a truncation."""
+        not be opened or is gone: its offsets would be wrong, and a reader would take them for a
+        truncation."""
         if self.closed:
             raise StreamNotFoundError(f"stream {self.stream.name!r} was deleted")
-        if self.unreadable_reason:
-            raise StorageError(
-                f"stream {self.stream.name!r} is offline here: {self.unreadable_reason}"
-            )
+        reason = self.unreadable_reason or (self.log.offline_reason if self.log.is_lost else "")
+        if reason:
+            raise StorageError(f"stream {self.stream.name!r} is offline here: {reason}")
 
     def _check_history(self, offset: int, last_epoch: int, *, is_leader: bool) -> None:
         if last_epoch < 0 or offset == 0:
@@ -581,7 +581,3 @@ class Replica:
 
 def _ignore(replica: Replica, offset: int) -> None:
     pass
-
-
-def _remove_at_once(replica: Replica) -> None:
-    replica.log.finish_advance()

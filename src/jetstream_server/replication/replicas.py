@@ -31,12 +31,12 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
 )
 from jetstream_protocol.generated import common_pb2
-from jetstream_protocol.logfiles.names import CHECKPOINT_NAME, base_offset_of
+from jetstream_protocol.logfiles.names import base_offset_of
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.background import run_in_background
 from jetstream_server.complaints import Complaints
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.disk import Disk
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.log.recovery import Recovered
 from jetstream_server.metadata.changes import (
@@ -49,6 +49,11 @@ from jetstream_server.metadata.changes import (
 )
 from jetstream_server.metadata.registry import Registry
 from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.replication.found_logs import (
+    flush_what_earlier_runs_left,
+    forget_checkpoint,
+    lost_log,
+)
 from jetstream_server.replication.listeners import (
     Healer,
     ProgressListener,
@@ -208,14 +213,16 @@ class Replicas:
 
     # Opening, and following the metadata.
 
-    def open(self, *, clean: bool) -> list[StreamId]:
+    def open(self, *, clean: bool, threads: Executor | None = None) -> list[StreamId]:
         """Open every stream the metadata places here; `clean`: the last stop left a marker.
+        threads: in which what an earlier run left unflushed is flushed, as those of `close`.
 
         Returns the streams whose log is not to be counted on. Nothing leads or follows before
         `begin`.
         """
         for stream in self._registry.streams_of(self._node_id):
             self._open(stream, clean=clean)
+        flush_what_earlier_runs_left([r.log for r in self._replicas.values()], threads)
         return [
             replica.stream.id
             for replica in self._replicas.values()
@@ -228,6 +235,7 @@ class Replicas:
         """This process is registered: take up the roles that the metadata gives it."""
         self._incarnation = incarnation
         for replica in self._replicas.values():
+            self._incompleteness_told(replica)
             replica.incarnation = incarnation
             self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
             if replica.has_failed:  # Before there was anybody to be told.
@@ -237,6 +245,12 @@ class Replicas:
             run_in_background(self._flush_dirty(), "flush rounds"),
             run_in_background(self._forget_message_ids(), "rounds of forgetting"),
         ]
+
+    def _incompleteness_told(self, replica: Replica) -> None:
+        try:
+            replica.log.incompleteness_told()
+        except StorageError:
+            pass  # The next start says it again; a log that failed has said so itself.
 
     async def until_served(self) -> None:
         """Wait until what survived in the logs that this node leads alone can be read again: under
@@ -278,9 +292,10 @@ class Replicas:
         try:
             if is_suspect:
                 clean = False
-                self._forget_checkpoint(directory)
-            log = CommitLog.open(
-                self._disk, directory, config, clean=clean,
+                forget_checkpoint(self._disk, directory)
+            record = self._runs.record
+            log = lost_log(self._disk, stream, directory, config, record) or CommitLog.open(
+                self._disk, directory, config, clean=clean, boot_id=record.boot_id,
                 duplicate_window_us=stream.config.duplicate_window_us,
             )  # fmt: skip
         except StorageError as error:
@@ -297,6 +312,8 @@ class Replicas:
             )
         if log.offline_reason:
             logger.error("log_damaged", stream=stream.full_name, reason=log.offline_reason)
+        if log.incomplete_reason:
+            logger.error("log_cut", stream=stream.full_name, reason=log.incomplete_reason)
         replica = Replica(
             stream,
             log,
@@ -306,20 +323,11 @@ class Replicas:
             unreadable_reason=unreadable_reason,
         )
         replica.on_commit = self._committed
-        replica.on_log_start = self._follower_log_start_rose
         log.health.on_failure = lambda: self._log_failed(replica)
         replica.on_unreadable = self._suspect_bytes
         self._replicas[stream.id] = replica
         self._by_log[log] = replica
         return replica
-
-    def _forget_checkpoint(self, directory: str) -> None:
-        """What an fsync that failed left readable may not be on disk: scan all of it."""
-        try:
-            if self._disk.exists(f"{directory}/{CHECKPOINT_NAME}"):
-                self._disk.remove(f"{directory}/{CHECKPOINT_NAME}")
-        except OSError as error:
-            raise storage_error(error, f"removing the checkpoint of {directory}") from error
 
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:
         """Take up the role that `stream` gives the replica.
@@ -527,10 +535,6 @@ class Replicas:
             self.listener.committed(replica)
         self._progressed(replica)
 
-    def _follower_log_start_rose(self, replica: Replica) -> None:
-        for role_listener in self.roles:
-            role_listener.log_start_rose(replica)
-
     def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
         """The flusher's answer, on the loop."""
         self._flush_ended.set()
@@ -546,7 +550,8 @@ class Replicas:
 
     async def _flush_dirty(self) -> None:
         while True:
-            await asyncio.sleep(self._flush_interval_seconds)
+            # Half of it to wait, half to write: what was appended is on disk within the interval.
+            await asyncio.sleep(self._flush_interval_seconds / 2)
             dirty, self._dirty = self._dirty, {}
             for replica in dirty:
                 self._flusher.request(replica.log, self._flushed)

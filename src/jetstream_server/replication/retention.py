@@ -1,7 +1,11 @@
 """Keeps logs within their streams' limits: rolls segments by age, removes what limits do not keep.
 
 The rules are log/retention.py's. Retention is the leader's; its log start travels to followers in
-every answer (`Standing`), and they drop what it has dropped. Each replica rolls its own segments.
+every answer (`Standing`). **safety** A follower drops what the leader has dropped, and of that only
+what the stream's limits do not keep in its own log: a leader that lost records must not take the
+others' with them. So without limits it drops nothing, and may keep up to a segment more than its
+leader, or all that limits removed there before they were altered. Each replica rolls its own
+segments.
 
 Only streams with limits (or compaction, which needs sealed segments) are visited, at most
 VISITS_PER_SECOND of them; one that has not changed since its last visit costs a comparison. What
@@ -40,6 +44,7 @@ class _Seen:
     log_end_offset: int
     segment_count: int
     bound_offset: int
+    """Nothing at or behind it may go: what is committed, flushed, and gone in a leader's log."""
     due_us: int | None = None
 
 
@@ -90,7 +95,7 @@ class Retention:
         """Its log is offline, and visits leave it alone."""
 
     def log_start_rose(self, replica: Replica) -> None:
-        """A replica's log start rose: remove the files below it."""
+        """A log start rose: remove the files below it."""
         self._advanced[replica] = None
         self._wake.set()
 
@@ -140,24 +145,27 @@ class Retention:
         if finding.roll:
             log.roll()
             self._replicas.flush(replica)
-        if seen.leads and replica.leadership is not None:
-            # By now the log may have been cut, or be another leadership's.
-            bound = _look(replica).bound_offset
-            if log.log_start_offset < finding.log_start_offset <= bound:
-                log.begin_advance(finding.log_start_offset)
-                logger.info(
-                    "log_start_advanced",
-                    stream=replica.stream.full_name,
-                    log_start_offset=log.log_start_offset,
-                )
-                self.log_start_rose(replica)
-                self._replicas.log_start_rose(replica)
+        # By now the log may have been cut, or be another leadership's.
+        now = _look(replica)
+        if log.log_start_offset < finding.log_start_offset <= now.bound_offset:
+            if now.leads == seen.leads and now.settings == seen.settings:
+                self._advance(replica, finding.log_start_offset)
         elif log.begins_below_start:
             log.begin_advance(log.log_start_offset)
             self.log_start_rose(replica)
         if finding.roll or log.log_start_offset > finding.log_start_offset:
             return  # It has changed: the next round looks again.
         self._note(replica, replace(seen, due_us=finding.due_us))
+
+    def _advance(self, replica: Replica, log_start_offset: int) -> None:
+        replica.log.begin_advance(log_start_offset)
+        logger.info(
+            "log_start_advanced",
+            stream=replica.stream.full_name,
+            log_start_offset=replica.log.log_start_offset,
+        )
+        self.log_start_rose(replica)
+        self._replicas.log_start_rose(replica)
 
     def _note(self, replica: Replica, seen: _Seen) -> None:
         if replica in self._visited:
@@ -191,13 +199,11 @@ def _is_offline(log: CommitLog) -> bool:
 
 def _look(replica: Replica) -> _Seen:
     log = replica.log
-    return _Seen(
-        replica.stream.config,
-        replica.leadership is not None,
-        log.log_end_offset,
-        log.segment_count,
-        min(replica.high_watermark, log.flushed_offset),
-    )
+    leads = replica.leadership is not None
+    bound_offset = min(replica.high_watermark, log.flushed_offset)
+    if not leads:
+        bound_offset = min(bound_offset, replica.leader_log_start_offset)
+    return _Seen(replica.stream.config, leads, log.log_end_offset, log.segment_count, bound_offset)
 
 
 def _find(log: CommitLog, seen: _Seen, now_us: int) -> _Finding:
@@ -207,7 +213,7 @@ def _find(log: CommitLog, seen: _Seen, now_us: int) -> _Finding:
         return _Finding(log.log_start_offset, True, None)
     due_us = roll_due_us
     start = log.log_start_offset
-    if seen.leads:
+    if seen.bound_offset > start:
         settings = seen.settings
         verdict = judge(
             log.sealed_spans(),

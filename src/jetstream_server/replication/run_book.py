@@ -41,6 +41,10 @@ class RunBook:
         """That log was emptied, and is fetched again from its leader."""
         self._write(self.record.rebuilt(stream_id))
 
+    def streams_lost(self, revision: int) -> None:
+        """The folder that holds all streams is missing; the metadata is at that revision."""
+        self._write(self.record.streams_lost(revision))
+
     def stop(self) -> None:
         """The run ends cleanly."""
         self._write(self.record.stopped())

@@ -110,6 +110,7 @@ class SegmentRepair:
                     await self._fetch(source, replica, repair, bad)
                     repair.replaced(bad)
             successor = await self._in_thread(repair.finish)
+            await self._in_thread(log.damage.begin_swap, segment)
             self._swap(replica, segment, seen, ranges, successor)
         except BaseException:
             # Blocks for a moment, and happens whatever was cancelled.

@@ -30,7 +30,9 @@ class RunRecord:
     sessions: tokens that may be the registered one, oldest first. boot_id: of the machine, in the
     last run. clean: that run ended cleanly. power_lost: since the first of `sessions` registered,
     unflushed bytes may have been lost. suspects: streams whose log failed an fsync: what it
-    held then may be readable and yet not on disk, and no later fsync tells.
+    held then may be readable and yet not on disk, and no later fsync tells. lost_through: the
+    folder that holds all streams was missing when the metadata was at that revision, so that a
+    stream of it or before that has no folder has lost it.
     """
 
     sessions: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ class RunRecord:
     clean: bool = False
     power_lost: bool = False
     suspects: tuple[int, ...] = ()
+    lost_through: int = 0
 
     def begun(self, session: str, boot_id: str) -> RunRecord:
         """A run begins, and will register as `session`. Durable before anything else is done."""
@@ -48,6 +51,7 @@ class RunRecord:
             clean=False,
             power_lost=self.power_lost or not survived,
             suspects=self.suspects,
+            lost_through=self.lost_through,
         )
 
     def registered(self, session: str) -> RunRecord:
@@ -62,6 +66,10 @@ class RunRecord:
         """That stream's log was emptied, and is fetched again from its leader."""
         return replace(self, suspects=tuple(s for s in self.suspects if s != stream_id))
 
+    def streams_lost(self, revision: int) -> RunRecord:
+        """The folder that holds all streams is missing; the metadata is at that revision."""
+        return replace(self, lost_through=max(self.lost_through, revision))
+
     def stopped(self) -> RunRecord:
         """The run ends cleanly: every log is flushed and closed."""
         return replace(self, clean=True)
@@ -73,6 +81,7 @@ class RunRecord:
             "clean": self.clean,
             "power_lost": self.power_lost,
             "suspects": list(self.suspects),
+            "lost_through": self.lost_through,
         }
 
     @classmethod
@@ -86,6 +95,7 @@ class RunRecord:
             clean=state.get("clean") is True,
             power_lost=state.get("power_lost") is not False,
             suspects=tuple(map(int, state.get("suspects", ()))),
+            lost_through=int(state.get("lost_through", 0)),
         )
 
 
@@ -102,7 +112,8 @@ def judge(record: RunRecord, registered_session: str | None, problems: Mapping[i
 
     record: as of this run (`begun`). registered_session: the node's in the metadata, None when it
     was never registered. problems: for each stream this node replicates, why its log cannot be
-    believed as recovery found it and a flush left it, "" when it can.
+    believed as recovery found it and a flush left it (damaged, or cut where something may have been
+    acknowledged), "" when it can.
     """
     if registered_session is not None and registered_session not in record.sessions:
         return Trust(False, tuple(sorted(problems)))

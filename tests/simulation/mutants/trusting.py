@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import StorageError
+from jetstream_protocol.logfiles.recorded import Recorded
 from jetstream_server.log import recovery
 from jetstream_server.log.health import Health
 from jetstream_server.metadata import (
@@ -100,8 +101,44 @@ def flushes_again_after_a_failure(patches: Patches) -> None:
 
 @mutant(FailingDisks)
 def cuts_corruption_off(patches: Patches) -> None:
-    """Recovery cuts the log at the first bad batch, although valid ones follow."""
-    patches.set(recovery._Scan, "_find_valid_behind", lambda *arguments: "")
+    """Recovery cuts the log at the first bad batch, whatever speaks against it."""
+    patches.set(recovery._Scan, "_evidence_of_damage", lambda *arguments: "")
+    patches.set(Recorded, "end_offset", 0)
+
+
+@mutant(FailingDisks)
+def takes_the_first_segment_for_the_log_start(patches: Patches) -> None:
+    """What is missing in front passes for removed by retention."""
+    loss = recovery._loss_in_front
+
+    def lenient(directory: str, found: recovery.Recovered) -> str:
+        return "" if found.segments else loss(directory, found)
+
+    patches.set(recovery, "_loss_in_front", lenient)
+
+
+@mutant(FailingDisks)
+def takes_a_lost_folder_for_an_empty_log(patches: Patches) -> None:
+    """A log that is gone passes for one that never held anything."""
+    loss = recovery._loss_in_front
+
+    def lenient(directory: str, found: recovery.Recovered) -> str:
+        return loss(directory, found) if found.segments else ""
+
+    patches.set(recovery, "_loss_in_front", lenient)
+
+
+@mutant(FailingDisks)
+def forgets_what_was_flushed(patches: Patches) -> None:
+    """Nothing but the checkpoint says how far the log reached."""
+    patches.set(recovery, "read_offsets", lambda disk, directory: None)
+
+
+@mutant(FailingDisks)
+def cuts_off_what_the_same_boot_wrote(patches: Patches) -> None:
+    """After the death of the process alone, a bad end passes for a torn append all the same."""
+    patches.set(Recorded, "is_same_boot", False)
+    patches.set(Recorded, "may_be_same_boot", False)
 
 
 @mutant(LateRegistrations)

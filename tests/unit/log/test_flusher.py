@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def loop() -> Loop:
 
 @pytest.fixture
 def flusher(loop: Loop, disk: GatedDisk) -> Iterator[Flusher]:
-    flusher = Flusher(loop.call_soon_threadsafe)
+    """With one thread, which makes the order of events plain."""
+    flusher = Flusher(loop.call_soon_threadsafe, threads=1)
     yield flusher
     disk.gate.release(100)
     flusher.close()
@@ -149,6 +151,32 @@ def test_logs_take_turns_in_the_order_they_asked(
     for _ in range(5):
         loop.run_one()
     assert order == [2, 1, 3, 0, 2]
+
+
+def test_logs_are_flushed_at_once_and_each_by_one_thread_at_a_time(
+    tmp_path: Path, disk: GatedDisk, loop: Loop
+) -> None:
+    flusher = Flusher(loop.call_soon_threadsafe, threads=3)
+    logs = [open_log(disk, tmp_path, str(number)) for number in range(2)]
+    done: list[tuple[CommitLog, int | StorageError]] = []
+
+    def on_flushed(log: CommitLog, result: int | StorageError) -> None:
+        done.append((log, result))
+
+    for log in logs:
+        append(log)
+        flusher.request(log, on_flushed)
+    disk.await_fsync()
+    disk.await_fsync()  # Neither waits for the other.
+    append(logs[0])
+    flusher.request(logs[0], on_flushed)
+    assert not disk.waiting.acquire(timeout=0.1), "its fsync has not ended"
+    disk.gate.release(3)
+    for _ in range(3):
+        loop.run_one()
+    assert [result for log, result in done if log is logs[0]] == [1, 2]
+    assert [result for log, result in done if log is logs[1]] == [1]
+    flusher.close()
 
 
 def test_failed_fsync_is_reported_to_all_and_not_tried_again(
@@ -246,7 +274,9 @@ def test_flusher_that_died_of_a_bug_takes_no_requests(
 
     flusher = Flusher(loop.call_soon_threadsafe)
     flusher.request(Buggy(), lambda log, result: None)  # type: ignore[arg-type]
-    flusher._thread.join(timeout=10)
+    deadline = time.monotonic() + 10
+    while all(thread.is_alive() for thread in flusher._threads):
+        assert time.monotonic() < deadline
     log = open_log(FaultyDisk(OsDisk()), tmp_path)
     with pytest.raises(InternalError, match="died"):
         flusher.request(log, lambda log, result: None)

@@ -144,12 +144,15 @@ def test_a_stream_that_was_set_aside_is_taken_back(disk: OsDisk, tmp_path: Path)
     for records in (b"older", b"newest"):
         (tmp_path / "streams" / "9").mkdir()
         (tmp_path / "streams" / "9" / "file").write_bytes(records)
+        (tmp_path / "streams" / "9.offsets").write_bytes(records)
         folder.quarantine(9)
+        assert list((tmp_path / "streams").iterdir()) == []
         time.sleep(0.001)
     assert not folder.take_back(9, created_at_us=time.time_ns() // 1000), "another stream's"
     assert not folder.take_back(8, created_at_us=0)
     assert folder.take_back(9, created_at_us=0)
     assert (tmp_path / "streams" / "9" / "file").read_bytes() == b"newest"
+    assert (tmp_path / "streams" / "9.offsets").read_bytes() == b"newest"
     assert not folder.take_back(9, created_at_us=0), "there is one"
     folder.close()
 

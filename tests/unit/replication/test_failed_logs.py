@@ -207,7 +207,7 @@ async def test_a_failure_in_any_thread_is_heard(tmp_path: Path) -> None:
 
     def save() -> None:
         with pytest.raises(StorageError):
-            bench.replica.log._save(bench.replica.log._checkpoint(clean_size=1))
+            bench.replica.log.records.save(clean_size=1)
 
     await asyncio.to_thread(save)
     await eventually(lambda: bench.replica.leadership is None)

@@ -147,7 +147,8 @@ async def test_of_a_damaged_log_all_is_read_that_lies_before_the_damage(tmp_path
     for value in (b"after it", b"damaged", b"behind it"):
         node.append(node.replica(stream), value)
     node.replicas.close()
-    # As after a power failure: the last checkpoint is older, and a block went bad.
+    # As after a power failure: what is on record is older, and a block went bad.
+    folder.with_name(f"{stream.id}.offsets").unlink()
     (folder / "checkpoint").write_bytes(checkpoint)
     file = folder / f"{0:020d}.log"
     file.write_bytes(file.read_bytes().replace(b"damaged", b"Damaged"))
@@ -224,17 +225,36 @@ async def test_interval_flush_syncs_in_rounds_and_only_what_was_appended_to(
 
 
 @on_loop
-async def test_what_recovery_found_unflushed_is_flushed_before_it_counts(tmp_path: Path) -> None:
-    node = Node(tmp_path / "streams")
+async def test_what_an_earlier_run_left_unflushed_is_flushed_before_anybody_counts_on_it(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
     node.start()
     stream = node.create().stream
     node.append(node.replica(stream), b"a", flush=False)
+    assert disk.count("fsync", ".log") == 0
     node.cluster.register(0)
     node.start(clean=False)  # As after kill -9: what was written is there, nobody closed it.
+    assert disk.count("fsync", ".log") == 1
     replica = node.replica(stream)
-    assert (replica.log.log_end_offset, replica.high_watermark) == (1, 0)
-    node.flushes.run()
+    assert (replica.log.flushed_offset, replica.log.log_end_offset) == (1, 1)
     assert read_values(replica) == [b"a"]
+
+
+@on_loop
+async def test_what_an_earlier_run_left_and_cannot_be_flushed_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    node.start()
+    stream = node.create().stream
+    node.append(node.replica(stream), b"a", flush=False)
+    disk.fail("fsync", ".log", errno.EIO)
+    node.cluster.register(0)
+    node.start(clean=False)
+    assert "flushing" in node.replica(stream).log.offline_reason
 
 
 @on_loop

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,38 @@ async def test_what_is_not_flushed_or_not_committed_stays(tmp_path: Path) -> Non
         assert replica.log.log_start_offset == 0
         node.flushes.run()
         await eventually(lambda: replica.log.log_start_offset >= 4)
+
+
+@on_loop
+async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -> None:
+    """Whatever its leader's log start: that one may have lost records."""
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(10):
+            node.append(replica, VALUE)
+        replica.leadership = None  # As one of several, led elsewhere.
+        replica.leader_log_start_offset = 7
+
+        def alter(**config: Any) -> None:
+            stream = replace(replica.stream, config=replace(replica.stream.config, **config))
+            replica.stream = stream
+            for role in node.replicas.roles:
+                role.role_changed(replica)
+
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 0, "without limits nothing goes"
+        alter(max_messages=8)
+        await eventually(lambda: replica.log.log_start_offset == 2)
+        alter(max_messages=1)
+        await eventually(lambda: replica.log.log_start_offset == 6)
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 6, "what the leader keeps is kept"
+        replica.leader_log_start_offset = 8
+        await eventually(lambda: files(node, replica)[0] == f"{8:020d}.log")
+        alter(max_messages=0)
+        replica.leader_log_start_offset = 10
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 8, "limits that were removed justify nothing more"
 
 
 def create_other(node: Node) -> Replica:

@@ -58,6 +58,32 @@ def test_sound_stream_has_no_findings(folder: Path) -> None:
         assert list(verify(segment)) == []
 
 
+def test_a_lost_folder_is_found_by_what_lies_beside_it(folder: Path) -> None:
+    data = folder.parent / "data"
+    (data / "streams").mkdir(parents=True)
+    folder.with_name("17.offsets").rename(data / "streams" / "17.offsets")
+    assert ("17", 0, Kind.MISSING_RECORDS) in found(data)
+    (data / "quarantine" / "17.123").mkdir(parents=True)
+    assert ("17", 0, Kind.MISSING_RECORDS) not in found(data)
+
+
+def in_this_boot(folder: Path) -> None:
+    """Have the log noted as written since the machine started."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    disk = OsDisk()
+    CommitLog.open(disk, str(folder), clean=False, boot_id=boot_id).note_end()
+    disk.close()
+
+
+def test_in_the_same_boot_only_what_the_files_end_cuts_short_is_torn(folder: Path) -> None:
+    in_this_boot(folder)
+    assert list(verify(folder)) == []
+    extend(folder / THIRD, b"x" * 200)
+    assert (THIRD, 2 * LENGTH, Kind.CORRUPT_BATCH) in found(folder)
+    (folder / THIRD).write_bytes((folder / THIRD).read_bytes()[: 2 * LENGTH] + stamped(10)[:50])
+    assert (THIRD, 2 * LENGTH, Kind.TORN_TAIL) in found(folder)
+
+
 def test_live_stream_has_no_findings_between_appends(tmp_path: Path) -> None:
     disk = OsDisk()
     log = CommitLog.open(disk, str(tmp_path / "18"), clean=False)
@@ -97,11 +123,39 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
     ),
     "records missing that were flushed": (
         lambda f: (f / THIRD).write_bytes((f / THIRD).read_bytes()[:LENGTH]),
-        [(THIRD_INDEX, 24, Kind.BAD_INDEX), ("checkpoint", 0, Kind.MISSING_RECORDS)],
+        [(THIRD_INDEX, 24, Kind.BAD_INDEX), ("17", 0, Kind.MISSING_RECORDS)],
     ),
     "missing segment": (
         lambda f: (f / SECOND).unlink(),
-        [(SECOND_INDEX, 0, Kind.BAD_INDEX), (THIRD, 0, Kind.OFFSET_GAP)],
+        [
+            (SECOND_INDEX, 0, Kind.BAD_INDEX),
+            (SECOND, 0, Kind.MISSING_RECORDS),
+            (THIRD, 0, Kind.OFFSET_GAP),
+        ],
+    ),
+    "missing first segment": (
+        lambda f: (f / FIRST).unlink(),
+        [(FIRST_INDEX, 0, Kind.BAD_INDEX), ("17", 0, Kind.MISSING_RECORDS)],
+    ),
+    "missing last segment": (
+        lambda f: (f / THIRD).unlink(),
+        [(THIRD_INDEX, 0, Kind.BAD_INDEX), ("17", 0, Kind.MISSING_RECORDS)],
+    ),
+    "short sealed segment": (
+        lambda f: (f / SECOND).write_bytes((f / SECOND).read_bytes()[: 2 * LENGTH]),
+        [
+            (SECOND, 0, Kind.MISSING_RECORDS),
+            (SECOND_INDEX, 24, Kind.BAD_INDEX),
+            (THIRD, 0, Kind.OFFSET_GAP),
+        ],
+    ),
+    "missing offsets file and missing first segment": (
+        lambda f: (f.with_name("17.offsets").unlink(), (f / FIRST).unlink()),
+        [(FIRST_INDEX, 0, Kind.BAD_INDEX), ("17", 0, Kind.MISSING_RECORDS)],
+    ),
+    "damaged offsets file": (
+        lambda f: spoil(f.with_name("17.offsets"), 20),
+        [("17.offsets", 0, Kind.BAD_OFFSETS)],
     ),
     "valid batch at a wrong offset": (
         lambda f: extend(f / THIRD, stamped(12, epoch=5, timestamp=200)),

@@ -1,0 +1,115 @@
+"""The file `<stream id>.offsets` beside a stream's folder: where the log begins and ends.
+
+    at 0    bounds   log start and flushed offset
+    at 64   end      log end, and the boot of the machine in which that was written
+
+It is the second record of what the checkpoint says too, and it lies outside of the folder: so the
+loss of any one of segment, checkpoint, folder and this file is told by the others. It is written in
+place, without an fsync of its own, so that it costs one system call: after each fsync of the log
+(`bounds`), and after each append that may be acknowledged without one (`end`). What was written
+survives the process; it survives a power failure as far as the kernel had written it back. Before
+records are removed, `bounds` is written and synced.
+
+Crash policy: each slot has a CRC. One that fails it, like a file that is missing, says nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final
+
+from jetstream_protocol.batch import crc32c
+
+BOUNDS_AT: Final = 0
+END_AT: Final = 64
+FILE_BYTES: Final = 128
+
+_HEAD = struct.Struct("<4sHHI")  # magic, version, flags, CRC of all else in the slot and the owner
+_BOUNDS = struct.Struct("<4xqq")  # log start, flushed
+_END = struct.Struct("<4xq40s")  # log end, boot id
+_BOUNDS_MAGIC = b"JSLO"
+_END_MAGIC = b"JSLE"
+_VERSION = 1
+
+
+class Mark(IntFlag):
+    """What else is to be known of a log."""
+
+    NONE = 0
+    EMPTYING = 1
+    """Its records are being removed, to begin anew: what is left of them is no log."""
+    INCOMPLETE = 2
+    """It may lack what was acknowledged, although what is there reads well; nobody was told yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    log_start_offset: int
+    flushed_offset: int
+    mark: Mark = Mark.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    log_end_offset: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What the file says; None: nothing that can be believed."""
+
+    bounds: Bounds | None = None
+    end: End | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The log reached at least to there, if only in memory."""
+        flushed = self.bounds.flushed_offset if self.bounds else 0
+        return max(flushed, self.end.log_end_offset if self.end else 0)
+
+
+def encode_bounds(owner: bytes, bounds: Bounds) -> bytes:
+    """owner: whose file it is, the stream id; the file of another one is not believed."""
+    rest = _BOUNDS.pack(bounds.log_start_offset, bounds.flushed_offset)
+    return _slot(_BOUNDS_MAGIC, bounds.mark, owner, rest)
+
+
+def encode_end(owner: bytes, log_end_offset: int, boot_id: bytes) -> bytes:
+    return _slot(_END_MAGIC, 0, owner, _END.pack(log_end_offset, boot_id))
+
+
+def decode(data: bytes, owner: bytes) -> Offsets:
+    """Of a damaged or foreign file as much as can be believed."""
+    bounds = end = None
+    found = _read(data[BOUNDS_AT : BOUNDS_AT + _HEAD.size + _BOUNDS.size], _BOUNDS_MAGIC, owner)
+    if found is not None:
+        flags, rest = found
+        start, flushed = _BOUNDS.unpack(rest)
+        if 0 <= start <= flushed and flags in (0, 1, 2, 3):
+            bounds = Bounds(start, flushed, Mark(flags))
+    found = _read(data[END_AT : END_AT + _HEAD.size + _END.size], _END_MAGIC, owner)
+    if found is not None:
+        log_end_offset, boot_id = _END.unpack(found[1])
+        end = End(log_end_offset, boot_id.rstrip(b"\0").decode("ascii", "replace"))
+    return Offsets(bounds, end)
+
+
+def _slot(magic: bytes, flags: int, owner: bytes, rest: bytes) -> bytes:
+    return _HEAD.pack(magic, _VERSION, flags, _crc(flags, owner, rest)) + rest
+
+
+def _crc(flags: int, owner: bytes, rest: bytes) -> int:
+    return int(crc32c(b"%b %d %b" % (owner, flags, rest)))
+
+
+def _read(slot: bytes, magic: bytes, owner: bytes) -> tuple[int, bytes] | None:
+    if len(slot) < _HEAD.size + min(_BOUNDS.size, _END.size):
+        return None
+    found, version, flags, crc = _HEAD.unpack_from(slot)
+    rest = slot[_HEAD.size :]
+    if found != magic or version != _VERSION or crc != _crc(flags, owner, rest):
+        return None
+    return flags, rest

@@ -1,0 +1,62 @@
+"""Reads what a log has found: the bytes of a slice, and what it means that they are not there."""
+
+from __future__ import annotations
+
+import errno
+from typing import Protocol
+
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnavailableError,
+)
+from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.segment import LogSlice
+
+
+class Bounded(Protocol):
+    """A log, as far as reading cares."""
+
+    log_start_offset: int
+    log_end_offset: int
+
+
+class SliceReader:
+    """For any thread."""
+
+    __slots__ = ("_disk", "_log")
+
+    def __init__(self, disk: Disk, log: Bounded) -> None:
+        self._disk = disk
+        self._log = log
+
+    def pread(self, slice_: LogSlice) -> bytes:
+        """See CommitLog."""
+        try:
+            data = self._disk.pread(slice_.path, slice_.position, slice_.length)
+            if slice_.is_gone:
+                raise FileNotFoundError(errno.ENOENT, "the segment was swapped", slice_.path)
+        except OSError as error:
+            failure = self.failure(error, slice_.path, slice_.next_offset)
+            if slice_.is_gone and isinstance(failure, StorageError):
+                failure = UnavailableError("the records were compacted while they were read")
+            raise failure from error
+        if len(data) != slice_.length:
+            raise CorruptBatchError("the file ends early", slice_.path, slice_.position + len(data))
+        return data
+
+    def failure(self, error: OSError, path: str, next_offset: int) -> JetstreamError:
+        """What to raise when records below `next_offset` could not be read."""
+        if isinstance(error, FileNotFoundError) and next_offset <= self._log.log_start_offset:
+            return self.removed()
+        return storage_error(error, f"reading {path}")
+
+    def removed(self) -> OffsetOutOfRangeError:
+        """Retention was faster."""
+        return OffsetOutOfRangeError(
+            "the records were removed while they were read",
+            self._log.log_start_offset,
+            self._log.log_end_offset,
+        )
