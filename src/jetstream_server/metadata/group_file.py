@@ -112,7 +112,11 @@ def _decode(data: bytes, path: str) -> Group:
             tuple(map(str, values.get("recoveries", ()))),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
+        folder = os.path.dirname(path)
+        raise StorageError(
+            f"{path} is damaged ({error}); restore it, or, while a majority of the other voters "
+            f"runs, move {folder} away and start again: see docs/operations.md"
+        ) from error
 
 
 def _compare(known: Group, configured: Group, path: str, accept_voters: bool) -> None:

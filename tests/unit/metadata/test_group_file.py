@@ -43,3 +43,11 @@ def test_an_unreadable_file_is_refused_and_named(tmp_path: Path, text: str) -> N
     (tmp_path / "group.json").write_text(text)
     with pytest.raises(StorageError, match=r"group\.json"):
         opened(tmp_path)
+
+
+def test_a_damaged_file_is_refused_in_words_that_say_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "group.json").write_text('{"format": 1, "nod')
+    with pytest.raises(StorageError) as caught:
+        GroupFile.read(str(tmp_path))
+    assert f"{tmp_path}/group.json is damaged" in caught.value.message
+    assert f"move {tmp_path} away" in caught.value.message
