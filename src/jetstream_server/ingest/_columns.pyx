@@ -37,8 +37,45 @@ cdef struct Message:
     int32_t value_length
 
 
+cdef enum Field:
+    SUBJECT
+    REPLY
+    HEADER_BLOCK
+    VALUE
+
+
+cdef struct Part:
+    int32_t start
+    int32_t length
+
+
+cdef inline Part _part(const Message* message, Field field) noexcept nogil:
+    """Where a field of a message lies."""
+    cdef Part part
+    if field == SUBJECT:
+        part.start, part.length = message.subject, message.subject_length
+    elif field == REPLY:
+        part.start, part.length = message.reply, message.reply_length
+    elif field == HEADER_BLOCK:
+        part.start = message.value - message.block_length
+        part.length = message.block_length
+    else:
+        part.start, part.length = message.value, message.value_length
+    return part
+
+
 cdef inline Py_ssize_t _padded(Py_ssize_t length) noexcept nogil:
     return (length + 7) & ~(<Py_ssize_t>7)
+
+
+cdef inline void _pad(char* column, Py_ssize_t length) noexcept nogil:
+    """Zeros behind a column, up to the next multiple of 8."""
+    memset(column + length, 0, _padded(length) - length)
+
+
+cdef inline Py_ssize_t _column_length(Py_ssize_t count, Py_ssize_t data_length) noexcept nogil:
+    """Of a column of byte strings: offsets and data."""
+    return _padded(4 * (count + 1)) + _padded(data_length)
 
 
 cdef inline int64_t _number(const uint8_t* text, Py_ssize_t length) noexcept nogil:
@@ -133,37 +170,32 @@ cdef class Columns:
     def __repr__(self):
         return f"Columns(sid={self.sid}, {self._count} messages)"
 
+    cdef list _list(self, Field field):
+        """One object per message."""
+        cdef Py_ssize_t at
+        cdef Part part
+        cdef const char* data = PyBytes_AS_STRING(self._data)
+        cdef list found = []
+        for at in range(self._count):
+            part = _part(self._messages + at, field)
+            found.append(PyBytes_FromStringAndSize(data + part.start, part.length))
+        return found
+
     @property
     def subjects(self):
-        cdef Message* message
-        cdef Py_ssize_t at
-        cdef const char* data = PyBytes_AS_STRING(self._data)
+        cdef Part part
         if self._subjects is None:
             if self._one_subject and self._count:
-                message = self._messages
-                subject = PyBytes_FromStringAndSize(data + message.subject, message.subject_length)
-                self._subjects = [subject] * self._count
+                part = _part(self._messages, SUBJECT)
+                self._subjects = [self._data[part.start : part.start + part.length]] * self._count
             else:
-                self._subjects = []
-                for at in range(self._count):
-                    message = self._messages + at
-                    self._subjects.append(
-                        PyBytes_FromStringAndSize(data + message.subject, message.subject_length)
-                    )
+                self._subjects = self._list(SUBJECT)
         return self._subjects
 
     @property
     def replies(self):
-        cdef Message* message
-        cdef Py_ssize_t at
-        cdef const char* data = PyBytes_AS_STRING(self._data)
         if self._replies is None:
-            self._replies = []
-            for at in range(self._count):
-                message = self._messages + at
-                self._replies.append(
-                    PyBytes_FromStringAndSize(data + message.reply, message.reply_length)
-                )
+            self._replies = self._list(REPLY)
         return self._replies
 
     @replies.setter
@@ -172,32 +204,14 @@ cdef class Columns:
 
     @property
     def values(self):
-        cdef Message* message
-        cdef Py_ssize_t at
-        cdef const char* data = PyBytes_AS_STRING(self._data)
         if self._values is None:
-            self._values = []
-            for at in range(self._count):
-                message = self._messages + at
-                self._values.append(
-                    PyBytes_FromStringAndSize(data + message.value, message.value_length)
-                )
+            self._values = self._list(VALUE)
         return self._values
 
     @property
     def header_blocks(self):
-        cdef Message* message
-        cdef Py_ssize_t at
-        cdef const char* data = PyBytes_AS_STRING(self._data)
         if self._header_blocks is None and self._has_blocks:
-            self._header_blocks = []
-            for at in range(self._count):
-                message = self._messages + at
-                self._header_blocks.append(
-                    PyBytes_FromStringAndSize(
-                        data + message.value - message.block_length, message.block_length
-                    )
-                )
+            self._header_blocks = self._list(HEADER_BLOCK)
         return self._header_blocks
 
     @property
@@ -218,58 +232,47 @@ cdef class Columns:
 
     def encode(self):
         """A plain delivery as a batch, not yet stamped."""
-        cdef const char* data = PyBytes_AS_STRING(self._data)
-        cdef Py_ssize_t count = self._count, at, start, subject_bytes = 0
-        cdef Py_ssize_t offsets_length = _padded(4 * (count + 1))
-        cdef Py_ssize_t length = offsets_length + _padded(self._value_bytes)
-        cdef Message* message
+        cdef Py_ssize_t count = self._count, at, subject_bytes = 0
+        cdef Py_ssize_t values_length = _column_length(count, self._value_bytes)
+        cdef Py_ssize_t length
         cdef bytes body
         cdef char* out
-        cdef int32_t* offsets
-        cdef char* column
-        cdef int32_t end
-        start = length
+        cdef Part subject
         if self._one_subject:
-            length += _padded(4 + self._messages.subject_length)
+            subject = _part(self._messages, SUBJECT)
+            length = values_length + _padded(4 + subject.length)
         else:
             for at in range(count):
                 subject_bytes += self._messages[at].subject_length
-            length += offsets_length + _padded(subject_bytes)
+            length = values_length + _column_length(count, subject_bytes)
         body = PyBytes_FromStringAndSize(NULL, length)
         out = PyBytes_AS_STRING(body)
-        # Values.
-        offsets = <int32_t*>out
-        column = out + offsets_length
-        memset(out + 4 * (count + 1), 0, offsets_length - 4 * (count + 1))
-        end = 0
-        offsets[0] = 0
-        for at in range(count):
-            message = self._messages + at
-            memcpy(column + end, data + message.value, message.value_length)
-            end += message.value_length
-            offsets[at + 1] = end
-        memset(column + end, 0, _padded(end) - end)
-        # Subjects.
-        out += start
+        self._write_column(out, VALUE)
+        out += values_length
         if self._one_subject:
-            message = self._messages
-            (<uint32_t*>out)[0] = <uint32_t>message.subject_length
-            memcpy(out + 4, data + message.subject, message.subject_length)
-            end = 4 + message.subject_length
-            memset(out + end, 0, _padded(end) - end)
+            (<uint32_t*>out)[0] = <uint32_t>subject.length
+            memcpy(out + 4, PyBytes_AS_STRING(self._data) + subject.start, subject.length)
+            _pad(out, 4 + subject.length)
             return seal(0, body, count, count - 1, length)
-        offsets = <int32_t*>out
-        column = out + offsets_length
-        memset(out + 4 * (count + 1), 0, offsets_length - 4 * (count + 1))
-        end = 0
-        offsets[0] = 0
-        for at in range(count):
-            message = self._messages + at
-            memcpy(column + end, data + message.subject, message.subject_length)
-            end += message.subject_length
-            offsets[at + 1] = end
-        memset(column + end, 0, _padded(end) - end)
+        self._write_column(out, SUBJECT)
         return seal(_SUBJECT_COLUMN, body, count, count - 1, length)
+
+    cdef void _write_column(self, char* out, Field field) noexcept:
+        """Offsets, then the items back to back, each padded."""
+        cdef const char* data = PyBytes_AS_STRING(self._data)
+        cdef Py_ssize_t at, offsets_length = 4 * (self._count + 1)
+        cdef int32_t* offsets = <int32_t*>out
+        cdef char* items = out + _padded(offsets_length)
+        cdef int32_t end = 0
+        cdef Part part
+        _pad(out, offsets_length)
+        offsets[0] = 0
+        for at in range(self._count):
+            part = _part(self._messages + at, field)
+            memcpy(items + end, data + part.start, part.length)
+            end += part.length
+            offsets[at + 1] = end
+        _pad(items, end)
 
     def select(self, policy):
         """The messages that are to be answered."""
