@@ -178,7 +178,13 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         snapshot = self.core_receiver.take()
         if snapshot.index <= self._SyncObj__raftLastApplied:
             return
-        self.core_journal.install(snapshot)
+        journal = self.core_journal
+        held = journal.entries(snapshot.index, 1)
+        if held and held[0][1:] == (snapshot.index, snapshot.term):
+            # A late one: what follows it here may have been acknowledged since, and stays.
+            journal.install(snapshot, keep_from=snapshot.base[0].index)
+        else:
+            journal.install(snapshot)
         self._SyncObj__raftLastApplied = snapshot.index
         self._SyncObj__raftCommitIndex = snapshot.index
         self.core_voting.registrations.applied(snapshot.index)
@@ -226,6 +232,9 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     ) -> None:
         if success and nextNodeIdx is None:
             # After a snapshot. The rest of this log, if there is one, was compared with nothing.
+            nextNodeIdx = self._SyncObj__raftLastApplied + 1
+        if reset and not success:
+            # The logs part somewhere behind what was applied: one step, not one for each entry.
             nextNodeIdx = self._SyncObj__raftLastApplied + 1
         if reset and pysyncobj.syncobj.monotonicTime() < self.core_refused_until:
             reset = False  # Only a sign of life: the snapshot that would come was just refused.
