@@ -7,6 +7,8 @@ precondition_failed, `leader_epoch` older is fenced_epoch and newer unknown_epoc
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jetstream_protocol.errors import (
     FencedEpochError,
     InvalidRequestError,
@@ -123,7 +125,9 @@ def distrust_replica(tables: Tables, fields: Fields, revision: int) -> Decision:
     """stream_id, node_id, node_incarnation: the node does not believe its own replica any more.
 
     A failed flush or corruption, found at run time: as if the node had come back without what it
-    held of this stream. It leaves ISR and ELR, and its leadership of the stream ends.
+    held of this stream. It leaves ISR and ELR, and its leadership of the stream ends. **safety** Of
+    a replica that is in neither, the stream epoch grows all the same: its leader may be about to
+    add it to the ISR, by what it said before.
     """
     stream = stream_of(tables, fields)
     node_id, incarnation = fields.node("node_id"), fields.integer("node_incarnation")
@@ -132,7 +136,10 @@ def distrust_replica(tables: Tables, fields: Fields, revision: int) -> Decision:
     if node is None or node.incarnation != incarnation:
         raise FencedEpochError(f"incarnation {incarnation} of node {node_id} is not registered")
     election = Election(tables.nodes, tables.leaderships)
-    return changed(tables, stream, without_node(stream, node_id, election, trusted=False))
+    after = without_node(stream, node_id, election, trusted=False)
+    if after is stream and node_id in stream.replicas:
+        after = replace(stream, stream_epoch=stream.stream_epoch + 1)
+    return changed(tables, stream, after)
 
 
 def report_leader(tables: Tables, fields: Fields, revision: int) -> Decision:

@@ -38,15 +38,20 @@ class Step(Enum):
     """And the metadata counts on it."""
 
 
-def next_step(replica: Replica) -> Step:
-    """Of a replica whose log has failed once, or whose disk has lost records."""
+def next_step(replica: Replica, *, is_told: bool) -> Step:
+    """Of a replica whose log has failed once, or whose disk has lost records.
+
+    is_told: whether the metadata has been told so since, also where it does not count on the
+    replica. **safety** A leader may be about to add it to the ISR, by what it said before: what the
+    metadata is told voids that, and only then may the log be emptied.
+    """
     if replica.must_step_back:
         return Step.DISTRUST
     if not replica.has_failed:
         return Step.TRUSTED if replica.claims() else Step.MENDED
     if len(replica.stream.replicas) == 1:
         return Step.WAIT
-    if replica.claims():
+    if replica.claims() or not is_told:
         return Step.DISTRUST
     if replica.waits_for_election:
         return Step.REVIVE
@@ -56,18 +61,22 @@ def next_step(replica: Replica) -> Step:
 class Attempts:
     """When the next one is due. A disk that fails again and again is tried less and less often."""
 
-    __slots__ = ("_due_at_us", "_pause_us")
+    __slots__ = ("_distrust_at_us", "_due_at_us", "_pause_us")
 
     def __init__(self) -> None:
+        self._distrust_at_us = 0
         self._due_at_us = 0
         self._pause_us = PAUSE_US
 
     def is_due(self, step: Step, now_us: int) -> bool:
         """Whether to take that step now; if so, it counts as taken."""
+        if step is Step.DISTRUST:
+            is_due = now_us >= self._distrust_at_us
+            if is_due:
+                self._distrust_at_us = now_us + PAUSE_US
+            return is_due
         if now_us < self._due_at_us:
             return False
-        self._due_at_us = now_us + PAUSE_US
-        if step is not Step.DISTRUST:
-            self._due_at_us = now_us + self._pause_us
-            self._pause_us = min(2 * self._pause_us, PAUSE_US_MAX)
+        self._due_at_us = now_us + self._pause_us
+        self._pause_us = min(2 * self._pause_us, PAUSE_US_MAX)
         return True

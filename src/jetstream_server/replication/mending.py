@@ -48,6 +48,8 @@ class Mending:
         self._now_us = now_us
         self._failed: dict[Replica, Attempts] = {}
         self._distrusting: dict[Replica, asyncio.Task[None]] = {}
+        self._failures: dict[Replica, int] = {}
+        self._told: dict[Replica, int] = {}  # the failure that the metadata was told of last
         self._wake = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
 
@@ -71,6 +73,7 @@ class Mending:
     def failed(self, replica: Replica) -> None:
         """A RoleListener's: its log can not be relied on any more."""
         self._failed.setdefault(replica, Attempts())
+        self._failures[replica] = self._failures.get(replica, 0) + 1
         self._wake.set()
 
     async def _work(self) -> None:
@@ -84,9 +87,11 @@ class Mending:
                 await asyncio.sleep(ROUND_SECONDS)
 
     def _look_at(self, replica: Replica) -> None:
-        step = next_step(replica)
+        step = next_step(replica, is_told=self._is_told(replica))
         if replica.closed or step is Step.TRUSTED:
             del self._failed[replica]  # Should it fail again, it begins anew.
+            del self._failures[replica]
+            self._told.pop(replica, None)
         elif step in (Step.WAIT, Step.MENDED):
             return
         elif self._failed[replica].is_due(step, self._now_us()):
@@ -96,6 +101,9 @@ class Mending:
                 self._ask_anew(replica)
             elif step is Step.REVIVE:
                 self._revive(replica)
+
+    def _is_told(self, replica: Replica) -> bool:
+        return self._told.get(replica) == self._failures[replica]
 
     def _distrust(self, replica: Replica) -> None:
         """Until the metadata shows it: it may be refused, or be lost."""
@@ -111,12 +119,15 @@ class Mending:
             "node_id": self._node_id,
             "node_incarnation": self._incarnation,
         }
+        failure = self._failures[replica]
         try:
             await self._metadata.propose(command)
         except JetstreamError as error:
             logger.info(
                 "replica_not_distrusted", stream=replica.stream.full_name, reason=error.message
             )
+            return
+        self._told[replica] = failure
 
     def _revive(self, replica: Replica) -> None:
         try:

@@ -13,7 +13,12 @@ from typing import Any, cast
 
 import pytest
 
-from jetstream_protocol.errors import JetstreamError, StorageError, UnavailableError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PreconditionFailedError,
+    StorageError,
+    UnavailableError,
+)
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.disk import OsDisk
 from jetstream_server.metadata.log import MetadataLog
@@ -193,7 +198,7 @@ async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path)
     with pytest.raises(StorageError):
         bench.grow()
     await eventually(lambda: bench.replica.leadership is None)
-    assert next_step(bench.replica) is Step.DISTRUST
+    assert next_step(bench.replica, is_told=True) is Step.DISTRUST
     bench.distrust()
     assert bench.replica.stream.leader != ME
     assert bench.replica.following is not None
@@ -231,7 +236,7 @@ async def test_who_is_elected_with_a_failed_log_does_not_lead(tmp_path: Path) ->
     bench.do("transfer_leader", stream_id=bench.replica.stream.id, leader=0)
     assert bench.replica.stream.leader == ME
     assert bench.replica.leadership is None
-    assert next_step(bench.replica) is Step.DISTRUST
+    assert next_step(bench.replica, is_told=True) is Step.DISTRUST
 
 
 @on_loop
@@ -249,7 +254,7 @@ async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Pa
     assert read_values(replica) == [b"kept"]
     with pytest.raises(StorageError):
         replicas.append(replica, batch(b"more"))
-    assert next_step(replica) is Step.WAIT
+    assert next_step(replica, is_told=False) is Step.WAIT
 
 
 # When nobody is believed.
@@ -272,7 +277,7 @@ async def test_a_failed_log_is_no_candidate_before_it_is_revived(tmp_path: Path)
         return leaderless_log_ends(ME, [bench.replica.stream], bench.replicas.get)
 
     assert told() == ()
-    assert next_step(bench.replica) is Step.REVIVE
+    assert next_step(bench.replica, is_told=True) is Step.REVIVE
     bench.replica.revive()
     (log_end,) = told()
     assert log_end.report.damaged
@@ -351,6 +356,30 @@ async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_th
         clock[0] += PAUSE_US_MAX
         await asyncio.sleep(0.01)
         assert (metadata.proposed, len(asked)) == (3, 1)
+
+
+@on_loop
+async def test_a_replica_out_of_sync_is_emptied_only_once_no_join_of_before_can_take_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader may have proposed to add it, by what it said before its log failed."""
+    monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
+    bench = Bench(tmp_path, leads=False)
+    bench.node.cluster.change_isr(bench.replica.stream, (1, 2))
+    bench.node.apply()
+    proposed_under = bench.replica.stream.stream_epoch
+    metadata, clock = Metadata(bench, refusals=1), [0]
+    with mending(bench, metadata, clock) as asked:
+        bench.fail()
+        await eventually(lambda: metadata.proposed == 1)
+        await asyncio.sleep(0.01)
+        assert asked == [], "the metadata has not been told yet"
+        clock[0] += PAUSE_US
+        await eventually(lambda: asked == [bench.replica])
+    stream = bench.replica.stream
+    with pytest.raises(PreconditionFailedError):
+        bench.node.cluster.change_isr(stream, (0, 1, 2), stream_epoch=proposed_under)
+    assert ME not in bench.node.cluster.now(stream).isr
 
 
 @on_loop
