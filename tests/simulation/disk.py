@@ -257,11 +257,14 @@ class SimulatedDisk:
             file.write(position, data[: len(data) // 2])
             raise
         if self.room is not None:
-            if len(data) > self.room:
-                file.write(position, data[: self.room])
+            # What is there already is written over in place, as the offsets of a log are.
+            there = max(min(len(file.data) - position, len(data)), 0)
+            grows = len(data) - there
+            if grows > self.room:
+                file.write(position, data[: there + self.room])
                 self.room = 0
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            self.room -= len(data)
+            self.room -= grows
         file.write(position, data)
 
     def pread(self, path: str, position: int, length: int) -> bytes:

@@ -29,6 +29,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.messages import Answer, FetchRequest, Records
 from jetstream_server.replication.replica import Replica
 from jetstream_server.replication.replicas import Replicas
+from tests.simulation.disk import Killed
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -170,7 +171,7 @@ class Leading:
 
     def append(self, replica: Replica, batch: EncodedBatch) -> int:
         """What ingest calls of `Replicas`."""
-        process = self._process
+        process, end_offset = self._process, replica.log.log_end_offset
         try:
             base_offset = replica.append(batch, WALL_CLOCK_US + self._world.now, self._world.now)
         except StorageFullError:
@@ -178,6 +179,10 @@ class Leading:
             raise
         except StorageError as error:
             process.fail(error)
+            raise
+        except Killed:
+            if replica.log.log_end_offset > end_offset:  # It died while it noted the new end.
+                process.cluster.checker.leader_appended(process, replica, end_offset, batch)
             raise
         process.cluster.checker.leader_appended(process, replica, base_offset, batch)
         if self._world.trace is not None:

@@ -333,6 +333,7 @@ class Replica:
             timestamp_us=timestamp_us,
             now_us=now_us,
         )
+        self._note_end()
         self.counters.records_appended += batch.record_count
         self.counters.bytes_appended += batch.length
         return base_offset
@@ -433,6 +434,7 @@ class Replica:
                     gaps_below=committed if self.stream.was_compacted else 0,
                     now_us=None if is_late else now_us,
                 )
+                self._note_end()
             case Truncate(offset):
                 self.log.truncate(offset)
             case Reset(offset):

@@ -241,6 +241,36 @@ def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
     assert suspect.high_watermark == 10, "elected all the same, it is believed"
 
 
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("flush", ["none", "interval", "group"])
+def test_what_counts_before_it_is_flushed_is_missed_when_it_is_gone(
+    tmp_path: Path, flush: str, leads: bool
+) -> None:
+    """In the same boot of the machine; under `group` nothing counts yet."""
+    folder = str(tmp_path / "1")
+    log = CommitLog.open(OsDisk(), folder, clean=False, boot_id="boot")
+    metadata = stream()
+    metadata = replace(metadata, config=replace(metadata.config, flush=flush))
+    if leads:
+        metadata = replace(metadata, leader=1, isr=(1,))
+    replica = Replica(metadata, log, node_id=1, incarnation=10)
+    replica.update(metadata, nodes(), 0)
+    if leads:
+        replica.append(encode([b"v"], b"a"), 0, 0)
+    else:
+        asked = replica.position()
+        assert asked is not None
+        batch_ = encode([b"v"], b"a")
+        batch_.stamp(0, metadata.leader_epoch, 0)
+        standing = Standing(0, 0, metadata.stream_epoch)
+        answer = Records(asked, standing, LogSlice("", 0, batch_.length, 0, 0))
+        replica.accept(answer, batch_.to_bytes(), 0)
+    assert log.log_end_offset == 1
+    (tmp_path / "1" / f"{0:020d}.log").write_bytes(b"")
+    again = CommitLog.open(OsDisk(), folder, clean=False, boot_id="boot")
+    assert bool(again.offline_reason) == (flush != "group")
+
+
 @pytest.mark.parametrize(
     ("compacted", "high_watermark", "taken"),
     [(True, 10, True), (True, 9, False), (False, 10, False)],
