@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetstream_protocol.batch import encode, iterate
-from jetstream_protocol.errors import CorruptBatchError, StorageError
+from jetstream_protocol.errors import CorruptBatchError, RecordsDamagedError, StorageError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.replication.trust import RunRecord, judge
 from tests.support.compacting import compact
@@ -126,7 +126,7 @@ def content_of(log: CommitLog) -> tuple[Content, list[int]]:
             for found in iterate(log.pread(slice_), file=slice_.path):
                 batches[found.header.base_offset] = (found.header.next_offset, bytes(found.body))
             offset = slice_.next_offset
-        except CorruptBatchError:
+        except (CorruptBatchError, RecordsDamagedError):
             refused.append(offset)
             offset += 1
     return Content(log.log_start_offset, log.log_end_offset, batches), refused

@@ -29,8 +29,9 @@ from jetstream_protocol.batch import (
     crc32c,
     decode_header,
 )
+from jetstream_protocol.errors import RecordsDamagedError
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.streams import StreamMetadata
 from jetstream_server.replication.replica import Replica
 from tests.simulation.world import Violation, World
@@ -292,7 +293,9 @@ class Checker:
     ) -> None:
         if producer_id < 0:
             return
-        last = self._sequences.get(producer_id, (-1, log_start))
+        # A log that was elected uncleanly may have lost its beginning, and a producer's with it.
+        began_unseen = self._lossy_epoch > 0 and log_start > 0
+        last = self._sequences.get(producer_id, None if began_unseen else (-1, log_start))
         if last is not None and sequence != last[0] + 1 and (sequence or last[1] >= log_start):
             raise Violation(
                 f"batch {sequence} of producer {producer_id} is committed after {last[0]}"
@@ -440,7 +443,7 @@ class Checker:
 def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
     entries = []
     offset = log.log_start_offset if from_offset is None else from_offset
-    while (slice_ := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+    while (slice_ := _slice_at(log, offset, log.log_end_offset)) is not None:
         data, position = log.pread(slice_), 0
         while position < len(data):
             header = decode_header(data, position)
@@ -451,13 +454,21 @@ def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
     return entries
 
 
+def _slice_at(log: CommitLog, offset: int, end_offset: int) -> LogSlice | None:
+    """What is there from `offset` on, also where the log's disk has lost its beginning."""
+    try:
+        return log.read(offset, 1 << 20, end_offset)
+    except RecordsDamagedError as error:
+        return log.read(error.end_offset, 1 << 20, end_offset)
+
+
 def _batches_of(
     log: CommitLog, from_offset: int | None = None, end_offset: int | None = None
 ) -> list[Batch]:
     batches = []
     offset = log.log_start_offset if from_offset is None else from_offset
     end_offset = log.log_end_offset if end_offset is None else end_offset
-    while (slice_ := log.read(offset, 1 << 20, end_offset)) is not None:
+    while (slice_ := _slice_at(log, offset, end_offset)) is not None:
         data, position = log.pread(slice_), 0
         while position < len(data):
             batch = Batch.decode(data, position)

@@ -351,9 +351,7 @@ class CommitLog:
         try:
             segment = segments.holding(offset)
         except CorruptBatchError as error:
-            if offset < self.log_start_offset:  # By now.
-                raise self._reader.removed() from error
-            raise
+            raise self._reader.missing(offset, segments.base_offsets[0]) from error
         try:
             position, header = segment.locate(offset)
             if header.next_offset > limit_offset:

@@ -9,6 +9,7 @@ from jetstream_protocol.errors import (
     CorruptBatchError,
     JetstreamError,
     OffsetOutOfRangeError,
+    RecordsDamagedError,
     StorageError,
     UnavailableError,
 )
@@ -52,6 +53,14 @@ class SliceReader:
         if isinstance(error, FileNotFoundError) and next_offset <= self._log.log_start_offset:
             return self.removed()
         return storage_error(error, f"reading {path}")
+
+    def missing(self, offset: int, first_offset: int) -> JetstreamError:
+        """What to raise at an offset before the first segment."""
+        start = self._log.log_start_offset
+        if offset < start:
+            return self.removed()  # By now.
+        message = f"the records from offset {start} to {first_offset - 1} are missing"
+        return RecordsDamagedError(message, start, first_offset)
 
     def removed(self) -> OffsetOutOfRangeError:
         """Retention was faster."""

@@ -39,7 +39,7 @@ def leaderless_log_ends(
 
 
 def _report(replica: Replica, is_suspect: bool) -> ReplicaReport:
-    if replica.unreadable_reason:
+    if replica.unreadable_reason or replica.log.lacks_front:  # From its start on, nothing.
         return ReplicaReport(replica.incarnation, NO_EPOCH, 0, damaged=True)
     log = replica.log
     damaged = is_suspect or bool(log.offline_reason)

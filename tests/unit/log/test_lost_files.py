@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jetstream_protocol.batch import crc32c
-from jetstream_protocol.errors import CorruptBatchError, OffsetOutOfRangeError, StorageError
+from jetstream_protocol.errors import OffsetOutOfRangeError, RecordsDamagedError, StorageError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from tests.support.compacting import steps
 from tests.support.log_batches import batch, stamped, values_of
@@ -67,8 +67,9 @@ def test_what_is_missing_in_front_is_damage_and_the_rest_is_read(
     assert log.lacks_front
     assert "[0, 4) are missing" in log.offline_reason
     assert (log.log_start_offset, log.log_end_offset) == (0, 10)
-    with pytest.raises(CorruptBatchError, match="missing"):
+    with pytest.raises(RecordsDamagedError, match="missing") as caught:
         log.read(0, 1000, 10)
+    assert (caught.value.start_offset, caught.value.end_offset) == (0, 4)
     assert log.read(4, 1 << 20, 10) is not None
     with pytest.raises(StorageError):
         log.append(batch(), leader_epoch=2, timestamp_us=0)
