@@ -219,8 +219,11 @@ def test_a_node_is_ready_once_what_survived_a_kill_can_be_read(
     for index in range(5):
         publisher.publish("patient", b"%d" % index, "_INBOX.mine")
         assert answer(publisher)["seq"] == index + 1
-    gated.kill()
     gated.hold()
+    publisher.publish("patient", b"appended and not flushed", "_INBOX.mine")
+    while api.describe("patient").log_end_offset < 6:
+        time.sleep(0.01)
+    gated.kill()
     before = gated.fsyncs
     with ThreadPoolExecutor(1) as threads:
         starting = threads.submit(gated.start)
@@ -231,7 +234,8 @@ def test_a_node_is_ready_once_what_survived_a_kill_can_be_read(
         gated.release()
         starting.result(timeout=30)
     again = Api(gated.grpc)
-    assert again.values("patient") == [b"%d" % index for index in range(5)]
+    flushed = [b"%d" % index for index in range(5)]
+    assert again.values("patient") == [*flushed, b"appended and not flushed"]
     again.close()
 
 
