@@ -10,6 +10,7 @@ connections, threads) is handed in as an Environment: the simulation runs this v
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -64,7 +65,8 @@ class Environment:
     """What a node stands on. folder: the data folder's path on `disk`. boot_id: of the machine, see
     run_book.py. dial: connects to another node's data plane. make_flusher: with its thread.
     closing_threads: in which logs are closed when the node stops; None: the usual ones. threads: a
-    thread of that name, for what must not hold the loop up."""
+    thread of that name, for what must not hold the loop up. spawn_compaction: begins the process of
+    a pass; None: the usual way."""
 
     disk: Disk
     folder: str
@@ -74,6 +76,7 @@ class Environment:
     clocks: Clocks
     closing_threads: Callable[[], Executor] | None = None
     threads: Callable[[str], Executor] = _thread
+    spawn_compaction: Callable[[], subprocess.Popen[bytes]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ class Node:
             self.replicas,
             clock_us=clocks.wall_us,
             bytes_per_second=settings.compaction_bytes_per_second,
+            spawn=self._environment.spawn_compaction,
         )
         self._stack.push_async_callback(compaction.close)
         mending = Mending(

@@ -130,6 +130,9 @@ class Checker:
         self.lost = 0
         self._chosen = NO_NODE
         """By the last lossy election, whose outcome is not settled yet."""
+        self._is_changed = False
+        """What a log holds, or is held against it, since the last check."""
+        self._checked: View | None = None
         self._lost_at_epoch = -1
         """Of the last leadership that began with a loss: what earlier ones say is not true now."""
 
@@ -142,17 +145,22 @@ class Checker:
     def suspect(self, node_id: int) -> None:
         """The node's disk may have lost something."""
         self._shadows[node_id].suspect = True
+        self._is_changed = True
 
     def registered(self, node_id: int) -> None:
         """The metadata group has heard what the node's run says of its logs."""
         self._shadows[node_id].suspect = False
+        self._is_changed = True
 
     def session_ended(self, node_id: int, revision: int) -> None:
         """That metadata revision ended whatever the node did until then."""
         self._session_ended_at[node_id] = revision
 
     def check(self, view: View) -> None:
-        """After every event."""
+        """After every event, if one of them has changed anything."""
+        if not self._is_changed and view is self._checked:
+            return
+        self._is_changed, self._checked = False, view
         stream = view.stream
         if stream is None or not self.committed:
             return
@@ -178,6 +186,7 @@ class Checker:
                 f"node {node_id} lost [{log.log_end_offset}, {shadow.end_offset}) "
                 "although only its process died"
             )
+        self._is_changed = True
         shadow.clear(log.log_start_offset)
         before: Entry | None = None
         for entry in entries:
@@ -208,6 +217,7 @@ class Checker:
     def follow(self, node_id: int, log: CommitLog) -> None:
         """Note what a follower dropped and appended since it was last looked at."""
         self.truncated(node_id, log)
+        self._is_changed = True
         shadow = self._shadows[node_id]
         known = shadow.end_offset
         if log.log_end_offset == known:
@@ -218,6 +228,7 @@ class Checker:
 
     def truncated(self, node_id: int, log: CommitLog) -> None:
         """Note what a follower dropped, also when it died of it."""
+        self._is_changed = True
         shadow = self._shadows[node_id]
         if log.log_start_offset == log.log_end_offset:
             shadow.clear(log.log_start_offset)
@@ -264,6 +275,7 @@ class Checker:
         end = self.committed_end
         if high_watermark <= end:
             return
+        self._is_changed = True
         for entry in self._between(node_id, end, high_watermark):
             self.committed.append(entry)
             origin = self._origins[entry.leader_epoch, entry.base_offset]
@@ -349,7 +361,7 @@ class Checker:
 
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
-        if not process.handing_over.asked_to_stand_by:
+        if process.peers is None or not process.peers.asked_to_stand_by:
             assert process.replica is not None
             epoch = process.replica.stream.leader_epoch
             self._denied[number] = max(epoch, self._denied.get(number, epoch))

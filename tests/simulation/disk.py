@@ -25,8 +25,8 @@ from jetstream_server.log.disk import Buffer
 SECTOR = 512
 
 
-class Killed(BaseException):
-    """The process died here. No Exception: nothing in the log can handle it."""
+class Killed(SystemExit):
+    """The process died here. No Exception: nothing in the log can handle it, nor can a task."""
 
 
 class File:
@@ -203,6 +203,10 @@ class SimulatedDisk:
 
     def mutex(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def file(self, path: str) -> File:
+        """As an open descriptor: there although it may be removed."""
+        return self._file(path)
 
     def writable(self, directory: str) -> bool:
         return True

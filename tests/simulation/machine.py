@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jetstream_server.log.checkpoint import write_state
+from jetstream_server.metadata.registry import Registry
 from jetstream_server.replication.trust import RunRecord
 from tests.simulation.disk import SimulatedDisk
 
@@ -12,7 +14,17 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.process import Process
 
-SESSION_PATH = "/session"
+CLUSTER_ID = "c"
+RUNS_PATH = "/runs"
+
+
+@dataclass(slots=True)
+class Kept:
+    """What its member of the metadata group has on disk."""
+
+    term: int = 0
+    applied_index: int = 0
+    registry: Registry | None = None
 
 
 class Machine:
@@ -22,13 +34,27 @@ class Machine:
         self.cluster = cluster
         self.node_id = node_id
         self.disk = SimulatedDisk()
+        self.kept = Kept()
         self.boot = 0
         self.process: Process | None = None
         self.starts = 0
-        self.hears_nats = True
+        self._hears_nats = True
         # As the installation left it: empty logs, and a session that the metadata knows.
         installed = RunRecord(sessions=(f"installer.{node_id}",), boot_id="0", clean=True)
-        write_state(self.disk, SESSION_PATH, "session", str(node_id), installed.to_dict())
+        owner = f"{CLUSTER_ID}/{node_id}"
+        write_state(self.disk, RUNS_PATH, "runs", owner, installed.to_dict())
+
+    @property
+    def hears_nats(self) -> bool:
+        """Whether NATS can be reached from here."""
+        return self._hears_nats
+
+    @hears_nats.setter
+    def hears_nats(self, hears: bool) -> None:
+        self._hears_nats = hears
+        process = self.process
+        if not hears and process is not None and process.nats_socket is not None:
+            process.nats_socket.drop()
 
     def start(self) -> None:
         if self.process is None:
@@ -37,7 +63,7 @@ class Machine:
             self.starts += 1
             self.process = Process(self)
             self.cluster.members[self.node_id] = self.process
-            self.cluster.world.later(0, self.process, self.process.start)
+            self.process.begin()
 
     def crash(self, reason: str) -> None:
         """The process dies; what it wrote stays readable."""
@@ -46,14 +72,16 @@ class Machine:
 
     def lose_power(self) -> None:
         """The process dies with everything that was not synced."""
-        self.crash("power failure")
+        if self.process is not None:
+            self.process.die("power failure", silently=True)
         self.boot += 1
         self.disk.lose_power(self.cluster.world.random)
         self.cluster.checker.suspect(self.node_id)
 
     def erase(self) -> None:
         """The disk is replaced by an empty one."""
-        self.crash("disk replaced")
+        if self.process is not None:
+            self.process.die("disk replaced", silently=True)
         self.boot += 1
         self.disk.erase()
         self.cluster.checker.suspect(self.node_id)

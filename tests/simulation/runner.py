@@ -64,12 +64,17 @@ class Failure:
 def run_seed(seed: int, *, tracing: bool = False, compacted: bool = False) -> tuple[Cluster, str]:
     """The cluster afterwards, and what was violated ("" when nothing was)."""
     cluster = (CompactedCluster if compacted else Cluster)(seed, tracing=tracing)
+    was_enabled = gc.isenabled()
+    gc.disable()  # What it collects, and when, would be part of the story.
     try:
         cluster.run()
     except Violation as violation:
         return cluster, str(violation)
     except Exception:  # noqa: BLE001  whatever it is, the seed that leads to it is wanted
         return cluster, traceback.format_exc()
+    finally:
+        if was_enabled:
+            gc.enable()
     return cluster, ""
 
 

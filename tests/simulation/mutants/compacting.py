@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.compaction_pass import Task
 from jetstream_server.log.compaction_state import CompactionState
 from jetstream_server.log.log_compaction import LogCompaction
+from jetstream_server.replication import compaction
 from jetstream_server.replication.follower import FollowerState
 from jetstream_server.replication.replica import Replica
-from tests.simulation.compacting import CompactedCluster
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import Collapses
 
@@ -19,10 +20,10 @@ from tests.simulation.scenarios import Collapses
 def compacts_beyond_the_high_watermark(patches: Patches) -> None:
     """What supersedes a record is not committed itself, and is truncated later."""
 
-    def flushed_only(_: CompactedCluster, replica: Replica) -> int:
-        return replica.log.flushed_offset
+    def flushed_only(replica: Replica) -> Any:
+        return replica.log.compaction.sources(replica.log.flushed_offset)
 
-    patches.set(CompactedCluster, "bound_of", flushed_only)
+    patches.set(compaction, "_sources", flushed_only)
 
 
 @mutant(compacted=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from jetstream_server.log import incoming
 from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.replication.fetcher import Fetcher
 from jetstream_server.replication.follower import Append, FollowerState, Step
 from jetstream_server.replication.leader import LeaderState
 from jetstream_server.replication.messages import (
@@ -18,7 +19,6 @@ from jetstream_server.replication.messages import (
 )
 from jetstream_server.replication.progress import FollowerProgress
 from jetstream_server.replication.replica import Replica
-from tests.simulation.fetcher import Fetcher
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import (
     FailingDisks,
@@ -108,21 +108,22 @@ def serves_newer_leaderships(patches: Patches) -> None:
             request = replace(request, leader_epoch=self.stream.leader_epoch)
         return check(self, request)
 
-    def send_anywhere(self: Any) -> None:
-        """The follower's fetches also reach whoever led before."""
-        pump(self)
-        replica = self._process.replica
-        position = None if replica is None else replica.position()
-        if replica is None or position is None:
-            return
-        for node_id in replica.stream.replicas:
-            if node_id not in (self._process.node_id, replica.stream.leader):
-                self._process.cluster.network.send(
-                    self._process.node_id, node_id, "on_fetch", self._process.node_id, position, 0
-                )
+    fetchers: dict[Replica, dict[Fetcher, None]] = {}
+    follow, touch = Fetcher.follow, Fetcher.touch
 
-    pump = Fetcher.pump
-    patches.set(Fetcher, "pump", send_anywhere)
+    def remember(self: Fetcher, replica: Replica) -> None:
+        fetchers.setdefault(replica, {})[self] = None
+        follow(self, replica)
+
+    def tell_all(self: Fetcher, stream_id: int) -> None:
+        """Whoever led before is told as well."""
+        replica = self._following.get(stream_id)
+        for each in fetchers.get(replica, (self,)) if replica is not None else ():
+            touch(each, stream_id)
+
+    patches.set(Fetcher, "follow", remember)
+    patches.set(Fetcher, "touch", tell_all)
+    patches.set(Fetcher, "drop", lambda self, stream_id: None)
     patches.set(LeaderState, "check", lenient)
 
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import NotEnoughReplicasError, UnknownOutcomeError
+from jetstream_server.ingest import ingest
 from jetstream_server.ingest.answers import Answers
 from jetstream_server.ingest.stream import StreamIngest
 from jetstream_server.replication.lease import Heartbeat, SessionLease
+from jetstream_server.replication.session_driver import SessionDriver
+from jetstream_server.replication.session_messages import Grant
 from jetstream_server.replication.sessions import Sessions
-from tests.simulation import leading
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.process import Process
 from tests.simulation.scenarios import LapsedSessions, LostControl
 
 # Sessions.
@@ -27,12 +28,14 @@ def speaks_without_a_lease(patches: Patches) -> None:
 @mutant(LapsedSessions)
 def counts_the_lease_from_the_grant(patches: Patches) -> None:
     """The lease runs from when the grant arrived, not from when its heartbeat was sent."""
-    on_grant = Process.on_grant
+    granted = SessionDriver._granted
 
-    def late(self: Process, sent_at_us: int) -> None:
-        on_grant(self, self.world.now)
+    def late(self: SessionDriver, grant: Grant) -> None:
+        granted(self, grant)
+        if grant.incarnation == self._incarnation:
+            self.lease.granted(self._clock_us())
 
-    patches.set(Process, "on_grant", late)
+    patches.set(SessionDriver, "_granted", late)
 
 
 @mutant(LapsedSessions)
@@ -124,4 +127,4 @@ def deposed_leaders_answer(patches: Patches) -> None:
 @mutant()
 def denies_what_it_appended(patches: Patches) -> None:
     """What was appended before the ISR fell below its minimum is refused, not called unknown."""
-    patches.set(leading, "NotEnoughReplicasAfterAppendError", NotEnoughReplicasError)
+    patches.set(ingest, "NotEnoughReplicasAfterAppendError", NotEnoughReplicasError)

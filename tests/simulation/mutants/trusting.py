@@ -14,12 +14,11 @@ from jetstream_server.metadata import (
     registry,
 )
 from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication import trust
+from jetstream_server.replication import membership, trust
 from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.replicas import Replicas
 from jetstream_server.replication.trust import RunRecord, Trust
-from tests.simulation import process
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.process import Process
 from tests.simulation.scenarios import FailingDisks, LateFlushes, LateRegistrations, SlowLeaders
 
 
@@ -53,7 +52,7 @@ def trusts_any_folder(patches: Patches) -> None:
     def lenient(record: RunRecord, registered: str | None, problems: Mapping[int, str]) -> Trust:
         return judge(record, None, problems)
 
-    patches.set(process, "judge", lenient)
+    patches.set(membership, "judge", lenient)
 
 
 @mutant(LateRegistrations)
@@ -75,7 +74,7 @@ def trusts_damaged_logs(patches: Patches) -> None:
     def lenient(record: RunRecord, registered: str | None, problems: Mapping[int, str]) -> Trust:
         return judge(record, registered, dict.fromkeys(problems, ""))
 
-    patches.set(process, "judge", lenient)
+    patches.set(membership, "judge", lenient)
 
 
 @mutant(FailingDisks)
@@ -91,11 +90,11 @@ def flushes_again_after_a_failure(patches: Patches) -> None:
     def go_on(self: Health, error: OSError, doing: str) -> StorageError:
         return StorageError(doing)
 
-    def retry(self: Process, error: StorageError) -> None:
-        self.request_flush()
+    def retry(self: Replicas, replica: Replica, error: StorageError) -> None:
+        self.flush(replica)
 
     patches.set(Health, "_take_offline", go_on)
-    patches.set(Process, "fail", retry)
+    patches.set(Replicas, "failed", retry)
 
 
 @mutant(FailingDisks)
