@@ -109,11 +109,21 @@ def flipped_byte(data: Path) -> Damage:
     return Damage(segment, position, "corrupt_batch", False, base_offset)
 
 
-def torn_tail(data: Path) -> Damage:
+def torn_append(data: Path) -> Damage:
+    """What a kill in the middle of an append leaves."""
     segment = segments(data)[-1]
-    position, base_offset = batch_positions(segment)[-1]
+    content = segment.read_bytes()
+    last, _ = batch_positions(segment)[-1]
+    segment.write_bytes(content + content[last : last + 60])
+    return Damage(segment, len(content), "torn_tail", True)
+
+
+def cut_end(data: Path) -> Damage:
+    """What was acknowledged is on record: its end is missing, and was not torn."""
+    segment = segments(data)[-1]
+    _, base_offset = batch_positions(segment)[-1]
     os.truncate(segment, segment.stat().st_size - 10)
-    return Damage(segment, position, "torn_tail", True, base_offset)
+    return Damage(segment.parent, 0, "missing_records", False, base_offset)
 
 
 def missing_index(data: Path) -> Damage:
@@ -136,7 +146,7 @@ def bad_checkpoint(data: Path) -> Damage:
 
 
 @pytest.mark.parametrize(
-    "spoil", [flipped_byte, torn_tail, missing_index, foreign_index, bad_checkpoint]
+    "spoil", [flipped_byte, torn_append, cut_end, missing_index, foreign_index, bad_checkpoint]
 )
 def test_damage_is_named_with_file_and_position_and_the_server_does_as_the_finding_says(
     data: Path, restarted: Callable[[], Api], spoil: Callable[[Path], Damage]
