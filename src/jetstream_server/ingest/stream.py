@@ -109,21 +109,19 @@ class StreamIngest:
 
         Returns False, with nothing done, when they have to be looked at after all.
         """
-        acks = self.replica.stream.config.acks
-        replies = self._answers.select(delivery) if acks == "reply" else NOBODY
+        replies = self._answers.select(delivery)
         if self._why_not_ack(len(replies) + replies.refused) is not None:
             return False
         encoded = delivery.encode()
         if not encoded.fits:
             return False
+        self._answers.suppressed(replies)
         try:
             base_offset = self._replicas.append(self.replica, encoded)
         except JetstreamError as error:
             self._answers.nack(replies.to_list(), error)
             return True
-        finally:
-            self._answers.suppressed(replies)
-        if acks != "off":
+        if self.replica.stream.config.acks != "off":
             end_offset = base_offset + encoded.record_count
             self._wait(Pending(end_offset, base_offset, replies, encoded.length, []))
         return True
