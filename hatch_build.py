@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PROTO = "proto"
-MODULES = ("jetstream_protocol._slices", "jetstream_server.ingest._columns")
+MODULES = ("jetstream_protocol._slices", "jetstream_server.ingest.nats._columns")
 
 
 class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]

@@ -1,4 +1,5 @@
-"""The command line: `python -m benchmarks ingest|publish|read|latency|streams|compaction|spark`.
+"""The command line: `python -m benchmarks ingest|publish|read|latency|streams|cursors|
+compaction|spark|tls`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -14,12 +15,14 @@ from typing import Annotated
 import typer
 
 from benchmarks import compaction as compaction_benchmark
+from benchmarks import cursors as cursors_benchmark
 from benchmarks import ingest as ingest_benchmark
 from benchmarks import latency as latency_benchmark
 from benchmarks import pairs as pairs_of_runs
 from benchmarks import publish as publish_benchmark
 from benchmarks import read as read_benchmark
 from benchmarks import streams as streams_benchmark
+from benchmarks import tls as tls_benchmark
 from benchmarks.report import Column, Report
 from benchmarks.this_server import default_flush
 
@@ -177,6 +180,18 @@ def spark(
 
 
 @command.command()
+def cursors(
+    cursors: Annotated[int, typer.Option(min=1, help="Each is committed once a second.")] = 10_000,
+    seconds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 10,
+    replicas: ReplicasOption = "1",
+    json: JsonOption = False,
+) -> None:
+    """Commit cursors: the rate, and what one commit takes of the processor."""
+    report = cursors_benchmark.run(cursors, seconds, _numbers(replicas), _progress)
+    _finish(report, json, cursors_benchmark.TITLE, cursors_benchmark.COLUMNS)
+
+
+@command.command()
 def compaction(
     records: Annotated[int, typer.Option(min=1, help="Records in the stream.")] = 10_000_000,
     keys: Annotated[int, typer.Option(min=1, help="Different keys among them.")] = 1_000_000,
@@ -185,6 +200,17 @@ def compaction(
     """Compact one stream while messages are stored, with acks, in another."""
     report = compaction_benchmark.run(records, keys, _progress)
     _finish(report, json, compaction_benchmark.TITLE, compaction_benchmark.COLUMNS)
+
+
+@command.command()
+def tls(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one run.")] = 3.0,
+    pairs: Annotated[int, typer.Option(min=1, help="Alternating runs of both sides.")] = 3,
+    json: JsonOption = False,
+) -> None:
+    """Fetch batches and open connections with TLS and without it."""
+    report = tls_benchmark.run(seconds, pairs, _progress)
+    _finish(report, json, tls_benchmark.TITLE, tls_benchmark.COLUMNS)
 
 
 def _numbers(text: str) -> list[int]:

@@ -122,6 +122,6 @@ def _peak_of_worker(pid: int) -> int:
                 status = Path(f"/proc/{child}/status").read_text()
             except FileNotFoundError:
                 continue
-            if b"compaction_worker" in command and "VmHWM" in status:
+            if b"compaction.worker" in command and "VmHWM" in status:
                 return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     return 0

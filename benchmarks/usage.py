@@ -20,6 +20,11 @@ def processor_shares(pids: list[int], seconds: float) -> list[float]:
     return [100 * (b - a) / elapsed for a, b in zip(before, after, strict=True)]
 
 
+def processor_seconds(pids: list[int]) -> float:
+    """Until now, of all of them."""
+    return sum(map(_processor_seconds, pids))
+
+
 class ServerSeconds(NamedTuple):
     """Processor time of the servers that this process has started, and of their children."""
 

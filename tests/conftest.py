@@ -1,7 +1,8 @@
-"""What every test shares: Hypothesis profiles and the nats-server binary.
+"""What every test shares: Hypothesis profiles, the order of files, signals, the nats-server binary.
 
-HYPOTHESIS_PROFILE=thorough multiplies the examples of every property test; `default` is meant for
-each change. Deadlines are off: the time of one example on a shared machine says nothing.
+`--hypothesis-profile thorough` multiplies the examples of every property test, `quick` divides
+them; `default` is meant for each change. Deadlines are off: the time of one example on a shared
+machine says nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +14,63 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
-# A shell that runs the tests in its background lets them and their children ignore Ctrl-C, which
-# some of the children are to be told to stop by.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+from tests.support.lateness import Lateness
+
+PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
+
+
+def hear_signals() -> None:
+    """What starts the tests may make them ignore signals: a shell its background jobs, nohup what
+    it runs. A child would inherit that and not stop as it is told. A handler is not inherited, so
+    this one leaves the tests as they are and lets their children hear."""
+    for number in signal.valid_signals() - PYTHON_IGNORES:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+
+
+hear_signals()
+
+# The servers and commands that the tests start find themselves compiled, and not one by one in the
+# tree, where a module that was moved would leave its own behind.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix) / "bytecode"))
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=30)
+settings.load_profile("default")
+
+SPARK = "tests/spark/"
+FOLDERS = ("spark", "simulation", "chaos", "fuzz", "integration", "model", "property")
+"""In the order in which they run: long files first, so that short ones fill up what they leave."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    rank = {tests / folder: number for number, folder in enumerate(FOLDERS)}
+    items.sort(key=lambda item: min(rank.get(folder, len(rank)) for folder in item.path.parents))
+
+
+class ByFile(LoadScopeScheduling):
+    """A file's tests run on one worker, for they share a server, and so do all of Spark's, for they
+    share a JVM."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return SPARK if file.startswith(SPARK) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +84,15 @@ def no_thread_outlives_its_test() -> Iterator[None]:
     for thread in left:
         thread.join(timeout=5)
     assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+@pytest.fixture
+def lateness() -> Iterator[Lateness]:
+    """How late the machine has been since the test began."""
+    lateness = Lateness()
+    lateness.start()
+    yield lateness
+    lateness.stop()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jetstream_server import config
+from jetstream_server.node import config
 
 TREE = Path(__file__).resolve().parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((TREE / "docker-compose.yml").read_text())

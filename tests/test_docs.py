@@ -7,16 +7,18 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from pydantic import BaseModel
 
 from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
-from jetstream_server import config
-from jetstream_server.api.metrics import NodeMetrics, NodeNumbers
-from jetstream_server.replication.replicas import Replicas
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.node import config
+from jetstream_server.serving.metrics import stream_series
+from jetstream_server.serving.metrics.families import families
+from jetstream_server.serving.metrics.histograms import Histograms
+from jetstream_server.serving.metrics.snapshot import Snapshot
 
 TREE = Path(__file__).resolve().parent.parent
 DOCS = TREE / "docs"
@@ -72,6 +74,19 @@ def test_every_row_of_the_guarantees_is_shown_by_a_test() -> None:
     assert rows
     for row in rows:
         assert "::test_" in row[-1], row[0]
+
+
+def test_every_step_of_the_walk_names_functions_of_its_files() -> None:
+    sources = {str(path): path.read_text() for path in (TREE / "src").rglob("*.py")}
+    steps = [row for row in table_rows(page("architecture.md")) if row[0].isdigit()]
+    assert len(steps) > 20
+    for _, _, files, functions in steps:
+        named = re.findall(r"`([\w/]+\.pyx?)`", files)
+        found = "".join(
+            text for file, text in sources.items() for each in named if file.endswith(each)
+        )
+        for function in re.findall(r"`(?:\w+\.)?(\w+)`", functions):
+            assert re.search(rf"def {function}\(", found), f"{function} of {files}"
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -178,12 +193,15 @@ def test_every_log_line_that_asks_for_action_is_described() -> None:
 
 
 def test_every_metric_is_described() -> None:
-    section = page("operations.md").partition("## Metrics")[2]
+    section = page("operations.md").partition("## Metrics")[2].partition("\n## ")[0]
     documented = {row[0].strip("`") for row in table_rows(section) if row[0].startswith("`")}
-    numbers = NodeNumbers(**dict.fromkeys(NodeNumbers.__slots__, 0))
-    families = list(NodeMetrics(cast("Replicas", []), lambda: numbers, ingest_form="").collect())
+    collected = [
+        *families(Snapshot.empty()),
+        *Histograms().collect(),
+        *stream_series.series([], MonotonicUs(0)),
+    ]
     assert documented == {
-        f"{family.name}_total" if family.type == "counter" else family.name for family in families
+        f"{family.name}_total" if family.type == "counter" else family.name for family in collected
     }
 
 
@@ -193,7 +211,64 @@ def test_the_example_configurations_load(path: Path) -> None:
     assert loaded.nodes
 
 
-def test_documents_named_in_the_code_exist() -> None:
-    for path in [*(TREE / "src").rglob("*.py"), *(TREE / "proto").rglob("*.proto")]:
-        for name in re.findall(r"docs/[\w/]+\.md", path.read_text()):
-            assert (TREE / name).exists(), f"{path.relative_to(TREE)} names {name}"
+REFERENCE = re.compile(r'(docs/[\w/-]+\.md)(?:, "([^"]+)")?')
+MODULE = re.compile(r"(?<![\w./*-])((?:[\w-]+/)*[\w-]+\.pyx?)\b(?!\.\w)")
+OF_OTHERS = {"setup.py", "pyspark/daemon.py"}
+
+
+def test_pages_and_sections_named_in_the_code_exist() -> None:
+    headings = {}
+    for page in (TREE / "docs").rglob("*.md"):
+        found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+        headings[str(page.relative_to(TREE))] = found
+    lost = [
+        f"{path.relative_to(TREE)} names {page}, {section!r}"
+        for path in written_by_us()
+        for page, section in REFERENCE.findall(re.sub(r"\n\s*(?:# ?)?", " ", path.read_text()))
+        if page not in headings or (section and section not in headings[page])
+    ]
+    assert lost == []
+
+
+def test_modules_named_in_code_and_pages_exist() -> None:
+    ours = written_by_us()
+    known = {str(path.relative_to(TREE)) for path in ours}
+    parts = [path.split("/") for path in known]
+    ends = {"/".join(each[start:]) for each in parts for start in range(len(each))}
+    lost = [
+        f"{path.relative_to(TREE)} names {name}"
+        for path in [*ours, *(TREE / "docs").rglob("*.md"), TREE / "README.md"]
+        if path != Path(__file__) and "CHANGELOG" not in path.name
+        for name in MODULE.findall(prose_of(path))
+        if name not in ends and name not in OF_OTHERS
+    ]
+    assert lost == []
+
+
+def written_by_us() -> list[Path]:
+    folders = ("src", "proto", "tests", "spark_connector", "benchmarks", "examples", "scripts")
+    files = [path for folder in folders for path in (TREE / folder).rglob("*.p[yr]*")]
+    return [
+        path
+        for path in [*files, TREE / "hatch_build.py"]
+        if path.suffix in {".py", ".pyx", ".proto"} and path.is_file()
+    ]
+
+
+def prose_of(path: Path) -> str:
+    """Pages as they are; of code the comments and docstrings."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return text
+    tree = ast.parse(text)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)
+    ]
+    comments = re.findall(r"(?<![\"'])# (.*)$", text, re.MULTILINE)
+    return "\n".join([*found, *comments])
+
+
+def test_every_page_is_in_the_site_s_navigation() -> None:
+    listed = re.findall(r": (\w+\.md)$", (TREE / "ops/site/mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(["index.md", *(path.name for path in DOCS.glob("*.md"))])

@@ -25,7 +25,7 @@ from examples.cluster.local import (
 from examples.cluster.processes import ClusterError
 from examples.cluster.scene import Scene
 from jetstream_client import JetstreamError
-from jetstream_server.config import PORT_BASE_DEFAULT
+from jetstream_server.node.config import PORT_BASE_DEFAULT
 
 DIRECTORY_DEFAULT = Path("jetstream-cluster")
 TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)

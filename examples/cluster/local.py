@@ -24,7 +24,7 @@ import yaml
 
 from examples.cluster.ports import is_free, listens
 from examples.cluster.processes import ClusterError, Processes
-from jetstream_server.config import PORT_BASE_DEFAULT, PORTS, split_address, voter_count
+from jetstream_server.node.config import PORT_BASE_DEFAULT, PORTS, split_address, voter_count
 
 NODES_DEFAULT = 3
 PORTS_BETWEEN_NODES = 10
@@ -49,7 +49,7 @@ class LocalCluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.resolve()
-        self._processes = Processes(self.directory)
+        self.processes = Processes(self.directory)
 
     # What it is.
 
@@ -101,7 +101,7 @@ class LocalCluster:
 
     def create(self, nodes: int | None = None, port_base: int | None = None) -> None:
         """Write the configuration; of a cluster that is there, check what is asked for."""
-        with self._processes.changing():
+        with self.processes.changing():
             if self.config_file.exists():
                 self._check_is(nodes, port_base)
                 return
@@ -136,7 +136,7 @@ class LocalCluster:
     def start(self) -> None:
         """NATS and every node that is not running; returns when all of them serve."""
         nodes = self.node_ids
-        with self._processes.changing():
+        with self.processes.changing():
             self._check_ports(NATS, *map(node_name, nodes))
         self.start_nats()
         for node in nodes:
@@ -146,12 +146,12 @@ class LocalCluster:
     def stop(self) -> None:
         """Every node, then NATS."""
         if self.pids():
-            with self._processes.changing():
+            with self.processes.changing():
                 self._end_all()
 
     def delete(self) -> None:
         """`stop`, and delete the folder, data and all."""
-        with self._processes.changing():
+        with self.processes.changing():
             self._end_all()
             shutil.rmtree(self.directory)
 
@@ -163,7 +163,7 @@ class LocalCluster:
 
     def pids(self) -> dict[str, int]:
         """The processes that are alive, by name: "nats", "node-0", …"""
-        return self._processes.pids()
+        return self.processes.pids()
 
     def start_nats(self) -> None:
         """Returns when it takes connections."""
@@ -184,10 +184,10 @@ class LocalCluster:
         self._start(node_name(node), [*self.server, *arguments])
 
     def _start(self, name: str, arguments: list[str]) -> None:
-        with self._processes.changing():
+        with self.processes.changing():
             if name not in self.pids():
                 self._check_ports(name)
-                self._processes.start(name, arguments)
+                self.processes.start(name, arguments)
 
     def _check_ports(self, *names: str) -> None:
         """That those that do not run yet find theirs free."""
@@ -196,7 +196,7 @@ class LocalCluster:
 
     def end(self, name: str, number: int) -> bool:
         """Signal a process and wait for its end; whether there was one."""
-        return self._processes.end(name, number)
+        return self.processes.end(name, number)
 
     def kill_node(self, node: int) -> bool:
         """SIGKILL, as a crash would end it; whether it ran."""
@@ -223,9 +223,9 @@ class LocalCluster:
     def why_not_ready(self, node: int) -> str:
         """Why a node that runs does not serve; "" when it does."""
         host, port = _addresses(self.config)[node_name(node)][PORTS.index("http")]
-        pid = self.pids().get(node_name(node))
+        pid = self.processes.pid(node_name(node))
         if pid is not None and listens(pid, port):
-            connection = http.client.HTTPConnection(host, port, timeout=1.0)
+            connection = self._http(host, port)
             try:
                 connection.request("GET", "/readyz")
                 answer = connection.getresponse()
@@ -237,24 +237,27 @@ class LocalCluster:
                 connection.close()
         return self._missing_majority() or "it is still starting"
 
+    def _http(self, host: str, port: int) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(host, port, timeout=1.0)
+
     def _missing_majority(self) -> str:
         """What a node waits for when too few of those run that decide; "" when enough do."""
         first = sorted(self.node_ids)[: voter_count(len(self.node_ids))]
         voters = self.config.get("voters") or first
-        running = self.pids()
-        if sum(node_name(node) in running for node in voters) > len(voters) // 2:
+        running = [self.processes.pid(node_name(node)) is not None for node in voters]
+        if sum(running) > len(voters) // 2:
             return ""
         return f"waits for a majority of the nodes {', '.join(map(str, voters))}"
 
     def _pid(self, name: str) -> int:
         """Raises ClusterError with the reason when it has ended."""
-        pid = self.pids().get(name)
+        pid = self.processes.pid(name)
         if pid is None:
-            raise ClusterError(f"{name} has ended: {self._processes.last_words(name)}")
+            raise ClusterError(f"{name} has ended: {self.processes.last_words(name)}")
         return pid
 
     def _late(self, name: str, reason: str) -> ClusterError:
-        log = self._processes.log(name)
+        log = self.processes.log(name)
         return ClusterError(f"{name} is not ready after {READY_SECONDS:.0f} s, {reason}; see {log}")
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 STOP_SECONDS = 20.0
 FOLDER_VARIABLE = "JETSTREAM_CLUSTER_FOLDER"
@@ -26,13 +27,23 @@ class ClusterError(Exception):
     """The cluster cannot do that; the message is one line."""
 
 
+class Child(Protocol):
+    """A process that was started here, as `subprocess.Popen` shows it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+
+
 class Processes:
     """Those of `directory`, an absolute path without links."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._mark = os.fsencode(f"{FOLDER_VARIABLE}={directory}/")
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, Child] = {}
+        """Those that were started here, by name."""
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -54,10 +65,19 @@ class Processes:
 
     def pids(self) -> dict[str, int]:
         """Those that are alive, by name."""
-        for child in self._children.values():
-            child.poll()  # One that has ended is to be forgotten.
         numbers = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
-        return {name: pid for pid in numbers if (name := self._name(pid))}
+        found = {name: pid for pid in numbers if (name := self._name(pid))}
+        for name, child in self._children.items():
+            if name not in found:
+                child.wait()  # It has ended, or is about to: it shows no environment any more.
+        return found
+
+    def pid(self, name: str) -> int | None:
+        """Of the process of that name, if it is alive. Quick for one that was started here."""
+        child = self._children.get(name)
+        if child is not None and child.poll() is None:
+            return child.pid
+        return self.pids().get(name)
 
     def _name(self, pid: int) -> str:
         """What it was started as; "" when it has ended or is none of these."""
@@ -75,36 +95,43 @@ class Processes:
         """Its output goes to NAME.log. The caller is `changing` them, and it does not run."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("JETSTREAM_")}
         environment[FOLDER_VARIABLE] = str(self._directory / name)
+        if name in self._children:
+            self._children[name].wait()  # It may be about to end.
         with self.log(name).open("ab") as log:
-            process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        self._children[process.pid] = process
+            process = self._launch(arguments, environment, log.fileno())
+        self._children[name] = process
         while process.poll() is None and not self._name(process.pid):
             time.sleep(0.001)  # The kernel shows an environment a moment after it has taken it.
 
+    def _launch(self, arguments: list[str], environment: dict[str, str], log: int) -> Child:
+        return subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+
     def end(self, name: str, number: int) -> bool:
         """Signal it and wait for its end, which SIGKILL brings at last; whether it ran."""
-        pid = self.pids().get(name)
+        pid = self.pid(name)
         if pid is None:
             return False
         deadline = time.monotonic() + STOP_SECONDS
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-            while self._is_alive(pid):
+            while self._is_alive(name, pid):
                 if time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
                 time.sleep(0.01)
         return True
 
-    def _is_alive(self, pid: int) -> bool:
-        child = self._children.get(pid)
-        return child.poll() is None if child is not None else self._name(pid) != ""
+    def _is_alive(self, name: str, pid: int) -> bool:
+        child = self._children.get(name)
+        if child is not None and child.pid == pid:
+            return child.poll() is None
+        return self._name(pid) != ""
 
     def log(self, name: str) -> Path:
         return self._directory / f"{name}.log"

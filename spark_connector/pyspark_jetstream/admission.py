@@ -1,5 +1,4 @@
-"""When the next micro-batch comes and how far it goes: what there is, less what the limits hold
-back. Pure."""
+"""When the next micro-batch runs and where it ends, by what is there and by the limits. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Of offsets in a micro-batch over all streams; 0: none. max_delay: seconds that a batch
-    waits for `offsets_min` at most."""
+    """Limits of the offsets in a micro-batch, over all streams; 0: no limit. max_delay: longest
+    time in seconds that a batch waits for `offsets_min`."""
 
     offsets_max: int
     offsets_min: int
@@ -22,7 +21,8 @@ def admitted(
 ) -> dict[int, int]:
     """The end of each stream: a share in proportion to what waits there, as in Kafka's source.
 
-    Whoever waits gets one record at least, so that small streams do not starve beside large ones.
+    Every stream with records gets at least one, so that small streams do not starve beside large
+    ones.
     """
     sizes = {number: max(0, end - starts.get(number, end)) for number, end in latest.items()}
     total = sum(sizes.values())
@@ -55,8 +55,8 @@ that, but not twice."""
 class Pace:
     """Whether Spark asks again at once when it is told that there is nothing new.
 
-    Then the waiting is ours. A trigger with an interval waits by itself, and would be said to fall
-    behind if an answer took longer than its interval. Times are seconds of any clock.
+    Then this source has to wait. A trigger with an interval waits by itself, and Spark would warn
+    that it falls behind if an answer took longer than the interval. Times are seconds of any clock.
     """
 
     def __init__(self) -> None:

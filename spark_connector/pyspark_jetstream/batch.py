@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -22,14 +23,19 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """The ranges that one task reads."""
+    """The ranges that one task reads. has_newer: also the records behind them at the time of
+    reading."""
 
-    def __init__(self, parts: tuple[Range, ...]) -> None:
+    def __init__(self, parts: tuple[Range, ...], has_newer: bool = False) -> None:
         super().__init__(parts)
+        self.has_newer = has_newer
 
 
 class JetstreamReader(DataSourceReader):
-    """The rows are those committed when the query is planned, or up to the ends asked for."""
+    """The rows are those committed when the query is planned, or those up to the given ends. Spark
+    plans a DataFrame or a view once and runs it each time it is used. With `refresh` one more task
+    reads the records that have come since, each time.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -39,11 +45,18 @@ class JetstreamReader(DataSourceReader):
         with explained(self.options.servers):
             parts = asyncio.run(planned(self.options))
         found = tasks(parts, self.options.min_partitions, self.options.max_records_per_partition)
-        # Of an empty list Spark makes one task with nothing to go by.
-        return [Task(parts) for parts in found or [()]]
+        planned_tasks = [Task(parts) for parts in found]
+        if self.options.refresh:
+            ends = tuple(replace(part, start=part.stop) for part in parts)
+            planned_tasks.append(Task(ends, has_newer=True))
+        # From an empty list Spark makes one task without a range.
+        return planned_tasks or [Task(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.scan.read(partition.value)
+        parts = partition.value
+        if isinstance(partition, Task) and partition.has_newer:
+            parts = self.scan.up_to_now(parts)
+        return self.scan.read(parts)
 
 
 async def planned(options: ReadOptions) -> list[Range]:

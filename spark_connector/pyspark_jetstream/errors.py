@@ -26,7 +26,7 @@ log = logging.getLogger("pyspark_jetstream")
 
 
 class OptionError(InvalidRequestError):
-    """An option that cannot be meant so."""
+    """An option with a wrong name or value."""
 
 
 class DataLossError(JetstreamError):
@@ -40,14 +40,15 @@ class DataLossError(JetstreamError):
 START_ANEW = (
     "to go on without them set failOnDataLoss=false; to begin anew use a new checkpointLocation"
 )
-"""What a streaming query can do whose records are gone."""
+"""What to do about a streaming query whose records are gone."""
 
 LOAD_ANEW = "to read what is left set failOnDataLoss=false; for what there is now load() again"
 """The same of a batch read."""
 
 
 def advice(error: JetstreamError, servers: str) -> str:
-    """What the reader of `error` can do, as the end of a sentence; "" where it says so itself."""
+    """What the user can do about `error`, as the end of a sentence; "" if the error says so
+    itself."""
     if isinstance(error, UnavailableError):
         return (
             f"check that option servers ({servers}) names nodes of the cluster, that they run, and "
@@ -79,7 +80,7 @@ def advice(error: JetstreamError, servers: str) -> str:
 
 @contextmanager
 def explained(servers: str) -> Iterator[None]:
-    """Adds what to do to the SDK's errors; ours have it already."""
+    """Adds what to do to the SDK's errors; the connector's own have it already."""
     try:
         yield
     except (OptionError, DataLossError):

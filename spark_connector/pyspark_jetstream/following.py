@@ -1,7 +1,7 @@
-"""A streaming query's questions to the cluster: where to begin, how far there is to read.
+"""What a streaming query asks the cluster: where to begin, and where the streams end now.
 
-Owns the client of the driver's side for as long as the query runs. Nothing here is needed to
-repeat a batch: what counts is in the offsets that it returns, because Spark keeps them.
+Owns the client of the driver's side for as long as the query runs. A batch can be repeated without
+anything kept here: the returned offsets hold everything, and Spark keeps them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ IDLE_SECONDS = 1.0
 """How long an idle query waits for records before it tells Spark that there is nothing new."""
 
 LISTING_SECONDS = 3.0
-"""How old a list of streams chosen by pattern may be: those that appear are read after so long at
-most. Streams chosen by name are looked for again when one of them is gone."""
+"""How old a list of streams chosen by pattern may be: new streams are read after that time at most.
+Streams chosen by name are looked up again when one of them is gone."""
 
 LONG_POLLS_MAX = 32
 """Streams watched while idle. With more, changes in the others are seen after `MANY_SECONDS`."""
 
 MANY_SECONDS = 0.2
 """Between two looks at more streams than can be watched."""
+
+SHOWN_BY = "spark"
+"""Kept with the cursor."""
 
 EPOCHS_AT_A_TIME = 32
 """Fetches for the epochs of last records that run at once."""
@@ -69,10 +72,9 @@ class Follower:
     async def next_offsets(
         self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
     ) -> Offsets:
-        """The end of the next batch; `start` itself where there is nothing for one.
-
-        start: None where Spark does not say it (before 4.2, after a restart). targets: do not
-        go beyond these, and do not wait either.
+        """The end of the next batch; `start` itself if there is nothing to read. start: None if
+        Spark does not tell it (before 4.2, after a restart). targets: do not go beyond these, and
+        do not wait.
         """
         self._pace.asked(time.monotonic())
         found = await self._look(start, limits, targets)
@@ -94,8 +96,8 @@ class Follower:
         marks = dict(start.streams) if start else {}
         starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
         if start is None or start.initial:
-            # Spark runs the first batch in any case; the sooner where it began is on record, the
-            # better.
+            # Spark runs the first batch in any case, and its start should be on record as early as
+            # possible.
             self._last_batch_at = time.monotonic()
             return await self._marked(start, starts, admitted(starts, latest, limits.offsets_max))
         if is_delayed(starts, latest, limits, time.monotonic() - self._last_batch_at):
@@ -107,6 +109,23 @@ class Follower:
         self.check_losses(start, end, {number: held.earliest for number, held in known.items()})
         self._last_batch_at = time.monotonic()
         return end
+
+    async def show(self, cursor: str, end: Offsets) -> None:
+        """Commit the end of a batch as a cursor's positions, so that tools can show the lag. Only
+        Spark's checkpoint says where the query goes on, so a failure here is just a warning.
+        """
+        for number, mark in end.streams.items():
+            try:
+                await self._client.commit_cursor(
+                    cursor, number, mark.offset, last_epoch=mark.epoch, metadata=SHOWN_BY
+                )
+            except JetstreamError as error:
+                log.warning(
+                    "cursor %r does not show the progress in %s: %s",
+                    cursor,
+                    mark.name,
+                    error.message,
+                )
 
     def check_losses(
         self, start: Offsets, end: Offsets, earliest: Mapping[int, int] | None = None
@@ -170,7 +189,8 @@ class Follower:
         if time.monotonic() - self._listed_at < age_max:
             return
         streams = await self._client.list_streams()
-        # Only at the beginning a missing name is a mistake; later it was deleted.
+        # A missing name is a mistake only at the beginning; later it means that the stream was
+        # deleted.
         is_new = self._listed_at == float("-inf")
         self._streams = planning.select(streams, self._options.selection, all_must_exist=is_new)
         self._listed_at = time.monotonic()
@@ -203,7 +223,7 @@ class Follower:
         finally:
             for each in polls_or_time_up:
                 each.cancel()
-            # A poll that failed is no matter here: the next look will say why.
+            # A failed poll does not matter here: the next request raises the reason.
             await asyncio.gather(*polls_or_time_up, return_exceptions=True)
 
     async def close(self) -> None:

@@ -1,4 +1,5 @@
-"""What a streaming query has lost between two batches: deleted, re-created, cut back. Pure."""
+"""What a streaming query has lost between two batches: streams that were deleted, created anew or
+cut back. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def losses(
     by_name = {mark.name: number for number, mark in end.streams.items()}
     for number, mark in start.streams.items():
         if number not in end.streams:
-            # A stream that the options do not name any more is left by intention.
+            # A stream that the options no longer name is left on purpose.
             if is_selected(mark.name, selection):
                 yield _gone(number, mark, by_name)
         elif end.streams[number].offset < mark.offset:

@@ -1,21 +1,21 @@
-"""The options of a read or a write: every one checked before anything is done.
+"""The options of a read or a write. All are checked before anything is done.
 
-Spark hands them over as text under names in any case. Unknown ones are refused, because a
-misspelt `failOnDataLoss` must not be a silent default. Names and meanings follow Spark's Kafka
-source where it has the thing. Options are pickled into tasks and shown by `explain`: they hold
-no secrets, only paths of files with them.
+Spark hands them over as text under names in any case. Unknown ones are refused, because a misspelt
+`failOnDataLoss` must not be a silent default. Names and meanings follow Spark's Kafka source where
+it has the same option. Options are pickled into tasks and shown by `explain`: they hold no secrets,
+only paths of files with them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Literal, TypeVar
 
-from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
+from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions, TlsConfig
 from jetstream_protocol.subjects import check_literal, check_pattern
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.positions import (
@@ -28,7 +28,8 @@ from pyspark_jetstream.positions import (
 _T = TypeVar("_T")
 
 TIMEOUT_SECONDS = 30.0
-"""Of one call, retries included: outlasts the election of a new leader several times over."""
+"""Timeout of one call, retries included: several times as long as the election of a new leader
+takes."""
 
 RECORDS_PER_TASK = 1_000_000
 """A task of this size takes a second or so: long against its start, short against a failure."""
@@ -40,19 +41,20 @@ NAMES_OF_COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
 """In the SDK's order; `headers` come behind them where they are asked for."""
 
 _COMMON = ("servers", "timeout")
+_TLS = ("tls", "tlsCa", "tlsCertificate", "tlsKey")
 _SELECTION = ("streams", "streamPattern", "subject")
 _READ = (
     *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-    "readFrom", "columns",
+    "readFrom", "columns", *_TLS,
 )  # fmt: skip
-_BATCH = (*_READ, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_BATCH = (*_READ, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "refresh")
+_STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "cursor")
 _NATS = (
     "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
     "natsTlsKey",
 )  # fmt: skip
-_WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion")
+_WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion", *_TLS)
 ReadFrom = Literal["any", "leader", "nearest"]
 """Which replica in sync is read from."""
 
@@ -66,10 +68,10 @@ _INSTEAD: Mapping[str, str] = {
     "paths": "streams, a list with commas,",
     "pushdownfilters": "startingOffsets, startingTimestamp or subject",
 }
-"""What Spark's Kafka source, `load([...])` or an older version calls otherwise, or has."""
+"""Names that Spark's Kafka source, `load([...])` or an older version uses."""
 
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-"""What Spark puts among the options by itself."""
+"""Options that Spark adds by itself."""
 
 Mode = Literal["read", "batch", "stream", "write"]
 """A read is known to be a batch or a stream only after its schema has been asked for."""
@@ -102,7 +104,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What batch and streaming reads share."""
+    """What batch and streaming reads share. cursor: shows a streaming query's progress; "": none
+    does. refresh: a batch read, used again, also has the records that have come since."""
 
     config: ClientConfig
     selection: Selection
@@ -116,6 +119,8 @@ class ReadOptions:
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
     max_trigger_delay: float
+    cursor: str = ""
+    refresh: bool = False
 
     @property
     def servers(self) -> str:
@@ -179,15 +184,25 @@ class _Given:
         return int(text)
 
     def config(self, nats_options: NatsOptions | None = None) -> ClientConfig:
-        return self.checked(
-            "servers, timeout",
+        config = self.checked(
+            "servers, timeout, tls",
             lambda: ClientConfig.of(
                 self.text("servers") or None,
                 self.text("nats") or None,
                 nats_options,
                 self.seconds("timeout", TIMEOUT_SECONDS),
+                tls=self._tls(),
             ),
         )
+        # Each task makes clients of its own, which must wait for a server that restarts.
+        return replace(config, retry_on_failed_connect=True)
+
+    def _tls(self) -> bool | TlsConfig | None:
+        """None: as the environment says."""
+        ca, cert, key = (self.text(name) or None for name in ("tlsCa", "tlsCertificate", "tlsKey"))
+        if ca or cert or key:
+            return TlsConfig(ca, cert, key)
+        return self.flag("tls", False) if self.text("tls") else None
 
     def seconds(self, name: str, default: float) -> float:
         """`30`, `500ms`, `10s`, `15m`, `1h`."""
@@ -225,7 +240,7 @@ def check_table(options: Mapping[str, str]) -> None:
     given = sorted(name for name in options if name.lower().startswith("option."))
     if given:
         raise OptionError(
-            "Spark forgets the OPTIONS of a table: CREATE TABLE streams USING jetstream, and say "
+            "Spark forgets the OPTIONS of a table: CREATE TABLE streams USING jetstream, and give "
             "them where it is read: SELECT * FROM streams WITH (streams = 'orders')"
         )
 
@@ -253,7 +268,28 @@ def read_options(
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0),
         min_offsets_per_trigger=given.number("minOffsetsPerTrigger", 0),
         max_trigger_delay=given.seconds("maxTriggerDelay", MAX_TRIGGER_DELAY_SECONDS),
+        cursor=_cursor(given),
+        refresh=_refresh(given, ending),
     )
+
+
+def _refresh(given: _Given, ending: Positions) -> bool:
+    wanted = given.flag("refresh", False)
+    if wanted and (ending.default != "latest" or ending.by_stream):
+        raise OptionError(
+            f"refresh reads up to what is committed at each query, and {ending.option} says where "
+            "to end: leave one of them out"
+        )
+    return wanted
+
+
+def _cursor(given: _Given) -> str:
+    name = given.text("cursor")
+    if name and not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name):
+        raise OptionError(
+            f"cursor {name!r} is no name: use 1 to 255 letters, digits, '_', '-' and '.'"
+        )
+    return name
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:

@@ -1,4 +1,5 @@
-"""What the cluster is asked before reading: which streams, what they hold, where places are.
+"""Requests to the cluster before reading: which streams, their ranges, and the offsets of
+positions.
 
 The same code serves a batch read, which asks once, and a streaming query, which asks for ever:
 it is written for an `AsyncClient` that its caller owns.
@@ -61,7 +62,7 @@ def _named(name: str, streams: Sequence[Stream], must_exist: bool) -> Stream | N
 
 
 def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:
-    """A batch read of nothing is a mistake. Raises OptionError."""
+    """Raises OptionError for a batch read of no stream."""
     if not streams:
         raise OptionError(
             f"no stream fits streamPattern {selection.pattern!r} and subject "

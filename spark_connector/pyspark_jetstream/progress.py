@@ -1,7 +1,6 @@
-"""What a streaming query has still to read, by the names of Spark's Kafka source.
-
-Spark takes no numbers from Python sources for the `metrics` of a query's progress. What it shows,
-`endOffset` and `latestOffset`, has them all the same.
+"""How much a streaming query still has to read, with the names of Spark's Kafka source. Spark takes
+no `metrics` from Python sources for a query's progress, but `endOffset` and `latestOffset`, which
+it shows, are enough to compute them.
 """
 
 from __future__ import annotations

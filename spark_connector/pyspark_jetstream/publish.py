@@ -1,4 +1,5 @@
-"""A task's rows to NATS in batches, acknowledged, and known again when they come twice.
+"""Publishes a task's rows to NATS in batches, with acks, so that the server recognises them if they
+come twice.
 
 The server stores no batch twice of which it knows producer id and sequence, and of each producer it
 knows the last five. So five batches are put together, and the producer id is made from what they
@@ -179,8 +180,8 @@ class _Outgoing:
             self._finish_oldest()
 
     def abandon(self) -> None:
-        """After a failure: what is on its way ends, well or not; what waits is not sent, because a
-        second attempt puts it together with the rows that are missing here."""
+        """After a failure: batches in flight end, well or not. Waiting rows are not sent, because a
+        second attempt puts them into batches with the rows that are missing here."""
         for sent in self._sent:
             with suppress(JetstreamError):
                 sent.finish()

@@ -177,7 +177,7 @@ def _by_name(row: list[dict[str, Any]] | None) -> HeadersByName | None:
         names = ", ".join(repr(name) for name in found)
         raise OptionError(
             f"a row with headers {names} cannot be published: {error}; a key or a tombstone is "
-            "said by the columns key and value, and other headers can be left out, for example by "
+            "given by the columns key and value, and other headers can be left out, for example by "
             "filter(headers, h -> NOT h.key LIKE 'Nats-%') AS headers"
         ) from error
     return found

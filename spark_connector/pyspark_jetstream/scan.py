@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -76,6 +76,14 @@ class Scan:
                     for batch in messages.iter_batches(ROWS, columns):
                         yield self._finished(batch)
 
+    def up_to_now(self, parts: Iterable[Range]) -> Iterator[Range]:
+        """The ranges with what is committed now as their ends."""
+        client = client_for(self.config)
+        for part in parts:
+            with explained(",".join(self.config.servers)):
+                now = client.offset_at(part.stream_id, "latest")
+            yield replace(part, stop=max(part.start, now))
+
     def _finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.wanted is not None:
             batch = batch.filter(self.wanted.mask(batch))
@@ -127,7 +135,7 @@ class Scan:
             )
 
     def _after_loss(self, part: Range, position: int, error: JetstreamError) -> int:
-        """Where to go on when records at `position` are gone."""
+        """The offset at which to go on when records at `position` are gone."""
         following = part.stop
         if isinstance(error, DivergedError):
             following = position

@@ -34,7 +34,7 @@ def read_schema(columns: Sequence[str]) -> StructType:
 
 
 def check_schema(given: StructType, columns: Sequence[str]) -> None:
-    """A schema of the user's own must be ours. Raises OptionError."""
+    """A schema given by the user must be the source's own. Raises OptionError."""
     ours = read_schema(columns)
     if given.simpleString() != ours.simpleString():
         raise OptionError(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def session(**config: str) -> SparkSession:
-    """The SparkSession there is, or a new one, whose workers are this Python.
+    """The existing SparkSession, or a new one, whose workers use this Python.
 
     config: of the session, `session(**{"spark.master": "local[2]"})`. PYSPARK_PYTHON counts where
     it is set. Raises RuntimeError where the workers of a session that was made before, or the
@@ -27,7 +27,7 @@ def session(**config: str) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     python = spark.sparkContext.pythonExec
-    # On a cluster the executors' Python is another machine's: nothing can be said of it here.
+    # On a cluster the executors' Python is on other machines and cannot be checked here.
     if str(spark.sparkContext.master).startswith("local") and not _has_source(python):
         raise RuntimeError(
             f"Spark's workers run {python!r}, which does not have pyspark_jetstream: export "

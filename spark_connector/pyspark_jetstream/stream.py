@@ -1,7 +1,7 @@
 """Streaming reads: Spark's micro-batches over the follower's answers.
 
 On the driver one Python process per query keeps one reader; tasks get pickled copies, made anew by
-other processes, of which only `read` is asked. So whatever lasts is made at its first use.
+other processes, of which only `read` is asked. So everything that lasts is made at its first use.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ class JetstreamStreamReader(DataSourceStreamReader):
         return self.scan.read(partition.value)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Spark's checkpoint is all there is: the server keeps no state for readers."""
+        """Spark's checkpoint says where the query goes on. A cursor only shows it."""
+        if self.options.cursor:
+            self._ask(self.follower.show(self.options.cursor, Offsets.from_json(end)))
 
     def stop(self) -> None:
         follower, runner = self._follower, self._runner
@@ -166,7 +168,7 @@ if HAS_ADMISSION_CONTROL:
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Of options that cannot be meant so: says it when Spark first asks for anything."""
+    """For wrong options: raises their error when Spark first asks for anything."""
 
     def __init__(self, message: str) -> None:
         self.message = message

@@ -2,9 +2,10 @@
 
 A task that was acknowledged in full is done; one that was not fails, and Spark runs it again. What
 an attempt that failed has published stays published. Each batch therefore carries an identity that
-a second attempt repeats (`publish.Identity`), by which the server knows it again. A streaming query
-is known by itself and its micro-batch, also in a batch write inside its `foreachBatch`; another
-batch write by the options txnAppId and txnVersion, or only among its own attempts.
+a second attempt repeats (`publish.Identity`), so that the server recognises it. The identity of a
+streaming write is its query and micro-batch, also in a batch write inside `foreachBatch`. For
+another batch write it is the options txnAppId and txnVersion; without them only attempts of the
+same write are recognised.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class _StreamWriter(_Writer):
             log.warning("batch %d: %d rows were published before", batchId, duplicates)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """What is published stays; Spark runs the batch again, and the server knows it again."""
+        """Published rows stay; Spark runs the batch again, and the server recognises them."""
 
 
 class StreamRowWriter(_StreamWriter, DataSourceStreamWriter):

@@ -12,37 +12,50 @@
 drawn in `jetstream_protocol.errors`.
 """
 
-from jetstream_client._ack import Ack, PublishResult
+from jetstream_client._access import AclDecision, AclRule, NewToken, Token
 from jetstream_client._async import AsyncClient
-from jetstream_client._blocking_publisher import Publisher
 from jetstream_client._config import ClientConfig, NatsOptions
-from jetstream_client._consume import AsyncConsumer
-from jetstream_client._deliveries import (
-    BatchDelivery,
-    BatchResult,
-    Delivery,
-    ManyDelivery,
-    ManyResult,
-)
+from jetstream_client._events import ConnectionEvent
 from jetstream_client._headers import Headers
-from jetstream_client._messages import Message, Messages
 from jetstream_client._positions import At, Last, Position
-from jetstream_client._publisher import AsyncPublisher
-from jetstream_client._scan import AsyncScan, Scan
-from jetstream_client._sync import Client, Consumer
-from jetstream_client._table import AsyncTable, Table
+from jetstream_client._sync import Client
+from jetstream_client._tls import TlsConfig
 from jetstream_client._types import (
     ClusterInfo,
     CompactionInfo,
+    ConsumerGroup,
+    Cursor,
+    CursorDescription,
     DamagedRange,
+    GroupMember,
     Node,
+    NodeDebug,
     OffsetAt,
+    ReplicaMove,
     ReplicaProgress,
     ReplicaState,
     Stream,
     StreamDescription,
     UncleanElection,
 )
+from jetstream_client.publishing.ack import Ack, PublishResult
+from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.blocking_publisher import Publisher
+from jetstream_client.publishing.deliveries import (
+    BatchDelivery,
+    BatchResult,
+    Delivery,
+    ManyDelivery,
+    ManyResult,
+)
+from jetstream_client.reading.batches import FetchedBatches
+from jetstream_client.reading.blocking_consumer import Consumer
+from jetstream_client.reading.blocking_group_consumer import GroupConsumer
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer
+from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.scan import AsyncScan, Scan
+from jetstream_client.reading.table import AsyncTable, Table
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     CorruptBatchError,
@@ -67,6 +80,8 @@ from jetstream_protocol.errors import (
     StorageFullError,
     StreamExistsError,
     StreamNotFoundError,
+    StreamPausedError,
+    StreamReadonlyError,
     UnauthenticatedError,
     UnavailableError,
     UnknownEpochError,
@@ -74,11 +89,26 @@ from jetstream_protocol.errors import (
     UnsupportedHeaderError,
 )
 
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    """The version is looked up when somebody asks for it."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("jetstream-log")
+
+
 __all__ = [
     "Ack",
+    "AclDecision",
+    "AclRule",
     "AmbiguousStreamError",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncGroupConsumer",
     "AsyncPublisher",
     "AsyncScan",
     "AsyncTable",
@@ -89,12 +119,19 @@ __all__ = [
     "ClientConfig",
     "ClusterInfo",
     "CompactionInfo",
+    "ConnectionEvent",
     "Consumer",
+    "ConsumerGroup",
     "CorruptBatchError",
+    "Cursor",
+    "CursorDescription",
     "DamagedRange",
     "Delivery",
     "DivergedError",
     "FencedEpochError",
+    "FetchedBatches",
+    "GroupConsumer",
+    "GroupMember",
     "Headers",
     "InternalError",
     "InvalidRequestError",
@@ -106,8 +143,10 @@ __all__ = [
     "MessageTooLargeError",
     "Messages",
     "NatsOptions",
+    "NewToken",
     "NoStreamError",
     "Node",
+    "NodeDebug",
     "NotEnoughReplicasAfterAppendError",
     "NotEnoughReplicasError",
     "NotFoundError",
@@ -122,6 +161,7 @@ __all__ = [
     "PublishResult",
     "Publisher",
     "RecordsDamagedError",
+    "ReplicaMove",
     "ReplicaProgress",
     "ReplicaState",
     "Scan",
@@ -131,11 +171,16 @@ __all__ = [
     "StreamDescription",
     "StreamExistsError",
     "StreamNotFoundError",
+    "StreamPausedError",
+    "StreamReadonlyError",
     "Table",
+    "TlsConfig",
+    "Token",
     "UnauthenticatedError",
     "UnavailableError",
     "UncleanElection",
     "UnknownEpochError",
     "UnknownOutcomeError",
     "UnsupportedHeaderError",
+    "__version__",
 ]

@@ -1,5 +1,5 @@
 """`python -m jetstream_client` is the `jetstream` command."""
 
-from jetstream_client.cli import main
+from jetstream_command import client
 
-main()
+client()

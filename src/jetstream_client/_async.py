@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Coroutine, Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jetstream_client import _wire
-from jetstream_client._ack import PublishResult
+from jetstream_client._async_cluster import AsyncClusterMethods
+from jetstream_client._async_groups import AsyncGroupMethods
+from jetstream_client._async_security import AsyncSecurityMethods
 from jetstream_client._config import ClientConfig, NatsOptions
-from jetstream_client._consume import AsyncConsumer
-from jetstream_client._control import ControlPlane
-from jetstream_client._data_plane import DataPlane
-from jetstream_client._feeds import Feeds
+from jetstream_client._events import Callbacks, ConnectionEvents
 from jetstream_client._headers import HeadersLike
-from jetstream_client._messages import ROWS, Messages, check_rows
 from jetstream_client._positions import Position
-from jetstream_client._publish import PlainPublisher, Wishes
-from jetstream_client._publisher import AsyncPublisher
-from jetstream_client._reader import FETCH_BYTES, Reader
-from jetstream_client._scan import AsyncScan
-from jetstream_client._sender import (
+from jetstream_client._serialization import Deserializer, Deserializers, Serializer
+from jetstream_client._settings import AlterableSettings, StreamSettings
+from jetstream_client._tls import TlsConfig
+from jetstream_client._types import (
+    AckLevel,
+    OffsetAt,
+    OnReset,
+    Payload,
+    ReadFrom,
+    Stream,
+    StreamDescription,
+    StreamLike,
+)
+from jetstream_client.publishing.ack import PublishResult
+from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.plain_publisher import PlainPublisher, PublishOptions
+from jetstream_client.publishing.sender import (
     BATCH_BYTES,
     BUFFER_BYTES,
     DELIVERY_SECONDS,
@@ -29,38 +37,42 @@ from jetstream_client._sender import (
     Compression,
     PublisherOptions,
 )
-from jetstream_client._settings import AlterableSettings, StreamSettings
-from jetstream_client._streams import Streams
-from jetstream_client._table import AsyncTable
-from jetstream_client._types import (
-    AckLevel,
-    ClusterInfo,
-    OffsetAt,
-    Payload,
-    ReadFrom,
-    Stream,
-    StreamDescription,
-    StreamLike,
-    UncleanElection,
-)
+from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.reading.batches import FetchedBatches
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer
+from jetstream_client.reading.lags import Lags
+from jetstream_client.reading.messages import ROWS, Message, Messages, check_rows
+from jetstream_client.reading.reader import FETCH_BYTES, Reader, filter_of
+from jetstream_client.reading.scan import AsyncScan
+from jetstream_client.reading.table import AsyncTable
+from jetstream_client.transport import wire
+from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.cursors import Cursors
+from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.transport.streams import Streams
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class AsyncClient:
+class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
     """A connection to a cluster, made on first use; `async with` closes it.
 
-    servers: "host:port" of any node, several as a list or with commas; without, the environment
-    variable JETSTREAM_SERVERS, else localhost:9292. nats: URLs to publish to instead of those the
-    cluster names. timeout: seconds a call may take, retries included. in_flight_max: publishes
-    that wait for acknowledgements at a time; others wait their turn. rack: where this program runs,
-    for `read_from="nearest"`; without, the environment variable JETSTREAM_RACK.
+    servers: "host:port" of any node, several as a list or with commas. nats: URLs to publish to
+    instead of those the cluster names. timeout: seconds a call may take, retries included.
+    in_flight_max: how many publishes may wait for acknowledgements at a time; others wait their
+    turn. rack: where this program runs, for `read_from="nearest"`. token: says to the servers who
+    this program is. tls: True, or a TlsConfig, to speak TLS. Without these the environment says:
+    JETSTREAM_SERVERS (else localhost:9292), _RACK, _TOKEN, and _CA, _CERT and _KEY for TLS.
 
-    Every method raises from the tree of jetstream_client.JetstreamError: UnavailableError when
-    no server answers in time, UnknownOutcomeError where something may have been done all the
-    same. Belongs to the event loop it is first used on.
+    disconnected_cb, reconnected_cb: called with a ConnectionEvent for a connection that is lost or
+    found again. error_cb: with the JetstreamError of what is tried again. closed_cb: when closed.
+
+    Every error is a jetstream_client.JetstreamError: UnavailableError if no server answers in time,
+    UnknownOutcomeError if the call may have been carried out anyway. Belongs to the event loop it
+    is first used on.
     """
 
     def __init__(
@@ -72,14 +84,25 @@ class AsyncClient:
         timeout: float = 10.0,
         in_flight_max: int = 16_384,
         rack: str | None = None,
+        token: str | None = None,
+        tls: bool | TlsConfig | None = None,
+        **callbacks: Unpack[Callbacks],
     ) -> None:
-        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max, rack))
+        self._set_up(
+            ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max, rack, token, tls),
+            callbacks,
+        )
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
-        """A client as configured elsewhere: the configuration can be pickled, a client cannot."""
+        """A client with this configuration. A configuration can be pickled, a client cannot."""
+        return cls.observed(config, Callbacks())
+
+    @classmethod
+    def observed(cls, config: ClientConfig, callbacks: Callbacks) -> Self:
+        """The same, with callbacks."""
         client = cls.__new__(cls)
-        client._set_up(config)
+        client._set_up(config, callbacks)
         return client
 
     def __reduce__(self) -> NoReturn:
@@ -88,26 +111,43 @@ class AsyncClient:
             "with `from_config`"
         )
 
-    def _set_up(self, config: ClientConfig) -> None:
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {', '.join(self.config.servers)}>"
+
+    def _set_up(self, config: ClientConfig, callbacks: Callbacks) -> None:
         self.config = config
         self._closed = False
-        self._control = ControlPlane(config)
+        self._events = ConnectionEvents(callbacks)
+        self._control = ControlPlane(config, self._events)
         self._streams = Streams(self._control)
         data_plane = DataPlane(
             self._streams.cluster,
             self._streams.leader_of,
             self._streams.registered,
-            config.timeout,
-            config.rack,
+            config,
+            self._events,
         )
+        self._cursors = Cursors(self._control)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
-        self._feeds = Feeds(self._streams.find)
-        self._publisher = PlainPublisher(config, self._feeds, self._nats_urls)
+        self._lags = Lags(self._streams, self._reader)
+        self._feeds = SubjectRoutes(self._streams.find)
+        self._publisher = PlainPublisher(
+            config, self._feeds, self._nats_urls, lambda: self._control.trouble, self._events
+        )
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
+        self._group_consumers: weakref.WeakSet[AsyncGroupConsumer] = weakref.WeakSet()
         self._publishers: weakref.WeakSet[AsyncPublisher] = weakref.WeakSet()
 
     async def _nats_urls(self) -> Sequence[str]:
         return (await self._streams.cluster()).nats
+
+    async def _routes_changed(self, change: Coroutine[Any, Any, Stream]) -> Stream:
+        try:
+            self._check_open()
+            return await change
+        finally:
+            change.close()
+            self._feeds.forget_all()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -123,13 +163,12 @@ class AsyncClient:
         allow_same_name: bool = False,
         **settings: Unpack[StreamSettings],
     ) -> Stream:
-        """Create a stream, or find it: creating the same again returns the one there is.
+        """Create a stream. If the same stream exists already, return it.
 
         When this returns, the stream listens: what is published from now on is stored. Settings
         (see StreamSettings and AlterableSettings) left out take the server's defaults. Raises
-        StreamExistsError where it exists with another configuration, or the name on another
-        subject: everybody would have to say name@subject then. allow_same_name: make it all the
-        same.
+        StreamExistsError if it exists with another configuration, or if another subject has a
+        stream of that name. allow_same_name: create it anyway.
         """
         self._check_open()
         stream = await self._streams.create(
@@ -147,24 +186,37 @@ class AsyncClient:
     ) -> Stream:
         """Change settings (see AlterableSettings) of a running stream; returns it as it is then.
 
-        stream_epoch: only if the stream has not changed since it had that epoch; else
+        stream_epoch: change it only if the stream still has this epoch; otherwise raise
         PreconditionFailedError.
         """
         self._check_open()
         return await self._streams.alter(stream, settings, stream_epoch)
 
     async def describe_stream(self, stream: StreamLike) -> StreamDescription:
-        """With what its leader knows; where it does not answer, with what any node does.
+        """The stream with what its leader knows; if the leader does not answer, with what any node
+        knows.
 
         Raises StreamNotFoundError, AmbiguousStreamError.
         """
         self._check_open()
         return await self._streams.describe(stream)
 
-    async def list_streams(self, feeding_subject: str = "") -> list[Stream]:
-        """All streams; with `feeding_subject`, those that a message published there goes to."""
+    async def list_streams(
+        self, feeding_subject: str = "", *, internal: bool = False
+    ) -> list[Stream]:
+        """All streams; with `feeding_subject`, those that a message published there goes to.
+        internal: with the server's own, such as `__cursors`."""
         self._check_open()
-        return await self._streams.find(feeding_subject)
+        return await self._streams.find(feeding_subject, internal=internal)
+
+    async def describe_streams(
+        self, feeding_subject: str = "", *, internal: bool = False
+    ) -> list[StreamDescription]:
+        """The streams of `list_streams`, with what their leaders know (or any node, if a leader
+        does not answer). This is one call to each node, however many streams there are.
+        """
+        self._check_open()
+        return await self._streams.describe_all(feeding_subject, internal=internal)
 
     async def delete_stream(self, stream: StreamLike) -> None:
         """Delete a stream and its records, for good. Raises StreamNotFoundError."""
@@ -172,47 +224,36 @@ class AsyncClient:
         await self._streams.delete(stream)
         self._feeds.forget_all()
 
-    async def describe_cluster(self) -> ClusterInfo:
-        """The nodes, the controller, and where NATS is."""
-        self._check_open()
-        return await self._streams.cluster()
+    async def purge_stream(self, stream: StreamLike, before: Position | None = None) -> int:
+        """Remove the records before a position, or all that are committed, for good, on every
+        replica; returns the first offset kept.
 
-    async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
-        """Hand a stream's leadership to another node, which must be in its ISR and not draining.
-
-        Returns the stream as it is led then. Raises PreconditionFailedError where the node cannot
-        lead it now.
+        Only whole batches are removed: the batch that holds the position stays as a whole. The
+        records of one subject cannot be purged. Raises OffsetOutOfRangeError for an offset that is
+        not committed.
         """
         self._check_open()
-        return await self._streams.transfer_leader(stream, node)
+        offset = None if before is None else await self.offset_at(stream, before)
+        return await self._streams.purge(stream, offset)
 
-    async def elect_uncleanly(
-        self,
-        stream: StreamLike,
-        node: int,
-        *,
-        dry_run: bool = False,
-        stream_epoch: int | None = None,
-    ) -> UncleanElection:
-        """Elect a replica of a stream that nobody leads, although committed records may be lost.
+    async def set_stream_readonly(self, stream: StreamLike, readonly: bool = True) -> Stream:
+        """Refuse every record from now on (StreamReadonlyError), or take them again.
 
-        dry_run: only tell what it would cost. stream_epoch: only if the stream has not changed
-        since it had that epoch. Raises PreconditionFailedError where the stream has a leader, or
-        the replica cannot lead.
+        Reading, retention and compaction go on. Returns the stream as it is then.
         """
-        self._check_open()
-        return await self._streams.elect_uncleanly(
-            stream, node, dry_run=dry_run, stream_epoch=stream_epoch
-        )
+        return await self._routes_changed(self._streams.set_readonly(stream, readonly))
 
-    async def drain_node(self, node: int, *, undo: bool = False) -> None:
-        """Mark a node as draining: its leaderships move away, and new streams go to it only where
-        there are too few other nodes. The mark outlives the node's restarts.
+    async def pause_stream(self, stream: StreamLike) -> Stream:
+        """Stop listening to the stream's subject: what is published from now on is not stored.
 
-        Returns before they have moved: `describe_stream` shows when. undo: take the mark back.
+        Reading, retention and compaction go on. What was published before is stored when this
+        returns. A publish through this client raises StreamPausedError; others are not told.
         """
-        self._check_open()
-        await self._streams.drain_node(node, not undo)
+        return await self._routes_changed(self._streams.pause(stream))
+
+    async def resume_stream(self, stream: StreamLike) -> Stream:
+        """Undo `pause_stream`. When this returns, the stream listens."""
+        return await self._routes_changed(self._streams.resume(stream))
 
     # Publishing.
 
@@ -231,14 +272,15 @@ class AsyncClient:
     ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
-        value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: "all" streams the
-        subject feeds, "any" one of them, or the names of some. ack_level: the stream's, unless
-        given; with "none" nothing is waited for. msg_id: within its `duplicate_window` a stream
-        stores one message of that id; a further one is acknowledged with the first one's offset, as
-        `duplicate`. expected_offset: store it only as the record of that offset.
+        value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: wait for "all"
+        streams that the subject feeds, for "any" one of them, or for those with the given names.
+        ack_level: default is the stream's; with "none" the call waits for nothing. msg_id: within
+        its `duplicate_window` a stream stores only one message with this id; another one is
+        acknowledged as `duplicate`, with the offset of the first. expected_offset: store it only as
+        the record of that offset.
 
-        Raises NoStreamError at once where no stream listens; a refusal as its own class (nothing
-        was stored by that stream; PreconditionFailedError: another record has that offset);
+        Raises NoStreamError at once if no stream listens; the error of a refusal (that stream has
+        stored nothing; PreconditionFailedError: another record has the expected offset);
         UnknownOutcomeError when `timeout` passes.
         """
         self._check_open()
@@ -247,7 +289,7 @@ class AsyncClient:
             value,
             key,
             headers,
-            Wishes(acks, ack_level, msg_id, expected_offset),
+            PublishOptions(acks, ack_level, msg_id, expected_offset),
             self.config.timeout if timeout is None else timeout,
         )
 
@@ -263,20 +305,22 @@ class AsyncClient:
         buffer_bytes: int = BUFFER_BYTES,
         producer_id: int | None = None,
         first_sequence: int = 0,
+        value_serializer: Serializer | None = None,
     ) -> AsyncPublisher:
-        """A publisher of many records in few messages, each record stored once, in order.
+        """A publisher that packs many records into few messages. Each record is stored once, in
+        order.
 
-        linger: seconds a record may wait for others to share its batch; 0: each call is a batch.
-        max_bytes: of a batch before compression; what NATS takes in one message is a further
-        limit. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
-        seconds within which a batch is stored, whatever has to be repeated for that, or fails:
-        with UnknownOutcomeError where it may be stored, else with what stood in the way.
-        buffer_bytes: what may wait and be in flight; beyond it `send` waits.
+        linger: seconds that a record may wait for others to share its batch; 0: each call is a
+        batch. max_bytes: size of a batch before compression; NATS's limit for one message holds
+        too. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
+        seconds in which a batch is stored, retries included, or fails: with UnknownOutcomeError if
+        it may be stored, otherwise with the error that prevented it. buffer_bytes: how much may
+        wait and be in flight; beyond it `send` waits. value_serializer: turns each value that is
+        not None into bytes or text, for example `json.dumps`.
 
-        producer_id, first_sequence: only for those who publish the very same batches again after a
-        restart and want them recognised; such a publisher ends with its first failure.
-
-        Raises NoStreamError where no stream listens, InvalidRequestError for a subject of a group.
+        producer_id, first_sequence: only for programs that publish exactly the same batches again
+        after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
+        stream listens, InvalidRequestError for a subject of a group.
         """
         self._check_open()
         options = PublisherOptions(
@@ -288,6 +332,7 @@ class AsyncClient:
             buffer_bytes=buffer_bytes,
             producer_id=producer_id,
             first_sequence=first_sequence,
+            value_serializer=value_serializer,
         )
         publisher = AsyncPublisher(self._publisher, self._feeds, subject, options)
         self._publishers.add(publisher)
@@ -306,14 +351,20 @@ class AsyncClient:
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
     ) -> Messages:
         """Committed records from `offset` on, before `stop`: up to `max_messages`, `max_bytes`.
 
-        Where there is none yet, waits up to `max_wait` seconds for the first, else returns an
-        empty `Messages`. The first batch is read whole even if longer than `max_bytes`.
-        last_epoch: `Messages.last_epoch` of what was read before; see DivergedError. read_from: the
-        "leader", the "nearest" replica in sync (in the client's `rack`, else the quickest), or
-        "any" of them. Others than the leader have a record a moment later.
+        If there is none yet, waits up to `max_wait` seconds for the first one, then returns an
+        empty `Messages`. The first batch is read whole even if longer than `max_bytes`. last_epoch:
+        `Messages.last_epoch` of what was read before; see DivergedError. read_from: the "leader",
+        the "nearest" replica in sync (in the client's `rack`, else the quickest), or "any" of them.
+        Replicas other than the leader have a record a moment later. filter, key: only records on
+        subjects that match this NATS pattern, and with this key; the server skips the others as far
+        as it can. reverse: what is committed there newest first, the newest if not all; to go on,
+        fetch with `stop=messages.next_offset`. It takes no max_wait or last_epoch.
 
         Raises OffsetOutOfRangeError below the log's start or beyond its end.
         """
@@ -327,7 +378,43 @@ class AsyncClient:
             max_bytes=max_bytes,
             last_epoch=last_epoch,
             read_from=read_from,
+            wanted=filter_of(filter, key),
+            reverse=reverse,
         )
+
+    async def fetch_batches(
+        self, stream: StreamLike, offset: int, *, max_bytes: int = FETCH_BYTES, last_epoch: int = -1
+    ) -> FetchedBatches:
+        """Committed batches as they are stored, from the one that holds `offset` on: for backups.
+
+        Does not wait: where nothing is committed yet, `data` is empty. max_bytes, last_epoch: as in
+        `fetch`. Raises OffsetOutOfRangeError, DivergedError.
+        """
+        self._check_open()
+        return await self._reader.fetch_batches(
+            stream, offset, max_bytes=max_bytes, last_epoch=last_epoch
+        )
+
+    async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
+        """Append batches with the offsets and times they say, at the end of a stream that was
+        created with `restoring`; returns where the next one is to begin, once they are committed.
+
+        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for
+        another stream and for batches that do not begin at its log end; UnknownOutcomeError where
+        `describe_stream` tells how far it has come.
+        """
+        self._check_open()
+        return await self._streams.restore_batches(stream, batches)
+
+    async def get_last(
+        self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
+    ) -> Message | None:
+        """The last committed record, on a subject of the pattern and with the key if they are
+        given; None: there is none. It may be a tombstone. The log is searched from its end, so an
+        old record takes long to find. Use a `table` for many such queries.
+        """
+        self._check_open()
+        return await self._reader.last(stream, filter_of(subject, key))
 
     def consume(
         self,
@@ -338,14 +425,35 @@ class AsyncClient:
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
         patience: float | None = None,
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        cursor: str | None = None,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
     ) -> AsyncConsumer:
         """Records from `start` on, without end, or up to but not including `stop`.
 
         `stop="latest"` stops at what is committed when reading begins. last_epoch, read_from: as in
-        `fetch`; a reader that moves to another replica goes on where it was.
-        patience: seconds to wait for a further record before UnavailableError; None: for ever.
+        `fetch`; a reader that moves to another replica goes on where it was. patience: seconds to
+        wait for the next record before UnavailableError; None: for ever. filter, key: as in
+        `fetch`. reverse: newest first, from what is committed when reading begins, or `stop`, down
+        to `start`. key_deserializer, value_deserializer: turn the bytes of keys and values into
+        `message.key` and `message.value`, for example `json.loads`; not called for None.
+
+        cursor: the name under which the cluster keeps the position. It resumes there, and begins at
+        `start` where that cursor has none yet. What is done is committed each second and at the
+        end; a record is done once the next one is asked for, or the `async with` ends without an
+        error. auto_commit: False: only `commit()` commits. on_reset: what to do where the stream
+        does not hold the position any more, because records were removed or lost or the stream was
+        created anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on
+        from "earliest" or "latest". See docs/consumers.md.
         """
         self._check_open()
+        if reverse and (last_epoch >= 0 or cursor is not None):
+            raise InvalidRequestError("reverse=True takes neither last_epoch nor cursor")
         return self._tracked(
             self._reader.consume(
                 stream,
@@ -354,11 +462,15 @@ class AsyncClient:
                 last_epoch=last_epoch,
                 read_from=read_from,
                 patience=patience,
+                deserializers=Deserializers(key_deserializer, value_deserializer),
+                wanted=filter_of(filter, key),
+                reverse=reverse,
+                cursor=self._consumer_cursor(cursor, stream, on_reset, auto_commit),
             )
         )
 
     def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer:
-        """`consumer`, which ends with the client."""
+        """The same `consumer`; it is closed with the client."""
         self._consumers.add(consumer)
         return consumer
 
@@ -376,12 +488,12 @@ class AsyncClient:
     ) -> AsyncScan:
         """The records of [start, stop) as Arrow record batches: see AsyncScan.
 
-        rows: at most so many a batch. columns: only these; the others are not built. last_epoch,
-        read_from: as in `fetch`, of the record before `start`. patience: as in `consume`, but the
-        client's timeout by default: a scan ends. Needs `jetstream-log[arrow]`.
+        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
+        read_from: as in `fetch`, of the record before `start`. patience: as in `consume`, but by
+        default the client's timeout, because a scan has an end. Needs `jetstream-log[arrow]`.
         """
         self._check_open()
-        ref = _wire.to_ref(stream)
+        ref = wire.to_ref(stream)
         waits = self.config.timeout if patience is None else patience
 
         def consume(start: Position, stop: Position, pinned: bool) -> AsyncConsumer:
@@ -402,16 +514,27 @@ class AsyncClient:
         return AsyncScan(consume, start, stop, check_rows(rows), columns)
 
     def table(
-        self, stream: StreamLike, *, wait: bool = True, stale_after: float | None = None
+        self,
+        stream: StreamLike,
+        *,
+        wait: bool = True,
+        stale_after: float | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
     ) -> AsyncTable:
         """The latest value of every key of a stream, kept up to date: see AsyncTable.
 
-        `async with` begins it, and waits until it has all that is committed then, unless `wait` is
-        False. stale_after: once no server has answered for so many seconds every look into it
-        raises UnavailableError; without, it goes on to tell what it knows (`is_current`, `lag`).
+        `async with` starts it, and waits until it has everything that is committed then, unless
+        `wait` is False. stale_after: when no server has answered for so many seconds, every access
+        raises UnavailableError; default: the table returns what it knows (see `is_current`, `lag`).
+        key_deserializer, value_deserializer: as in `consume`; keys are looked up in their
+        deserialised form.
         """
         self._check_open()
-        consumer = self._tracked(self._reader.consume(stream, "earliest", None))
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+        consumer = self._tracked(
+            self._reader.consume(stream, "earliest", None, deserializers=deserializers)
+        )
 
         async def latest() -> int:
             return await self.offset_at(stream, "latest")
@@ -423,12 +546,13 @@ class AsyncClient:
     async def list_offsets(
         self, positions: Iterable[tuple[StreamLike, Position]]
     ) -> list[OffsetAt]:
-        """Resolve positions of many streams in one call, in their order. An offset is itself."""
+        """Resolve positions of many streams in one call; results are in the same order. An offset
+        resolves to itself."""
         self._check_open()
         return await self._reader.list_offsets(list(positions))
 
     async def offset_at(self, stream: StreamLike, position: Position) -> int:
-        """The offset of a position; of "latest" it is the next record's."""
+        """The offset of a position; for "latest" it is the offset of the next record."""
         self._check_open()
         return (await self._reader.resolve(stream, position, None))[0]
 
@@ -437,6 +561,8 @@ class AsyncClient:
     async def aclose(self) -> None:
         """Send what was published, close every connection. Idempotent."""
         self._closed = True
+        for member in list(self._group_consumers):
+            await member.aclose()
         for consumer in list(self._consumers):
             await consumer.aclose()
         for publisher in list(self._publishers):
@@ -444,15 +570,12 @@ class AsyncClient:
         await self._publisher.close()
         await self._feeds.close()
         await self._reader.close()
+        await self._cursors.close()
         await self._control.close()
+        await self._events.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

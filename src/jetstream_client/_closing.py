@@ -1,4 +1,4 @@
-"""What ends with the `with` it stands in."""
+"""Base classes of objects that `with` or `async with` closes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Closing(ABC):
-    """`with` closes it, whatever happened inside."""
+    """`with` closes it, also after an error."""
 
     @abstractmethod
     def close(self) -> None:
@@ -30,7 +30,7 @@ class Closing(ABC):
 
 
 class AsyncClosing(ABC):
-    """`async with` begins it, and closes it whatever happened inside."""
+    """`async with` starts it, and closes it also after an error."""
 
     @abstractmethod
     async def begin(self) -> None:

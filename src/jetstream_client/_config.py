@@ -1,7 +1,7 @@
-"""What a client is told once, at its making: a value that can be compared, pickled and sent.
+"""A client's configuration: a value that can be compared, pickled and sent.
 
-A Spark driver sends it to executors, a pool to its workers; neither may carry sockets. Secrets
-are left out of `repr`, so that a log line with a configuration in it gives nothing away.
+A Spark driver sends it to executors, and a pool to its workers, so it holds no sockets. `repr`
+leaves out secrets, so a log line with a configuration shows none.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from jetstream_client._text import check_text
+from jetstream_client._tls import TlsConfig, context_of
 from jetstream_protocol.errors import InvalidRequestError
 
 DEFAULT_PORT = 9292
 DEFAULT_SERVERS = f"localhost:{DEFAULT_PORT}"
 SERVERS_VARIABLE = "JETSTREAM_SERVERS"
 RACK_VARIABLE = "JETSTREAM_RACK"
+TOKEN_VARIABLE = "JETSTREAM_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """How to sign in to NATS, and over which TLS. Paths, not contents: they are read on connecting.
+    """How to log in to NATS, and its TLS. Files are given as paths and read when the client
+    connects.
 
     credentials: a `.creds` file. nkey_seed: a file holding an nkey seed. tls_ca, or
     `tls=True` for the system's authorities, turns TLS on.
@@ -39,16 +42,10 @@ class NatsOptions:
     tls_key: str | None = None
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Raises InvalidRequestError where the files are not what TLS needs."""
+        """Raises InvalidRequestError if TLS cannot use the files."""
         if not (self.tls or self.tls_ca or self.tls_certificate):
             return None
-        try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            if self.tls_certificate:
-                context.load_cert_chain(self.tls_certificate, self.tls_key)
-        except ssl.SSLError as error:
-            raise InvalidRequestError(f"TLS cannot use the files given: {error}") from error
-        return context
+        return context_of(self.tls_ca, self.tls_certificate, self.tls_key)
 
     def check_files(self) -> None:
         """Raise InvalidRequestError, with its name, for a file that cannot be read."""
@@ -65,10 +62,14 @@ class NatsOptions:
 class ClientConfig:
     """servers: gRPC addresses, "host:port", any of the cluster; the rest is learnt from them.
 
-    nats: URLs to publish to, instead of those the cluster names. timeout: seconds one call may
-    take in all, retries included. in_flight_max: publishes awaiting their acknowledgement, per
-    client; more wait their turn. rack: where the client stands, as in the nodes' `rack`: readers
-    with `read_from="nearest"` prefer replicas there.
+    nats: URLs to publish to, instead of those the cluster names. timeout: seconds one call may take
+    in all, retries included. in_flight_max: how many publishes of a client may wait for
+    acknowledgements; others wait their turn. rack: the client's rack, as in the nodes' `rack`:
+    readers with `read_from="nearest"` prefer replicas there. retry_on_failed_connect: wait for a
+    server until the timeout even if none has ever answered; without it, the first failed attempt
+    raises at once. token: says to the servers who the client is. total_timeout: seconds that all
+    calls together may take, from the first on, for a client that does one thing; None: no limit.
+    tls: how the servers are spoken to; None: plain.
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVERS,)
@@ -77,12 +78,18 @@ class ClientConfig:
     timeout: float = 10.0
     in_flight_max: int = 16_384
     rack: str = ""
+    retry_on_failed_connect: bool = False
+    token: str = field(default="", repr=False)
+    total_timeout: float | None = None
+    tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:
             raise InvalidRequestError(f"timeout must be positive, not {self.timeout}")
         if self.in_flight_max < 1:
             raise InvalidRequestError(f"in_flight_max must be positive, not {self.in_flight_max}")
+        if not (self.token.isascii() and self.token.isprintable()) or " " in self.token:
+            raise InvalidRequestError("the token is not one: it has characters that no token has")
 
     @classmethod
     def of(
@@ -93,12 +100,17 @@ class ClientConfig:
         timeout: float = 10.0,
         in_flight_max: int = 16_384,
         rack: str | None = None,
+        token: str | None = None,
+        tls: bool | TlsConfig | None = None,
     ) -> ClientConfig:
         """From what people write: one address, a comma list, a list, or nothing.
 
         Without `servers`, JETSTREAM_SERVERS says, else localhost:9292; without `rack`,
-        JETSTREAM_RACK.
+        JETSTREAM_RACK; without `token`, JETSTREAM_TOKEN; without `tls`, JETSTREAM_CA,
+        JETSTREAM_CERT and JETSTREAM_KEY.
         """
+        if token is None:
+            token = os.environ.get(TOKEN_VARIABLE, "")
         if rack is None:
             rack = os.environ.get(RACK_VARIABLE, "")
         if servers is None:
@@ -107,7 +119,16 @@ class ClientConfig:
         if not addresses:
             raise InvalidRequestError("no server given: say host:port")
         urls = tuple(_items(nats)) if nats is not None else ()
-        return cls(addresses, urls, nats_options or NatsOptions(), timeout, in_flight_max, rack)
+        return cls(
+            addresses,
+            urls,
+            nats_options or NatsOptions(),
+            timeout,
+            in_flight_max,
+            rack,
+            token=token,
+            tls=TlsConfig.of(tls),
+        )
 
 
 def _items(given: str | Iterable[str]) -> list[str]:

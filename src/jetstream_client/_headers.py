@@ -1,8 +1,8 @@
 """NATS header blocks: read for people, written for nats-py.
 
 A block is `NATS/1.0`, optionally a status, then `Name: value` lines, each ended by CR LF, and an
-empty line. Names are compared as they are: NATS keeps their case, and so do we. Streams keep the
-block byte for byte (`Message.header_block`); this is a view of it.
+empty line. Names are case-sensitive, as in NATS. Streams keep the block byte for byte
+(`Message.header_block`); this is a view of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Headers(Mapping[str, str]):
         return list(self._values.get(name, ()))
 
     def multi_items(self) -> list[tuple[str, str]]:
-        """Every name with every value; values of one name stand together."""
+        """Every name with every value; values of one name are adjacent."""
         return [(name, value) for name, values in self._values.items() for value in values]
 
     def __repr__(self) -> str:
@@ -59,9 +59,8 @@ class Headers(Mapping[str, str]):
 
 
 class OutgoingHeaders(dict[str, str]):
-    """Headers as nats-py takes them: it asks for nothing but `items()`.
-
-    Its own dict has one value per name; NATS allows several, so `items()` may repeat a name.
+    """Headers as nats-py takes them: it only calls `items()`. A dict has one value per name, but
+    NATS allows several, so `items()` may repeat a name.
     """
 
     __slots__ = ("_pairs",)
@@ -75,7 +74,7 @@ class OutgoingHeaders(dict[str, str]):
 
 
 def outgoing(headers: HeadersLike | None) -> list[tuple[str, str]]:
-    """The pairs to send. Raises InvalidRequestError for what NATS would alter or refuse."""
+    """The pairs to send. Raises InvalidRequestError for headers that NATS would alter or refuse."""
     pairs: list[tuple[str, str]] = []
     for name, given in (headers or {}).items():
         if not _NAME.fullmatch(name):
@@ -89,7 +88,7 @@ def outgoing(headers: HeadersLike | None) -> list[tuple[str, str]]:
 
 
 def check_value(what: str, value: str) -> None:
-    """Raise InvalidRequestError unless `value` survives the trip through a header unaltered."""
+    """Raise InvalidRequestError unless `value` passes through a header unaltered."""
     if "\r" in value or "\n" in value or "\0" in value:
         raise InvalidRequestError(
             f"{what} holds a line break or NUL, which NATS headers cannot carry"

@@ -1,7 +1,7 @@
 """An event loop in a thread of its own, for callers without one.
 
-A fork copies the memory but not the thread: in the child nothing would ever answer. So the
-process is remembered and its child told at once.
+A fork copies the memory but not the thread, so in the child nothing would ever answer. The process
+id is remembered, and calls in a child raise at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """Started at the first `run`, ended by `close`. Any thread may call; none waits for others."""
+    """Started at the first `run`, ended by `close`. Any thread may call; threads do not wait for
+    each other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +31,7 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """In this process, and neither unused nor closed."""
+        """Whether it runs in this process: it was used and is not closed."""
         return self._loop is not None and not self._closed and os.getpid() == self._process
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -48,9 +49,9 @@ class LoopThread:
             raise
 
     def post(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Have it run, and do not wait; after `close`, or in a fork, not at all. Any thread may.
-
-        Its errors are nobody's: for tidying up where waiting is impossible, as in a finaliser.
+        """Run the coroutine without waiting for it; after `close`, or in a fork, do nothing. Any
+        thread may call. Errors are ignored: this is for cleaning up where waiting is impossible, as
+        in a finaliser.
         """
         with self._lock:
             if self._loop is not None and self.is_running:

@@ -1,8 +1,8 @@
-"""Where reading begins and ends, as people say it.
+"""Positions: where reading begins and ends.
 
-An offset is a position already. Everything else is resolved by the stream's leader when a call
-begins: "latest" is the high watermark of that moment, not of the moment the reader arrives there.
-A stop is exclusive, whatever it was said by.
+An offset is a position already. The stream's leader resolves everything else when a call begins:
+"latest" is the high watermark of that moment, not of the moment when the reader gets there. A stop
+is exclusive, in whatever form it is given.
 
     100                     offset 100
     "earliest", "latest"    the first record kept; the next record to come
@@ -41,7 +41,7 @@ class At:
 class Last:
     """`count` offsets before "latest", at the earliest the first record kept.
 
-    Of a compacted stream these are fewer records: offsets that compaction emptied count.
+    In a compacted stream these may be fewer records, because offsets without a record count too.
     """
 
     count: int
@@ -52,14 +52,14 @@ class Last:
 
 
 Position: TypeAlias = int | Literal["earliest", "latest"] | datetime | At | Last
-"""See the module. As a start it is inclusive, as a stop exclusive."""
+"""See the module. A start is inclusive, a stop exclusive."""
 
 Simple: TypeAlias = Literal["earliest", "latest"] | At
-"""What the server resolves by itself."""
+"""Queries that the server resolves."""
 
 
 def check_offset(offset: int) -> int:
-    """`offset`, if there can be such a one. Raises InvalidRequestError."""
+    """`offset`, if it is valid. Raises InvalidRequestError."""
     if not 0 <= offset <= _INT64_MAX:
         raise InvalidRequestError(
             f"offset {offset} is impossible: offsets begin at 0; the last {abs(offset)} records "
@@ -69,7 +69,7 @@ def check_offset(offset: int) -> int:
 
 
 def needed(position: Position) -> tuple[Simple, ...]:
-    """What to ask the server for. Raises InvalidRequestError for what is no position."""
+    """The query for the server. Raises InvalidRequestError if it is no position."""
     if isinstance(position, bool) or not isinstance(position, int | str | datetime | At | Last):
         raise _invalid(position)
     if isinstance(position, int):
@@ -85,7 +85,7 @@ def needed(position: Position) -> tuple[Simple, ...]:
 
 
 def offset_of(position: Position, answers: list[int]) -> int:
-    """The offset, given the offsets of what `needed` asked for, in that order."""
+    """The offset, from the results of the queries in `needed`, in that order."""
     if isinstance(position, int):
         return position
     if isinstance(position, Last):

@@ -1,4 +1,4 @@
-"""One record as a batch takes it: bytes, from what people give."""
+"""Turns values, keys and headers given by a program into the bytes of a record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SERVER_HEADER = re.compile(
 
 
 def to_bytes(what: str, given: Payload | None) -> bytes | None:
-    """What is stored. Raises TypeError for what is neither bytes nor text: `bytes(5)` would be five
-    zeros, and `bytes([65])` the letter A."""
+    """The bytes to store. Raises TypeError for anything but bytes and text: `bytes(5)` would be
+    five zeros, and `bytes([65])` the letter A."""
     if given is None or type(given) is bytes:
         return given
     if isinstance(given, str):
@@ -59,7 +59,8 @@ def record_of(
 
 
 def _block_of(headers: HeadersLike) -> bytes:
-    """As NATS writes it. What asks the server for something is refused with its whole batch."""
+    """The header block as NATS writes it. The server refuses a batch with headers that are meant
+    for it."""
     pairs = outgoing(headers)
     for name, _ in pairs:
         if _SERVER_HEADER.fullmatch(name):

@@ -1,17 +1,17 @@
-"""A stream's settings as programs give them: seconds and bytes, and None for what is left alone."""
+"""A stream's settings as programs give them: seconds and bytes; None leaves a setting as it is."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any, TypeAlias, TypedDict
 
-from jetstream_client import _wire
 from jetstream_client._types import AcksOption, Flush
+from jetstream_client.transport import wire
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 
 Seconds: TypeAlias = float | timedelta
-"""A duration: seconds, or a timedelta. What the server keeps is whole microseconds."""
+"""A duration: seconds, or a timedelta. The server keeps whole microseconds."""
 
 _US = 1_000_000
 _US_MAX = (1 << 63) - 1
@@ -22,6 +22,7 @@ class AlterableSettings(TypedDict, total=False):
 
     max_age (seconds), max_bytes, max_messages: retention; 0 is unlimited. compact: keep only the
     last record of each key. tombstone_grace: seconds a tombstone stays once compacted.
+    restoring: False ends a restore: the stream listens to its subject from then on, for good.
     duplicate_window: seconds for which message ids are remembered; 0 is off. segment_bytes,
     segment_age (seconds): when segments roll; 0 leaves it to the server.
     """
@@ -37,10 +38,13 @@ class AlterableSettings(TypedDict, total=False):
     duplicate_window: Seconds | None
     segment_bytes: int | None
     segment_age: Seconds | None
+    restoring: bool | None
 
 
 class StreamSettings(AlterableSettings, total=False):
-    """What `create_stream` takes besides; fixed from then on."""
+    """Further settings of `create_stream`; they cannot be changed later. restoring: the new stream
+    does not listen to its subject; `restore_batches` fills it, until `alter_stream` sets it to
+    False."""
 
     replicas: int | None
     group: str | None
@@ -50,7 +54,7 @@ _NAMES = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings
 
 
 def to_config(settings: AlterableSettings) -> pb.StreamConfig:
-    """Raises TypeError for a setting there is none of, InvalidRequestError for a wrong value."""
+    """Raises TypeError for an unknown setting, InvalidRequestError for a wrong value."""
     unknown = [name for name in settings if name not in _NAMES]
     if unknown:
         raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(_NAMES))}")
@@ -61,11 +65,11 @@ def to_config(settings: AlterableSettings) -> pb.StreamConfig:
             continue
         field, value = name, given
         if name == "flush":
-            value = _wire.to_enum(pb.Flush, name, given)
+            value = wire.to_enum(pb.Flush, name, given)
         elif name == "acks":
-            value = _wire.to_enum(pb.Acks, name, given)
+            value = wire.to_enum(pb.Acks, name, given)
         elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
-            field, value = f"{name}_us", _to_us(name, given)
+            field, value = f"{name}_us", to_us(name, given)
         try:
             setattr(config, field, value)
         except (TypeError, ValueError) as error:
@@ -73,7 +77,8 @@ def to_config(settings: AlterableSettings) -> pb.StreamConfig:
     return config
 
 
-def _to_us(name: str, value: Seconds) -> int:
+def to_us(name: str, value: Seconds) -> int:
+    """Microseconds. Raises InvalidRequestError, which names the setting."""
     if isinstance(value, timedelta):
         us = value // timedelta(microseconds=1)
     else:

@@ -1,107 +1,64 @@
 """`Client`: the methods of `AsyncClient`, for programs without asyncio.
 
-The asynchronous client runs in a thread of its own; every method hands its coroutine over and
-waits. So a `Client` may be used from many threads at once.
+The asynchronous client runs in a thread of its own. Every method passes its coroutine to that
+thread and waits. So many threads may use a `Client` at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from jetstream_client._ack import PublishResult
 from jetstream_client._async import AsyncClient
-from jetstream_client._blocking_publisher import Publisher
 from jetstream_client._closing import Closing
 from jetstream_client._config import ClientConfig, NatsOptions
-from jetstream_client._consume import AsyncConsumer
+from jetstream_client._events import Callbacks, in_thread
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._messages import ROWS, Message, Messages
 from jetstream_client._positions import Position
-from jetstream_client._publisher import AsyncPublisher
-from jetstream_client._reader import FETCH_BYTES
-from jetstream_client._scan import AsyncScan, Scan
-from jetstream_client._sender import (
+from jetstream_client._serialization import Deserializer, Serializer
+from jetstream_client._settings import AlterableSettings, StreamSettings
+from jetstream_client._sync_cluster import ClusterMethods
+from jetstream_client._sync_cursors import CursorMethods
+from jetstream_client._sync_security import SecurityMethods
+from jetstream_client._tls import TlsConfig
+from jetstream_client._types import (
+    AckLevel,
+    OffsetAt,
+    OnReset,
+    Payload,
+    ReadFrom,
+    Stream,
+    StreamDescription,
+    StreamLike,
+)
+from jetstream_client.publishing.ack import PublishResult
+from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.blocking_publisher import Publisher
+from jetstream_client.publishing.sender import (
     BATCH_BYTES,
     BUFFER_BYTES,
     DELIVERY_SECONDS,
     LINGER_SECONDS,
     Compression,
 )
-from jetstream_client._settings import AlterableSettings, StreamSettings
-from jetstream_client._table import AsyncTable, Table
-from jetstream_client._types import (
-    AckLevel,
-    ClusterInfo,
-    OffsetAt,
-    Payload,
-    ReadFrom,
-    Stream,
-    StreamDescription,
-    StreamLike,
-    UncleanElection,
-)
+from jetstream_client.reading.batches import FetchedBatches
+from jetstream_client.reading.blocking_consumer import Consumer
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.messages import ROWS, Message, Messages
+from jetstream_client.reading.reader import FETCH_BYTES
+from jetstream_client.reading.scan import AsyncScan, Scan
+from jetstream_client.reading.table import AsyncTable, Table
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class Consumer(Closing):
-    """An iterator over messages; `with` or `close()` ends its fetching ahead. See `consume`.
-
-    `position` is the offset of the next record it will hand out. One thread at a time.
-    """
-
-    def __init__(self, thread: LoopThread, consumer: AsyncConsumer) -> None:
-        self._thread = thread
-        self._consumer = consumer
-        self._rows: Iterator[Message] = iter(())
-        self._position = consumer.position
-
-    @property
-    def position(self) -> int | None:
-        return self._position
-
-    @property
-    def stop(self) -> int | None:
-        """The offset before which it stops; None: nowhere."""
-        return self._consumer.stop
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Message:
-        while True:
-            message = next(self._rows, None)
-            if message is not None:
-                self._position = message.offset + 1
-                return message
-            messages = self._thread.run(self._consumer.next_messages())
-            if messages is None:
-                raise StopIteration
-            # One hand-over between threads per fetch, not per record.
-            self._rows = iter(messages)
-
-    def batches(self) -> Iterator[Messages]:
-        """The same records as they were fetched: for `values()` and `to_arrow()`."""
-        while (messages := self._thread.run(self._consumer.next_messages())) is not None:
-            if len(messages):
-                self._position = messages.next_offset
-                yield messages
-
-    def close(self) -> None:
-        """Stop; a fetch under way is given up. Idempotent."""
-        self._rows = iter(())
-        if self._thread.is_running:
-            self._thread.run(self._consumer.aclose())
-
-
-class Client(Closing):
+class Client(ClusterMethods, CursorMethods, SecurityMethods, Closing):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
-    Arguments, methods and errors are those of `AsyncClient`. Of no use in a fork, where gRPC does
-    not work: make it after forking, or start processes by `spawn`.
+    Arguments, methods and errors are those of `AsyncClient`. It does not work in a fork, because
+    gRPC does not: create it after forking, or start processes with `spawn`.
     """
 
     def __init__(
@@ -113,14 +70,20 @@ class Client(Closing):
         timeout: float = 10.0,
         in_flight_max: int = 16_384,
         rack: str | None = None,
+        token: str | None = None,
+        tls: bool | TlsConfig | None = None,
+        **callbacks: Unpack[Callbacks],
     ) -> None:
-        self._set_up(ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max, rack))
+        self._set_up(
+            ClientConfig.of(servers, nats, nats_options, timeout, in_flight_max, rack, token, tls),
+            callbacks,
+        )
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
-        """A client as configured elsewhere: the configuration can be pickled, a client cannot."""
+        """A client with this configuration. A configuration can be pickled, a client cannot."""
         client = cls.__new__(cls)
-        client._set_up(config)
+        client._set_up(config, Callbacks())
         return client
 
     def __reduce__(self) -> NoReturn:
@@ -129,9 +92,12 @@ class Client(Closing):
             "with `from_config`"
         )
 
-    def _set_up(self, config: ClientConfig) -> None:
+    def __repr__(self) -> str:
+        return f"<Client of {', '.join(self.config.servers)}>"
+
+    def _set_up(self, config: ClientConfig, callbacks: Callbacks) -> None:
         self.config = config
-        self._client = AsyncClient.from_config(config)
+        self._client = AsyncClient.observed(config, in_thread(callbacks))
         self._thread = LoopThread()
 
     def create_stream(
@@ -142,7 +108,13 @@ class Client(Closing):
         allow_same_name: bool = False,
         **settings: Unpack[StreamSettings],
     ) -> Stream:
-        """See AsyncClient.create_stream."""
+        """Create a stream. If the same stream exists already, return it.
+
+        When this returns, the stream listens: what is published from now on is stored. Settings
+        (see StreamSettings and AlterableSettings) left out take the server's defaults. Raises
+        StreamExistsError if it exists with another configuration, or if another subject has a
+        stream of that name. allow_same_name: create it anyway.
+        """
         return self._thread.run(
             self._client.create_stream(name, subject, allow_same_name=allow_same_name, **settings)
         )
@@ -154,47 +126,68 @@ class Client(Closing):
         stream_epoch: int | None = None,
         **settings: Unpack[AlterableSettings],
     ) -> Stream:
-        """See AsyncClient.alter_stream."""
+        """Change settings (see AlterableSettings) of a running stream; returns it as it is then.
+
+        stream_epoch: change it only if the stream still has this epoch; otherwise raise
+        PreconditionFailedError.
+        """
         return self._thread.run(
             self._client.alter_stream(stream, stream_epoch=stream_epoch, **settings)
         )
 
     def describe_stream(self, stream: StreamLike) -> StreamDescription:
-        """See AsyncClient.describe_stream."""
+        """The stream with what its leader knows; if the leader does not answer, with what any node
+        knows.
+
+        Raises StreamNotFoundError, AmbiguousStreamError.
+        """
         return self._thread.run(self._client.describe_stream(stream))
 
-    def list_streams(self, feeding_subject: str = "") -> list[Stream]:
-        """See AsyncClient.list_streams."""
-        return self._thread.run(self._client.list_streams(feeding_subject))
+    def list_streams(self, feeding_subject: str = "", *, internal: bool = False) -> list[Stream]:
+        """All streams; with `feeding_subject`, those that a message published there goes to.
+        internal: with the server's own, such as `__cursors`."""
+        return self._thread.run(self._client.list_streams(feeding_subject, internal=internal))
+
+    def describe_streams(
+        self, feeding_subject: str = "", *, internal: bool = False
+    ) -> list[StreamDescription]:
+        """The streams of `list_streams`, with what their leaders know (or any node, if a leader
+        does not answer). This is one call to each node, however many streams there are.
+        """
+        return self._thread.run(self._client.describe_streams(feeding_subject, internal=internal))
 
     def delete_stream(self, stream: StreamLike) -> None:
-        """See AsyncClient.delete_stream."""
+        """Delete a stream and its records, for good. Raises StreamNotFoundError."""
         self._thread.run(self._client.delete_stream(stream))
 
-    def describe_cluster(self) -> ClusterInfo:
-        """See AsyncClient.describe_cluster."""
-        return self._thread.run(self._client.describe_cluster())
+    def purge_stream(self, stream: StreamLike, before: Position | None = None) -> int:
+        """Remove the records before a position, or all that are committed, for good, on every
+        replica; returns the first offset kept.
 
-    def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
-        """See AsyncClient.transfer_leader."""
-        return self._thread.run(self._client.transfer_leader(stream, node))
+        Only whole batches are removed: the batch that holds the position stays as a whole. The
+        records of one subject cannot be purged. Raises OffsetOutOfRangeError for an offset that is
+        not committed.
+        """
+        return self._thread.run(self._client.purge_stream(stream, before))
 
-    def elect_uncleanly(
-        self,
-        stream: StreamLike,
-        node: int,
-        *,
-        dry_run: bool = False,
-        stream_epoch: int | None = None,
-    ) -> UncleanElection:
-        """See AsyncClient.elect_uncleanly."""
-        return self._thread.run(
-            self._client.elect_uncleanly(stream, node, dry_run=dry_run, stream_epoch=stream_epoch)
-        )
+    def set_stream_readonly(self, stream: StreamLike, readonly: bool = True) -> Stream:
+        """Refuse every record from now on (StreamReadonlyError), or take them again.
 
-    def drain_node(self, node: int, *, undo: bool = False) -> None:
-        """See AsyncClient.drain_node."""
-        self._thread.run(self._client.drain_node(node, undo=undo))
+        Reading, retention and compaction go on. Returns the stream as it is then.
+        """
+        return self._thread.run(self._client.set_stream_readonly(stream, readonly))
+
+    def pause_stream(self, stream: StreamLike) -> Stream:
+        """Stop listening to the stream's subject: what is published from now on is not stored.
+
+        Reading, retention and compaction go on. What was published before is stored when this
+        returns. A publish through this client raises StreamPausedError; others are not told.
+        """
+        return self._thread.run(self._client.pause_stream(stream))
+
+    def resume_stream(self, stream: StreamLike) -> Stream:
+        """Undo `pause_stream`. When this returns, the stream listens."""
+        return self._thread.run(self._client.resume_stream(stream))
 
     def publish(
         self,
@@ -209,7 +202,21 @@ class Client(Closing):
         expected_offset: int | None = None,
         timeout: float | None = None,
     ) -> PublishResult:
-        """See AsyncClient.publish, which under asyncio.gather is many times faster."""
+        """Publish an ordinary NATS message and wait until streams acknowledge it.
+
+        value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: wait for "all"
+        streams that the subject feeds, for "any" one of them, or for those with the given names.
+        ack_level: default is the stream's; with "none" the call waits for nothing. msg_id: within
+        its `duplicate_window` a stream stores only one message with this id; another one is
+        acknowledged as `duplicate`, with the offset of the first. expected_offset: store it only as
+        the record of that offset.
+
+        Raises NoStreamError at once if no stream listens; the error of a refusal (that stream has
+        stored nothing; PreconditionFailedError: another record has the expected offset);
+        UnknownOutcomeError when `timeout` passes.
+
+        Publishes one message at a time; a `publisher` is many times faster.
+        """
         return self._thread.run(
             self._client.publish(
                 subject,
@@ -236,8 +243,25 @@ class Client(Closing):
         buffer_bytes: int = BUFFER_BYTES,
         producer_id: int | None = None,
         first_sequence: int = 0,
+        value_serializer: Serializer | None = None,
     ) -> Publisher:
-        """See AsyncClient.publisher. Connected and ready when this returns."""
+        """A publisher that packs many records into few messages. Each record is stored once, in
+        order.
+
+        linger: seconds that a record may wait for others to share its batch; 0: each call is a
+        batch. max_bytes: size of a batch before compression; NATS's limit for one message holds
+        too. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
+        seconds in which a batch is stored, retries included, or fails: with UnknownOutcomeError if
+        it may be stored, otherwise with the error that prevented it. buffer_bytes: how much may
+        wait and be in flight; beyond it `send` waits. value_serializer: turns each value that is
+        not None into bytes or text, for example `json.dumps`.
+
+        producer_id, first_sequence: only for programs that publish exactly the same batches again
+        after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
+        stream listens, InvalidRequestError for a subject of a group.
+
+        Connected and ready when this returns.
+        """
 
         async def begin() -> AsyncPublisher:
             publisher = self._client.publisher(
@@ -250,6 +274,7 @@ class Client(Closing):
                 buffer_bytes=buffer_bytes,
                 producer_id=producer_id,
                 first_sequence=first_sequence,
+                value_serializer=value_serializer,
             )
             await publisher.begin()
             return publisher
@@ -267,8 +292,23 @@ class Client(Closing):
         max_bytes: int = FETCH_BYTES,
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
     ) -> Messages:
-        """See AsyncClient.fetch."""
+        """Committed records from `offset` on, before `stop`: up to `max_messages`, `max_bytes`.
+
+        If there is none yet, waits up to `max_wait` seconds for the first one, then returns an
+        empty `Messages`. The first batch is read whole even if longer than `max_bytes`. last_epoch:
+        `Messages.last_epoch` of what was read before; see DivergedError. read_from: the "leader",
+        the "nearest" replica in sync (in the client's `rack`, else the quickest), or "any" of them.
+        Replicas other than the leader have a record a moment later. filter, key: only records on
+        subjects that match this NATS pattern, and with this key; the server skips the others as far
+        as it can. reverse: what is committed there newest first, the newest if not all; to go on,
+        fetch with `stop=messages.next_offset`. It takes no max_wait or last_epoch.
+
+        Raises OffsetOutOfRangeError below the log's start or beyond its end.
+        """
         return self._thread.run(
             self._client.fetch(
                 stream,
@@ -279,8 +319,42 @@ class Client(Closing):
                 max_bytes=max_bytes,
                 last_epoch=last_epoch,
                 read_from=read_from,
+                filter=filter,
+                key=key,
+                reverse=reverse,
             )
         )
+
+    def fetch_batches(
+        self, stream: StreamLike, offset: int, *, max_bytes: int = FETCH_BYTES, last_epoch: int = -1
+    ) -> FetchedBatches:
+        """Committed batches as they are stored, from the one that holds `offset` on: for backups.
+
+        Does not wait: where nothing is committed yet, `data` is empty. max_bytes, last_epoch: as in
+        `fetch`. Raises OffsetOutOfRangeError, DivergedError.
+        """
+        return self._thread.run(
+            self._client.fetch_batches(stream, offset, max_bytes=max_bytes, last_epoch=last_epoch)
+        )
+
+    def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
+        """Append batches with the offsets and times they say, at the end of a stream that was
+        created with `restoring`; returns where the next one is to begin, once they are committed.
+
+        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for
+        another stream and for batches that do not begin at its log end; UnknownOutcomeError where
+        `describe_stream` tells how far it has come.
+        """
+        return self._thread.run(self._client.restore_batches(stream, batches))
+
+    def get_last(
+        self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
+    ) -> Message | None:
+        """The last committed record, on a subject of the pattern and with the key if they are
+        given; None: there is none. It may be a tombstone. The log is searched from its end, so an
+        old record takes long to find. Use a `table` for many such queries.
+        """
+        return self._thread.run(self._client.get_last(stream, subject=subject, key=key))
 
     def consume(
         self,
@@ -291,8 +365,34 @@ class Client(Closing):
         last_epoch: int = -1,
         read_from: ReadFrom = "leader",
         patience: float | None = None,
+        filter: str = "",
+        key: Payload | None = None,
+        reverse: bool = False,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        cursor: str | None = None,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
     ) -> Consumer:
-        """See AsyncClient.consume. Where it begins is settled before this returns."""
+        """Records from `start` on, without end, or up to but not including `stop`.
+
+        `stop="latest"` stops at what is committed when reading begins. last_epoch, read_from: as in
+        `fetch`; a reader that moves to another replica goes on where it was. patience: seconds to
+        wait for the next record before UnavailableError; None: for ever. filter, key: as in
+        `fetch`. reverse: newest first, from what is committed when reading begins, or `stop`, down
+        to `start`. key_deserializer, value_deserializer: turn the bytes of keys and values into
+        `message.key` and `message.value`, for example `json.loads`; not called for None.
+
+        cursor: the name under which the cluster keeps the position. It resumes there, and begins at
+        `start` where that cursor has none yet. What is done is committed each second and at the
+        end; a record is done once the next one is asked for, or the `with` ends without an error.
+        auto_commit: False: only `commit()` commits. on_reset: what to do where the stream does not
+        hold the position any more, because records were removed or lost or the stream was created
+        anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
+        "earliest" or "latest". See docs/consumers.md.
+
+        Its start is resolved before this returns.
+        """
 
         async def begin() -> AsyncConsumer:
             consumer = self._client.consume(
@@ -302,6 +402,14 @@ class Client(Closing):
                 last_epoch=last_epoch,
                 read_from=read_from,
                 patience=patience,
+                filter=filter,
+                key=key,
+                reverse=reverse,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                cursor=cursor,
+                auto_commit=auto_commit,
+                on_reset=on_reset,
             )
             await consumer.begin()
             return consumer
@@ -320,7 +428,14 @@ class Client(Closing):
         read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> Scan:
-        """See AsyncClient.scan. Where it begins and stops is settled before this returns."""
+        """The records of [start, stop) as Arrow record batches: see Scan.
+
+        rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
+        read_from: as in `fetch`, of the record before `start`. patience: as in `consume`, but by
+        default the client's timeout, because a scan has an end. Needs `jetstream-log[arrow]`.
+
+        Its start and stop are resolved before this returns.
+        """
 
         async def begin() -> AsyncScan:
             scan = self._client.scan(
@@ -339,26 +454,41 @@ class Client(Closing):
         return Scan(self._thread, self._thread.run(begin()))
 
     def table(
-        self, stream: StreamLike, *, wait: bool = True, stale_after: float | None = None
+        self,
+        stream: StreamLike,
+        *,
+        wait: bool = True,
+        stale_after: float | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
     ) -> Table:
         """The latest value of every key of a stream, kept up to date: see Table.
 
-        Returns once it has all that is committed now, unless `wait` is False. stale_after: once no
-        server has answered for so many seconds every look into it raises UnavailableError; without,
-        it goes on to tell what it knows (`is_current`, `lag`).
+        Returns when it has everything that is committed now, unless `wait` is False. stale_after:
+        when no server has answered for so many seconds, every access raises UnavailableError;
+        default: the table returns what it knows (see `is_current`, `lag`). key_deserializer,
+        value_deserializer: as in `consume`; keys are looked up in their deserialised form.
         """
 
         async def begin() -> AsyncTable:
-            return await self._client.table(stream, wait=wait, stale_after=stale_after).opened()
+            table = self._client.table(
+                stream,
+                wait=wait,
+                stale_after=stale_after,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+            )
+            return await table.opened()
 
         return Table(self._thread, self._thread.run(begin()))
 
     def list_offsets(self, positions: Iterable[tuple[StreamLike, Position]]) -> list[OffsetAt]:
-        """See AsyncClient.list_offsets."""
+        """Resolve positions of many streams in one call; results are in the same order. An offset
+        resolves to itself."""
         return self._thread.run(self._client.list_offsets(positions))
 
     def offset_at(self, stream: StreamLike, position: Position) -> int:
-        """See AsyncClient.offset_at."""
+        """The offset of a position; for "latest" it is the offset of the next record."""
         return self._thread.run(self._client.offset_at(stream, position))
 
     def close(self) -> None:

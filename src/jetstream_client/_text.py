@@ -6,8 +6,8 @@ from jetstream_protocol.errors import InvalidRequestError
 
 
 def check_text(what: str, text: str) -> None:
-    """Raise InvalidRequestError for what no UTF-8 holds: arguments of a command may be any bytes,
-    and Python makes lone surrogates of those it cannot read."""
+    """Raise InvalidRequestError for text that UTF-8 cannot encode. Arguments of a command may be
+    any bytes, and Python turns those that are not UTF-8 into lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,10 +1,11 @@
-"""What the cluster says about itself: frozen values in the words of docs/protocol.md."""
+"""Descriptions of streams, nodes and the cluster: frozen values with the names of
+docs/protocol.md."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -12,7 +13,9 @@ Flush: TypeAlias = Literal["none", "interval", "group"]
 AcksOption: TypeAlias = Literal["reply", "envelope", "off"]
 AckLevel: TypeAlias = Literal["none", "leader", "all"]
 Payload: TypeAlias = bytes | bytearray | memoryview | str
-"""What a value or a key may be; text is stored as UTF-8."""
+"""Types of a value or a key; text is stored as UTF-8."""
+OnReset: TypeAlias = Literal["error", "earliest", "latest"]
+"""What to do where a stream no longer holds the position of a cursor."""
 ReadFrom: TypeAlias = Literal["leader", "nearest", "any"]
 """Which replica serves a reader: see docs/guarantees.md, "Reading from replicas"."""
 
@@ -22,9 +25,8 @@ _MAX_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=
 
 
 def to_datetime(timestamp_us: int) -> datetime:
-    """Aware, UTC, exact to the microsecond (a float of seconds would not be).
-
-    Producers may give any 64-bit number: what no datetime can hold becomes the nearest it can.
+    """An aware datetime in UTC, exact to the microsecond (a float of seconds would not be).
+    Producers may give any 64-bit number: a time out of range becomes the nearest possible datetime.
     """
     return _EPOCH + timedelta(microseconds=min(max(timestamp_us, _MIN_US), _MAX_US))
 
@@ -42,7 +44,11 @@ class Stream:
 
     Settings in seconds and bytes. max_age, max_bytes, max_messages: 0 is unlimited.
     duplicate_window: 0 is off. segment_bytes, segment_age: 0 leaves it to the server.
+    restoring: it is being filled by a restore, and does not listen to its subject.
     lossy_elections: leaders elected although committed records may have been lost.
+    readonly: every record is refused. paused: the stream does not listen to its subject.
+    target_replicas: while the stream is reassigned, the nodes that it will be on; until then
+    `replicas` are these and those that will go. Empty: it is not reassigned.
     """
 
     id: int
@@ -61,6 +67,7 @@ class Stream:
     duplicate_window: float
     segment_bytes: int
     segment_age: float
+    restoring: bool
     replicas: tuple[int, ...]
     leader: int
     leader_epoch: int
@@ -69,19 +76,29 @@ class Stream:
     elr: tuple[int, ...]
     created_at: datetime
     lossy_elections: int
+    readonly: bool = False
+    paused: bool = False
+    target_replicas: tuple[int, ...] = ()
 
     @property
     def full_name(self) -> str:
         """`name@subject`, which is never ambiguous."""
-        return f"{self.name}@{self.subject}"
+        return f"{self.name}@{self.subject}" if self.subject else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMove:
+    """A stream that a plan moves, as it is now, and the nodes that it is to be on."""
+
+    stream: Stream
+    replicas: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """How far a follower has come, as the leader knows.
-
-    offset: its log end, under flush "group" what it has flushed of it; -1: not heard of in this
-    leadership. lag: the records between there and the leader's log end, None where unknown.
+    """A follower's position, as the leader knows it. offset: its log end, or with flush "group" the
+    flushed part of it; -1: not heard of in this leadership. lag: the records between that and the
+    leader's log end; None: unknown.
     """
 
     node: int
@@ -100,11 +117,10 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class CompactionInfo:
-    """How far the leader's log is compacted.
-
-    cleaned_to: no two records below this offset have the same key. dirty_ratio: the part of the
-    sealed, committed bytes that is behind it. ended_at (None: there was none), duration (seconds)
-    and what follows: of the last pass. tombstones: below cleaned_to, in their grace time.
+    """Compaction of the leader's log. cleaned_to: no two records below this offset have the same
+    key. dirty_ratio: the share of the sealed, committed bytes behind it. ended_at (None: there was
+    none), duration (seconds) and the later fields are of the last pass. tombstones: below
+    cleaned_to, in their grace time.
     """
 
     cleaned_to: int
@@ -119,14 +135,16 @@ class CompactionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDescription(Stream):
-    """A stream with what its leader knows; None where no leader has answered.
+    """A stream with what its leader knows; fields are None if no leader has answered.
 
-    Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why
-    not. The counters run since the leader's process started. `progress` names every follower.
-    `compaction` is also None for a stream that never had `compact`. `damaged`: what disks have lost
-    and what is not repaired yet, all of the leader's and the first of each follower's.
-    hand_overs: leaderships of the stream that its leader was handed by plan; hand_over_gap: for how
-    many seconds nobody listened at the last of them, so that publishers without acks lost messages.
+    Committed records are `[log_start_offset, high_watermark)`. `state` is "online" or says why not.
+    The counters run since the leader's process started. `progress` names every follower.
+    `compaction` is also None for a stream that never had `compact`. `damaged`: records that disks
+    have lost and that are not repaired yet: all ranges of the leader, and the first of each
+    follower. hand_overs: how often its leader got the leadership by a hand-over; hand_over_gap: for
+    how many seconds nobody listened at the last one, so that messages without acks were lost.
+    last_append: when the leader appended the last record; None: there is none, or the server is too
+    old to tell.
     """
 
     log_start_offset: int | None = None
@@ -146,16 +164,16 @@ class StreamDescription(Stream):
     progress: tuple[ReplicaProgress, ...] = ()
     compaction: CompactionInfo | None = None
     damaged: tuple[DamagedRange, ...] = ()
+    last_append: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One replica as it is known now; the offsets are None where nobody has told.
-
-    alive: its node is in touch and has answered. standing: "isr", "elr", "last_known" (not
-    believed, and may hold everything committed all the same), or "" for one that may lack
-    committed records. last_epoch: of its last record, -1 where it holds none. high_watermark: what
-    it knows to be committed. problem: why its log or node is not as it should be, else "".
+    """One replica as it is known now; offsets are None if unknown. alive: its node has a session
+    and has answered. standing: "isr", "elr", "last_known" (its log is not trusted, but may hold
+    everything committed), or "" for one that may lack committed records. last_epoch: of its last
+    record, -1 if it holds none. high_watermark: what it knows to be committed. problem: what is
+    wrong with its log or node, else "".
     """
 
     node: int
@@ -170,9 +188,8 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class UncleanElection:
-    """What an election by hand costs, and the stream after it (or as it is, if it was only asked).
-
-    records_lost_max: records that other replicas hold and the chosen one does not, at most.
+    """What an election by hand costs, and the stream after it (with dry_run: as it is).
+    records_lost_max: at most so many records are held by other replicas and not by the chosen one.
     unheard: nodes that may hold further committed records; nobody knows how many.
     """
 
@@ -184,7 +201,10 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server process of the cluster and where to reach its ports."""
+    """A server process of the cluster and the addresses of its ports.
+
+    not_ready: why publishers and readers are not served there, as its /readyz says.
+    """
 
     id: int
     grpc: str
@@ -194,6 +214,7 @@ class Node:
     incarnation: int
     fenced: bool
     draining: bool
+    not_ready: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +230,84 @@ class ClusterInfo:
 
     def node(self, node_id: int) -> Node | None:
         return next((node for node in self.nodes if node.id == node_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDebug:
+    """What support needs to know of a node. config: as it runs, secrets as "***". metrics: as its
+    /metrics. log: its last lines, JSON, the oldest first. versions: of server, Python, system."""
+
+    config: dict[str, Any]
+    metrics: str
+    log: tuple[str, ...]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A reader's position in a stream, as it is committed.
+
+    stream: `name@subject`. stream_id: of the stream whose records were read. offset: the next
+    record to read. last_epoch: leader epoch of the record before it, -1 where it is not known.
+    owner: who committed it, as that client calls itself. metadata: text kept with it. revision:
+    grows with every commit. stream_id_now: id of the stream of that name and subject now, None:
+    there is none.
+    """
+
+    name: str
+    stream: str
+    stream_id: int
+    offset: int
+    last_epoch: int
+    committed_at: datetime
+    owner: str
+    metadata: str
+    revision: int
+    stream_id_now: int | None
+
+    @property
+    def is_current(self) -> bool:
+        """The stream is still the one that was read."""
+        return self.stream_id_now == self.stream_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorDescription(Cursor):
+    """A cursor with what the stream's leader knows; None where it does not answer.
+
+    state: "current", "stream deleted", "stream re-created", or "truncated": the stream holds no
+    such position any more. lag: committed records that are not read yet; of a compacted stream
+    there are at most so many. lag_seconds: the age of the first of them, 0 where there is none.
+    """
+
+    state: str
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    lag: int | None = None
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group. instance: the name that outlives its runs, "" for none.
+    streams: ids of those it reads."""
+
+    id: str
+    instance: str
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A consumer group. source: the group of streams, or the stream, that it reads; streams: their
+    ids. is_settled: nothing is on its way from one member to another."""
+
+    name: str
+    source: str
+    generation: int
+    members: tuple[GroupMember, ...]
+    streams: tuple[int, ...]
+    is_settled: bool
 
 
 @dataclass(frozen=True, slots=True)

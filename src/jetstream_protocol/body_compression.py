@@ -1,4 +1,4 @@
-"""How the bodies of batches are compressed, and unpacked without believing what they claim."""
+"""Compression of batch bodies; decompression does not trust the size that a body claims."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def compress(data: bytes, compression: int) -> bytes:
 
 
 def decompress(data: bytes | memoryview, compression: int, length: int) -> bytes:
-    """Exactly `length` bytes, never more in memory: a bomb is cut off, then refused.
+    """Exactly `length` bytes, never more in memory: decompression stops there, and a longer body is
+    refused.
 
     Raises CorruptBatchError.
     """

@@ -1,4 +1,4 @@
-"""The envelope: what a NATS payload may be wrapped in to say more than its bytes.
+"""The envelope: wraps a NATS payload to carry more than its bytes.
 
 An envelope holds one record (with a key, a header block, a null value) or one whole batch, and
 may ask for an ack at an inbox of its own. docs/protocol.md is the normative text.
@@ -137,11 +137,6 @@ def encode_batch(
         ),
         ack_inbox, correlation, batch.header, batch.body,
     )  # fmt: skip
-
-
-def overhead(ack_inbox: bytes = b"", correlation: bytes = b"") -> int:
-    """Bytes an envelope adds to a batch, for keeping it within NATS's `max_payload`."""
-    return HEADER_BYTES + len(ack_inbox) + len(correlation)
 
 
 def _sealed(header: bytes, *parts: bytes | bytearray) -> bytes:

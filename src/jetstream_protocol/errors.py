@@ -1,4 +1,4 @@
-"""Every error that crosses a boundary, in one tree, with one table of its spellings.
+"""Every error that crosses a boundary, in one tree, with one table of its codes on each wire.
 
     JetstreamError
     ├── InvalidRequestError            the request itself is wrong; nothing was done
@@ -11,6 +11,8 @@
     ├── StreamExistsError              it exists with another configuration
     ├── PreconditionFailedError        an expectation (expected stream, last sequence) does not hold
     │   └── OutOfSequenceError         a producer's batch, neither its next nor one of its last
+    ├── StreamReadonlyError            the stream takes no records until it is made writable again
+    ├── StreamPausedError              the stream does not listen until it is resumed
     ├── PermissionDeniedError
     ├── UnauthenticatedError
     ├── OffsetOutOfRangeError          below the log start or beyond any possible end
@@ -42,6 +44,9 @@ from dataclasses import dataclass
 
 from jetstream_protocol.generated import common_pb2
 
+GRPC_ERROR_KEY = "jetstream-error-bin"
+"""The key of the trailing metadata that holds an `Error`."""
+
 
 class JetstreamError(Exception):
     """Root of the tree. `str(error)` is one sentence that says what to do."""
@@ -54,7 +59,7 @@ class JetstreamError(Exception):
 
     @property
     def code(self) -> str:
-        """Its spelling in CODES; a private subclass speaks as what it specialises."""
+        """Its code in CODES; a private subclass has the code of its base class."""
         return next(CODES[cls].code for cls in type(self).__mro__ if cls in CODES)
 
     def to_proto(self) -> common_pb2.Error:
@@ -109,6 +114,14 @@ class OutOfSequenceError(PreconditionFailedError):
     pass
 
 
+class StreamReadonlyError(JetstreamError):
+    pass
+
+
+class StreamPausedError(JetstreamError):
+    pass
+
+
 class PermissionDeniedError(JetstreamError):
     pass
 
@@ -148,7 +161,7 @@ class DivergedError(JetstreamError):
 
 
 class _RedirectError(JetstreamError):
-    """Carries the node to ask instead, where it is known."""
+    """Carries the node to ask instead, if that is known."""
 
     retriable = True
 
@@ -259,6 +272,8 @@ CODES: dict[type[JetstreamError], Spelling] = {
     StreamExistsError: Spelling("stream_exists", "ALREADY_EXISTS", 400, 10058),
     PreconditionFailedError: Spelling("precondition_failed", "FAILED_PRECONDITION", 400, 10071),
     OutOfSequenceError: Spelling("out_of_sequence", "FAILED_PRECONDITION", 400, 20017),
+    StreamReadonlyError: Spelling("stream_readonly", "FAILED_PRECONDITION", 400, 20019),
+    StreamPausedError: Spelling("stream_paused", "FAILED_PRECONDITION", 400, 20020),
     PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),
     UnauthenticatedError: Spelling("unauthenticated", "UNAUTHENTICATED", 401, 20005),
     OffsetOutOfRangeError: Spelling("offset_out_of_range", "OUT_OF_RANGE", 400, 20006),

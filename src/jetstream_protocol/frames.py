@@ -6,7 +6,7 @@
     u16  head_length
     u32  correlation  chosen by the asker, repeated in the answer
     head              a protobuf message of proto/jetstream/v1/dataplane.proto
-    tail              whole batches, as stored; only in fetch responses
+    tail              whole batches, as stored; only in frames of a kind in TAILED
 
 A connection starts with HELLO and its reply; then requests may be pipelined, and answers come in
 any order. A frame from a client is at most REQUEST_BYTES_MAX long: longer, malformed or unknown
@@ -41,6 +41,10 @@ class Kind(IntEnum):
     RECORDS = 8
 
 
+TAILED = frozenset((Kind.FETCH_REPLY, Kind.RECORDS))
+"""The kinds of frames that carry batches."""
+
+
 class Prefix(NamedTuple):
     kind: int
     correlation: int
@@ -54,12 +58,15 @@ def encode(kind: Kind, correlation: int, head: bytes, tail_length: int = 0) -> b
     return _PREFIX.pack(length, kind, 0, len(head), correlation) + head
 
 
-def decode_prefix(data: bytes | bytearray | memoryview, bytes_max: int) -> Prefix:
-    """The first PREFIX_BYTES of a frame. Raises InvalidRequestError when they cannot be one.
+def decode_prefix(
+    data: bytes | bytearray | memoryview, bytes_max: int, position: int = 0
+) -> Prefix:
+    """The first PREFIX_BYTES of the frame at `position`. Raises InvalidRequestError when they
+    cannot be those of one.
 
     `bytes_max` bounds the whole frame.
     """
-    length, kind, reserved, head_length, correlation = _PREFIX.unpack_from(data)
+    length, kind, reserved, head_length, correlation = _PREFIX.unpack_from(data, position)
     if length + 4 > bytes_max:
         raise InvalidRequestError(f"frame of {length + 4} bytes; at most {bytes_max} are allowed")
     tail_length = length - _LENGTH_COVERS - head_length

@@ -1,9 +1,9 @@
-"""What a producer may send as a batch, and how a leader makes sure of it (design 4).
+"""What a producer may send as a batch, and how a leader checks it.
 
-A producer computes its own checksums, so they prove nothing about what it meant. **safety** Before
-such a batch is appended everything in it is checked, because from then on every reader takes the
-leader's word: the bounds of every column, the decompressed size, the subject, and that no column is
-in it which only the server writes. docs/protocol.md, "Envelopes", lists the rules.
+A producer computes its own checksums, so they do not prove that the contents are valid. **safety**
+Before such a batch is appended everything in it is checked, because from then on every reader takes
+the leader's word: the bounds of every column, the decompressed size, the subject, and that no
+column is in it which only the server writes. docs/protocol.md, "Envelopes", lists the rules.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jetstream_protocol.batch import (
     Batch,
     EncodedBatch,
     decode_header,
+    size_fields,
 )
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
@@ -25,11 +26,16 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     MessageTooLargeError,
 )
+from jetstream_protocol.types import WallUs
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a compressed body may hold. Sixteen times NATS's default `max_payload`; a few kilobytes that
 expand to the 64 MiB of the largest batch would cost the server, and each reader, far more than
 their sender."""
+
+BATCHES_IN_FLIGHT_MAX: Final = 5
+"""A producer's unacknowledged batches; as many of its last ones are remembered, and recognised when
+they are repeated."""
 
 _SETTABLE: Final = int(
     Flags.ZSTD | Flags.LZ4 | Flags.VALUE_VALIDITY | Flags.KEYS | Flags.KEY_VALIDITY
@@ -39,10 +45,10 @@ _SETTABLE: Final = int(
 
 def unpacked_bytes(data: bytes) -> int:
     """What `open_batch` may have to unpack; of what claims too much nothing is."""
-    if len(data) < HEADER_BYTES or not data[6] & COMPRESSION_MASK:
+    if len(data) < HEADER_BYTES:
         return 0
-    claimed = int.from_bytes(data[48:52], "little")
-    return claimed if claimed <= EXPANDED_BYTES_MAX else 0
+    flags, _, claimed = size_fields(data)
+    return claimed if flags & COMPRESSION_MASK and claimed <= EXPANDED_BYTES_MAX else 0
 
 
 def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
@@ -56,9 +62,9 @@ def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
     if len(data) > BATCH_BYTES_MAX:
         raise MessageTooLargeError(f"a batch is at most {BATCH_BYTES_MAX} bytes long")
     header = bytearray(data[:HEADER_BYTES])
-    last_offset_delta = int.from_bytes(header[44:48], "little")
+    _, last_offset_delta, _ = size_fields(header)
     encoded = EncodedBatch(header, data[HEADER_BYTES:], 0, last_offset_delta)
-    encoded.stamp(0, 0, 0)
+    encoded.stamp(0, 0, WallUs(0))
     claimed = decode_header(header)
     if claimed.length != len(data):
         raise CorruptBatchError(f"batch of {claimed.length} bytes in {len(data)}")
@@ -101,5 +107,5 @@ def _check_producer(producer_id: int, sequence: int) -> None:
 
 
 def _text(subject: bytes) -> str:
-    """Short enough to be quoted to whoever sent it."""
+    """Short enough to be quoted in the error."""
     return ascii(subject[:64].decode("utf-8", "backslashreplace"))

@@ -17,6 +17,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # NATS allows any byte but white space and NUL; control characters would garble logs and terminals.
 _TOKEN = re.compile(r"[^\s\x00-\x20\x7f.]+")
 
+INTERNAL_PREFIX = "__"
+"""How the names of the server's own streams begin; nobody else's may."""
+
 RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
 """Subjects that carry NATS's own traffic: a stream that overlaps one must not acknowledge."""
 
@@ -27,6 +30,16 @@ def check_name(name: str) -> None:
         raise InvalidRequestError(
             f"invalid stream name {name!r}: use 1 to {NAME_LENGTH_MAX} letters, digits, '_', '-' "
             "and '.', beginning with a letter, a digit or '_'"
+        )
+
+
+def check_own_name(name: str) -> None:
+    """Raise InvalidRequestError unless a user may give a new stream this name."""
+    check_name(name)
+    if name.startswith(INTERNAL_PREFIX):
+        raise InvalidRequestError(
+            f"invalid stream name {name!r}: names that begin with {INTERNAL_PREFIX!r} are for the "
+            "server's own streams"
         )
 
 
@@ -76,6 +89,19 @@ def overlaps(left: str, right: str) -> bool:
         if x == ">" or y == ">":
             return True
         if x != y and x != "*" and y != "*":
+            return False
+    return len(a) == len(b)
+
+
+def covers(outer: str, inner: str) -> bool:
+    """Whether every literal subject that matches the pattern `inner` matches `outer` as well."""
+    a, b = outer.split("."), inner.split(".")
+    for position, token in enumerate(a):
+        if position >= len(b):
+            return False
+        if token == ">":
+            return True
+        if b[position] == ">" or token not in ("*", b[position]):
             return False
     return len(a) == len(b)
 

@@ -1,9 +1,11 @@
-"""Distinct types for numbers that must not be mixed up, and the clock's unit."""
+"""Distinct types for numbers that must not be mixed up.
+
+A time is what one of three clocks shows, in microseconds. Times of different clocks cannot be
+compared, so each clock has its type. A duration is a plain int, and so is the result of arithmetic:
+a time that is computed is given its type again, `MonotonicUs(now_us + PAUSE_US)`.
+"""
 
 from typing import NewType
-
-Offset = NewType("Offset", int)
-"""Position of a record in a stream, from 0, 64 bits."""
 
 LeaderEpoch = NewType("LeaderEpoch", int)
 """Grows with every leadership of a stream; never resumed, not even by the same node."""
@@ -12,8 +14,16 @@ NodeId = NewType("NodeId", int)
 StreamId = NewType("StreamId", int)
 """The metadata revision of a stream's creation; never reused."""
 
-TimestampUs = NewType("TimestampUs", int)
-"""Microseconds since the Unix epoch, UTC."""
+WallUs = NewType("WallUs", int)
+"""The time of day, since the Unix epoch, UTC: record timestamps, and times that files keep. It may
+be set forward and back, and may differ by hours between nodes."""
+
+MonotonicUs = NewType("MonotonicUs", int)
+"""Time since some moment of this boot of the machine: for how long something takes. Nobody sets it.
+It stands still while the machine is suspended, and means nothing on another machine."""
+
+BootUs = NewType("BootUs", int)
+"""As MonotonicUs, but it goes on while the machine is suspended: for leases."""
 
 NO_EPOCH = LeaderEpoch(-1)
 NO_NODE = NodeId(-1)

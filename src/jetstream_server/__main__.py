@@ -1,5 +1,5 @@
 """`python -m jetstream_server` is `jetstream-server`."""
 
-from jetstream_server.cli import main
+from jetstream_command import server
 
-main()
+server()

@@ -1,4 +1,4 @@
-"""Tasks that run as long as the server: one that ends by an exception must not end in silence."""
+"""Tasks that run as long as the server. A task that fails must not end unnoticed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 FAILED_TASK = "failed_background_task"
-"""Key in the context that the loop's exception handler gets; its value is the task's name."""
+"""Key in the context of the loop's exception handler; its value is the task's name."""
 
 
 def run_in_background(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task whose failure, a bug of ours, reaches the loop's exception handler at once."""
+    """Start a task. If it fails, which is a bug, the loop's exception handler is called at once."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     task.add_done_callback(_report)
     return task

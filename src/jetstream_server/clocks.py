@@ -1,4 +1,9 @@
-"""The clocks of a node, in µs. Whoever needs one is handed it: the simulation has its own."""
+"""The clocks of a node. Whoever needs one is handed it: the simulation has its own.
+
+A clock is called `wall_clock`, `monotonic_clock` or `boot_clock`. What the wall clock shows is
+called `wall_us`, what another one shows `now_us`. Their types keep them apart (WallUs, MonotonicUs
+and BootUs in jetstream_protocol/types.py).
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jetstream_protocol.types import BootUs, MonotonicUs, WallUs
 
-def wall_clock_us() -> int:
+WallClock = Callable[[], WallUs]
+MonotonicClock = Callable[[], MonotonicUs]
+BootClock = Callable[[], BootUs]
+
+
+def wall_clock() -> WallUs:
     """The time of day: for people, and for the age of records."""
-    return time.time_ns() // 1000
+    return WallUs(time.time_ns() // 1000)
 
 
-def monotonic_us() -> int:
-    """For how long something takes; it stands still while the machine sleeps."""
-    return time.monotonic_ns() // 1000
+def monotonic_clock() -> MonotonicUs:
+    """For how long something takes; it stands still while the machine is suspended."""
+    return MonotonicUs(time.monotonic_ns() // 1000)
 
 
-def session_clock_us() -> int:
-    """Monotonic, and going on while the machine sleeps: a lease does not outlive a suspend."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+def boot_clock() -> BootUs:
+    """Goes on while the machine is suspended: a lease does not outlive that."""
+    return BootUs(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """All three of them."""
 
-    wall_us: Callable[[], int] = wall_clock_us
-    now_us: Callable[[], int] = monotonic_us
-    session_us: Callable[[], int] = session_clock_us
+    wall: WallClock = wall_clock
+    monotonic: MonotonicClock = monotonic_clock
+    boot: BootClock = boot_clock

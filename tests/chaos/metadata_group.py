@@ -19,7 +19,6 @@ import json
 import queue
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,21 +31,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.support.server import free_port_base
+
 Event = dict[str, Any]
 SECRET = "the cluster's credential"
 WAIT_SECONDS_MAX = 30.0
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
-    finally:
-        for held in sockets:
-            held.close()
+    """Loopback addresses nobody listens on now, nor connects from."""
+    base = free_port_base(count)
+    return [f"127.0.0.1:{base + number}" for number in range(count)]
 
 
 class NodeProcess:

@@ -19,9 +19,11 @@ import asyncio
 import secrets
 
 from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownOutcomeError
-from jetstream_server.metadata.member_config import MemberConfig
-from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.metadata.status import MetadataStatus
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.state.commands import CreateStream, RegisterNode
+from jetstream_server.metadata.state.model import Addresses
 from tests.support.member_process import configured, orders, register, say
 
 PAUSE_SECONDS = 0.01
@@ -52,11 +54,11 @@ class Node:
 
     async def register(self) -> None:
         port = self.config.listen
-        command = {
-            "op": "register_node",
-            "node_id": self.config.node_id,
-            "addresses": {"grpc": port, "data": port, "raft": port, "http": port},
-        }
+        command = RegisterNode(
+            session=self.session,
+            node_id=self.config.node_id,
+            addresses=Addresses(grpc=port, data=port, raft=port, http=port),
+        )
         await register(self.log, command)
 
     async def obey(self, words: list[str]) -> None:
@@ -90,13 +92,9 @@ class Node:
     async def create(self) -> None:
         self.created += 1
         name = f"n{self.config.node_id}-{self.session}-{self.created}"
-        command = {
-            "op": "create_stream",
-            "name": name,
-            "subject": f"chaos.{name}",
-            "replicas": [self.config.node_id],
-            "created_at_us": 0,
-        }
+        command = CreateStream(
+            name=name, subject=f"chaos.{name}", replicas=(self.config.node_id,), created_at_us=0
+        )
         try:
             result = await self.log.propose(command)
         except UnknownOutcomeError as error:

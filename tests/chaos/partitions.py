@@ -3,7 +3,7 @@
     python -m tests.chaos.partitions [--rounds 1] [--only WORDS] [--mutant NAME]
 
 Each case: a stream of three replicas is published to with acks; the network is cut, or a process
-frozen; acks must come again while that lasts; then it is mended. Afterwards (design 9.3) whatever
+frozen; acks must come again while that lasts; then it is mended. Afterwards whatever
 was acknowledged is at the offset its ack named, once, on every replica, and the replicas agree to
 the byte. Everybody reaches NATS all the time: both the old leader and the new one may hear a
 message, and only one of them may acknowledge it.
@@ -38,7 +38,7 @@ WINDOW = 16
 BEFORE, DURING, AFTER = 300, 300, 300
 """Acks waited for. The load goes on for as long as each phase takes."""
 SERVING_SECONDS_MAX = 5.0
-"""The promise (design 7), held by the command; tests on a busy machine only measure it."""
+"""The promise, held by the command; tests on a busy machine only measure it."""
 PATIENCE_SECONDS = 60.0
 HOLD_SECONDS = 1.0
 """How long the cut lasts once acks come again: until leases, links and reports have run out."""

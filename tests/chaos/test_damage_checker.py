@@ -12,6 +12,7 @@ from jetstream_protocol.errors import CorruptBatchError
 from tests.chaos.damage.checker import Kind, Memory, check_stream, difference
 from tests.chaos.damage.copies import Copy, Hole, Reader, Record
 from tests.chaos.damage.harm import FILE_WAYS, FOLDER_WAYS, fingerprint
+from tests.chaos.damage.jobs import chunks
 from tests.chaos.damage.plan import STOPS, plan
 from tests.chaos.damage.publishers import Books
 from tests.chaos.damage.streams import SEGMENT_BYTES, Stream
@@ -252,3 +253,9 @@ def test_a_reader_refuses_bytes_with_a_bit_flipped() -> None:
     data[100] ^= 4
     with pytest.raises(CorruptBatchError):
         reader(PLAIN, bytes(data))
+
+
+def test_rounds_are_dealt_out_by_clusters_and_each_is_done_once() -> None:
+    assert chunks(0, 25) == [(0, 10), (10, 10), (20, 5)]
+    assert chunks(7, 8) == [(7, 3), (10, 5)]
+    assert chunks(3, 2) == [(3, 2)]

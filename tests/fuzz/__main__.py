@@ -1,10 +1,13 @@
 """Attack real servers on every port and see that nothing comes of it.
 
     python -m tests.fuzz --minutes 1 [--port grpc|data|http|nats|raft|all] [--seed S]
+                         [--tls | --strangers]
 
 Exit code 0 when everything held (tests/fuzz/oracle.py says what), 1 otherwise. Progress every ten
 seconds; a failure names the seed and the last steps. With all ports, the metadata port, which is
-attacked by itself at a group of three, gets a tenth of the time.
+attacked by itself at a group of three, gets a tenth of the time. With --tls gRPC, data plane and
+HTTP speak TLS, and so do two of three connections of the attackers. With --strangers security is
+on, and the attackers have no token (tests/fuzz/strangers.py).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 
 from tests.fuzz.campaign import ATTACKS, Campaign, scratch_folder
 from tests.fuzz.metadata_group import GroupCampaign
+from tests.fuzz.strangers import attack
 
 RAFT = "raft"
 RAFT_SHARE = 0.1
@@ -26,7 +30,9 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
-def run(port: str, seconds: float, seed: str, workers: int, folder: Path) -> bool:
+def run(
+    port: str, seconds: float, seed: str, workers: int, folder: Path, *, tls: bool = False
+) -> bool:
     """Whether everything held."""
     ports = tuple(ATTACKS) if port == "all" else (port,)
     raft_seconds = seconds * RAFT_SHARE if port == "all" else seconds
@@ -35,7 +41,7 @@ def run(port: str, seconds: float, seed: str, workers: int, folder: Path) -> boo
     if port == RAFT:
         return True
     left = seconds - raft_seconds if port == "all" else seconds
-    return Campaign(ports, left, seed, workers, tell).run(folder)
+    return Campaign(ports, left, seed, workers, tls, tell).run(folder)
 
 
 def main() -> int:
@@ -44,12 +50,23 @@ def main() -> int:
     parser.add_argument("--port", choices=(*ATTACKS, RAFT, "all"), default="all")
     parser.add_argument("--seed", default=secrets.token_hex(4))
     parser.add_argument("--workers", type=int, default=1, help="attackers of each kind at a time")
+    parser.add_argument("--tls", action="store_true", help="the ports speak TLS")
+    parser.add_argument("--strangers", action="store_true", help="security is on")
     arguments = parser.parse_args()
     begun = time.monotonic()
     tell(f"seed {arguments.seed}, port {arguments.port}")
     with scratch_folder() as folder:
-        held = run(
-            arguments.port, arguments.minutes * 60, arguments.seed, arguments.workers, folder
+        held = (
+            attack(folder, arguments.minutes * 60, arguments.seed, tell)
+            if arguments.strangers
+            else run(
+                arguments.port,
+                arguments.minutes * 60,
+                arguments.seed,
+                arguments.workers,
+                folder,
+                tls=arguments.tls,
+            )
         )
     tell(f"{'clean' if held else 'FAILED'} after {time.monotonic() - begun:.0f} s")
     return 0 if held else 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ class Target:
     control: str
     bulk: str
     victims: tuple[str, ...]
+    calls: tuple[str, int]
+    """Where gRPC is spoken plainly: `grpc`, or the near end of a tunnel to it."""
 
 
 class Attack:
@@ -52,6 +56,11 @@ class Attack:
             self._lingering.pop(random.randrange(len(self._lingering))).close()
 
 
+secured: dict[tuple[str, int], ssl.SSLContext] = {}
+"""The ports that speak TLS. Of three connections to one of them two do as well."""
+_connections = itertools.count()
+
+
 def connect(address: tuple[str, int], *, receive_buffer: int = 0) -> socket.socket:
     sock = socket.socket()
     if receive_buffer:
@@ -62,7 +71,13 @@ def connect(address: tuple[str, int], *, receive_buffer: int = 0) -> socket.sock
     except OSError:
         sock.close()
         raise
-    return sock
+    if address not in secured or next(_connections) % 3 == 0:
+        return sock
+    try:
+        return secured[address].wrap_socket(sock, server_hostname="localhost")
+    except OSError:
+        sock.close()
+        raise
 
 
 def leave(random: Random, sock: socket.socket) -> None:
@@ -84,6 +99,17 @@ def drain(sock: socket.socket, bytes_max: int = 1 << 20, seconds: float = 0.3) -
             received += chunk
     except TimeoutError:
         pass  # It has nothing more to say.
+    return received
+
+
+def receive_exactly(sock: socket.socket, count: int) -> bytes:
+    """Raises EOFError when the server hangs up before."""
+    received = b""
+    while len(received) < count:
+        chunk = sock.recv(count - len(received))
+        if not chunk:
+            raise EOFError
+        received += chunk
     return received
 
 

@@ -23,7 +23,7 @@ import grpc
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.logfiles.verify import verify
-from tests.fuzz.attack import Attack, Target
+from tests.fuzz.attack import Attack, Target, secured
 from tests.fuzz.data_plane import DataPlaneAttack
 from tests.fuzz.grpc_calls import GrpcCalls
 from tests.fuzz.grpc_wire import GrpcWire
@@ -32,6 +32,7 @@ from tests.fuzz.nats import EnvelopeAttack, NatsAttack
 from tests.fuzz.oracle import CONTROL, Oracle, Violation, metric
 from tests.support.api import Api, RawNats
 from tests.support.server import ServerProcess
+from tests.support.tls_tunnel import PORTS, TunnelledServer
 
 ATTACKS: dict[str, tuple[type[Attack], ...]] = {
     "grpc": (GrpcCalls, GrpcWire),
@@ -54,6 +55,7 @@ class Campaign:
     seconds: float
     seed: str
     workers: int = 1
+    tls: bool = False
     report: Callable[[str], None] = print
     steps: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -62,7 +64,7 @@ class Campaign:
 
     def run(self, folder: Path) -> bool:
         """Whether everything held; the report says what did not."""
-        server = ServerProcess(folder / "data").start()
+        server = _started(folder / "data", self.tls)
         try:
             oracle = Oracle(server)
             oracle.prepare()
@@ -145,6 +147,16 @@ class Campaign:
             self.report(f"FAILED: {self.failure}\nagain with: --seed {self.seed}")
 
 
+def _started(data: Path, tls: bool) -> ServerProcess:
+    if not tls:
+        return ServerProcess(data).start()
+    server = TunnelledServer(data)
+    server.start()
+    for port in PORTS:
+        secured["127.0.0.1", server.port_base + port] = server.context
+    return server
+
+
 def _prepare_target(server: ServerProcess) -> Target:
     api = Api(server.grpc)
     api.create(BULK, BULK)
@@ -165,6 +177,7 @@ def _prepare_target(server: ServerProcess) -> Target:
     return Target(
         grpc=(host, base), data=(host, base + 1), raft=(host, base + 2), http=(host, base + 3),
         nats=(host, base + 4), control=CONTROL, bulk=BULK, victims=VICTIMS,
+        calls=(host, int(server.grpc.rpartition(":")[2])),
     )  # fmt: skip
 
 

@@ -9,8 +9,16 @@ from random import Random
 from jetstream_protocol import frames
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
-from jetstream_server.replication import credential
-from tests.fuzz.attack import Attack, Step, connect, drain, leave, send_in_pieces
+from jetstream_server.net import peer_auth
+from tests.fuzz.attack import (
+    Attack,
+    Step,
+    connect,
+    drain,
+    leave,
+    receive_exactly,
+    send_in_pieces,
+)
 from tests.fuzz.mutation import ODD_INTEGERS, mutated, noise, odd_text, wild_message
 
 HELLO = frames.encode(
@@ -164,16 +172,14 @@ class DataPlaneAttack(Attack):
         """A connection as a node's that knows the credential: a `--dev` server has none."""
         sock = connect(self.target.data)
         sock.sendall(HELLO)
-        prefix = frames.decode_prefix(sock.recv(frames.PREFIX_BYTES, socket.MSG_WAITALL), 1 << 16)
-        reply = dataplane_pb2.HelloReply.FromString(
-            sock.recv(prefix.head_length, socket.MSG_WAITALL)
-        )
+        prefix = frames.decode_prefix(receive_exactly(sock, frames.PREFIX_BYTES), 1 << 16)
+        reply = dataplane_pb2.HelloReply.FromString(receive_exactly(sock, prefix.head_length))
         hello = dataplane_pb2.NodeHello(
             node_id=random.choice((0, 1, 7, 2**31 - 1, -1)),
             incarnation=random.choice((0, 1, 2**63, 2**64 - 1)),
             nonce=random.randbytes(random.choice((0, 32, 1000))),
         )
-        hello.proof = credential.proof(
+        hello.proof = peer_auth.proof(
             b"", "follower", nonces=reply.nonce + hello.nonce, node_id=hello.node_id,
             incarnation=hello.incarnation, cluster_id=reply.cluster_id,
         )  # fmt: skip

@@ -32,7 +32,7 @@ def as_it_is(data: bytes) -> bytes:
 class GrpcCalls(Attack):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        host, port = target.grpc
+        host, port = target.calls
         self._channel = grpc.insecure_channel(
             f"{host}:{port}",
             options=[("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 24)],

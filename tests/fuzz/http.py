@@ -11,7 +11,11 @@ from tests.fuzz.mutation import mutated, noise
 
 PATHS = (
     b"/healthz", b"/readyz", b"/metrics", b"/", b"*", b"//", b"/../../etc/passwd", b"/%00", b"/%ff",
-    b"/metrics?" + b"x=1&" * 100, b"http://other/metrics", b"/" + b"a" * 7_000, b"/\xff\xfe",
+    b"/api/v1/cluster", b"/api/v1/streams?match=%ff&limit=9", b"/api/v1/streams/%00%40",
+    b"/api/v1/streams/x/messages?offset=1&key=%ff&subject=" + b"*." * 300, b"/api/v1/nodes/x/drain",
+    b"/console.js",
+    b"/metrics?streams=" + b"*a" * 200, b"/metrics?" + b"x=1&" * 100,
+    b"http://other/metrics", b"/" + b"a" * 7_000, b"/\xff\xfe",
 )  # fmt: skip
 METHODS = (
     b"GET",

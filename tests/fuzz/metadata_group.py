@@ -95,9 +95,7 @@ class GroupCampaign:
     def _work(self, node_id: int, address: str, secret: bytes, stop: threading.Event) -> None:
         host, _, port = address.rpartition(":")
         nowhere = ("127.0.0.1", 1)
-        target = Target(
-            nowhere, nowhere, nowhere, nowhere, (host, int(port)), control="", bulk="", victims=()
-        )
+        target = Target(nowhere, nowhere, nowhere, nowhere, (host, int(port)), "", "", (), nowhere)
         attack = RaftAttack(target, secret)
         number = 0
         while not stop.is_set():

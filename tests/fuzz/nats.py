@@ -41,7 +41,7 @@ MALICIOUS_JSON = (
 class NatsAttack(Attack):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        host, port = target.grpc
+        host, port = target.calls
         self._api = Api(f"{host}:{port}")
 
     def close(self) -> None:

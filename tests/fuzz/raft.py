@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from random import Random
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata import handshake
-from jetstream_server.metadata.handshake import Hello, Purpose
+from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft.handshake import Hello, Purpose
 from tests.fuzz.attack import Attack, Step, Target, connect, drain, leave, send_in_pieces
 from tests.fuzz.mutation import ODD_INTEGERS, mutated, noise
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 
-def fuzz(port: str, seconds: float) -> None:
-    command = [sys.executable, "-m", "tests.fuzz", "--port", port, "--seed", "ci"]
+def fuzz(port: str, seconds: float, *options: str) -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--port", port, "--seed", "ci", *options]
     found = subprocess.run(
         [*command, "--minutes", str(seconds / 60)], capture_output=True, text=True, timeout=110
     )
@@ -23,3 +23,7 @@ def test_hostile_bytes_have_no_effect(port: str) -> None:
 
 def test_hostile_calls_have_no_effect() -> None:
     fuzz("grpc", 8)
+
+
+def test_strangers_change_nothing_where_security_is_on() -> None:
+    fuzz("all", 3, "--strangers")

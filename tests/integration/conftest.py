@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,3 +39,9 @@ def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     server = ServerProcess(tmp_path / "data")
     yield server
     server.kill()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """For a stream of the test's own, on a server or a cluster that others use, too."""
+    return re.sub(r"\W+", "_", request.node.name.removeprefix("test_"))[:100].strip("_")

@@ -17,8 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from jetstream_server import cli
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.node import cli
 
 POLL_SECONDS = 0.002
 

@@ -11,27 +11,27 @@ from typing import Any
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.member_config import MemberConfig
-from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.metadata.raft_library import RaftTimings
+from jetstream_server.metadata.client.proposal import Proposal
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.raft.library import RaftTimings
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import CreateStream, RegisterNode
+from jetstream_server.metadata.state.model import Addresses
 from tests.chaos.metadata_group import free_addresses
 
 SECRET = b"the cluster's credential"
 
 
-def register(node_id: int) -> dict[str, Any]:
-    addresses = {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"}
-    return {"op": "register_node", "node_id": node_id, "addresses": addresses}
+def register(log: RaftMetadataLog) -> RegisterNode:
+    """The registration of the log's own run."""
+    addresses = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
+    return RegisterNode(session=log._session, node_id=log.status().node_id, addresses=addresses)
 
 
-def create(name: str, *replicas: int) -> dict[str, Any]:
-    return {
-        "op": "create_stream",
-        "name": name,
-        "subject": f"{name}.>",
-        "replicas": replicas,
-        "created_at_us": 1,
-    }
+def create(name: str, *replicas: int) -> CreateStream:
+    nodes = tuple(map(NodeId, replicas))
+    return CreateStream(name=name, subject=f"{name}.>", replicas=nodes, created_at_us=1)
 
 
 class Members:
@@ -89,11 +89,11 @@ async def running(
         logs = [await group.start(node_id, **changes) for node_id in group.voters]
         await asyncio.gather(*(log.wait_for_leader(10) for log in logs))
         for log in logs:
-            await persist(log, register(log.status().node_id))
+            await persist(log, register(log))
         yield group, logs
 
 
-async def persist(log: RaftMetadataLog, command: dict[str, Any]) -> dict[str, Any]:
+async def persist(log: RaftMetadataLog, command: Command) -> dict[str, Any]:
     """Propose until there is a leader to propose to."""
     async with asyncio.timeout(15):
         while True:
@@ -101,6 +101,14 @@ async def persist(log: RaftMetadataLog, command: dict[str, Any]) -> dict[str, An
                 return await log.propose(command)
             except UnavailableError:
                 await asyncio.sleep(0.05)
+
+
+async def propose_under(
+    log: RaftMetadataLog, command: Command, controller_epoch: int | None
+) -> dict[str, Any]:
+    """As a decision of a controller whose claim that was."""
+    proposal = Proposal(command, log._submit, controller_epoch=controller_epoch)
+    return await proposal.submit()
 
 
 async def agreed(logs: list[RaftMetadataLog]) -> int:

@@ -7,7 +7,7 @@ Lines on stdout are JSON, each with `at`, the monotonic time, which all processe
     {"event": "leader", "leader": 1, "controller_epoch": 7 | null}
     {"event": "registered", "incarnation": 5}
     {"event": "held"} {"event": "lost"}         lease_holds() has another answer than before
-    {"event": "told", "held": true}             on_regained, on_lost
+    {"event": "told", "held": true}             the lease holds, or has lapsed
     {"event": "node", "node": 2, "incarnation": 5, "fenced": true}    applied here
     {"event": "streams", "leaders": {name: node}}                     the answer to "streams"
 
@@ -23,12 +23,12 @@ import secrets
 import time
 from collections.abc import Callable
 
-from jetstream_server.metadata.changes import Change, NodeChanged
-from jetstream_server.metadata.member_config import MemberConfig
-from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.metadata.status import MetadataStatus
-from jetstream_server.replication.controller import Controller
-from jetstream_server.replication.node_session import NodeSession
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.state.changes import Change, NodeChanged
+from jetstream_server.replication.drivers.controller import Controller
+from jetstream_server.replication.sessions.node_session import NodeSession
 from tests.support import member_process
 from tests.support.member_process import configured, orders, say
 
@@ -48,11 +48,9 @@ class Node:
         self.log.watch_leadership(self.leadership)
         self.log.watch(self.changed)
         await self.log.start()
-        self.session.on_regained = lambda: say("told", held=True)
-        self.session.on_lost = lambda: say("told", held=False)
-        self.session.start()
+        self.session.start(changed=self.lease_changed)
         self.controller.start()
-        registering = member_process.register(self.log, register(self.config.node_id))
+        registering = member_process.register(self.log, register(self.log))
         tasks = [asyncio.create_task(registering), asyncio.create_task(self.look())]
         async for words in orders():
             await self.obey(words)
@@ -61,6 +59,9 @@ class Node:
         await self.controller.close()
         await self.session.close()
         await self.log.close()
+
+    def lease_changed(self) -> None:
+        say("told", held=self.session.lease_holds())
 
     def leadership(self, status: MetadataStatus) -> None:
         say("leader", leader=status.leader, controller_epoch=status.controller_epoch)

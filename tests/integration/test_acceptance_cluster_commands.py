@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jetstream_client import Client, PreconditionFailedError
+from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
 
 Run = Callable[..., str]
@@ -102,11 +103,16 @@ def test_a_drained_node_leads_nothing_until_that_is_undone(
     for name in names:
         client.create_stream(name, name)
     node = client.describe_stream(names[0]).leader
+    alone = client.create_stream("drained-alone", "drained-alone", replicas=1)
     assert jetstream("node", "drain", str(node)) == f"node {node} is draining\n"
-    cluster.wait_for(
-        f"node {node} leads nothing",
-        lambda: all(stream.leader not in (node, -1) for stream in client.list_streams()),
-    )
+    said = jetstream("node", "drain", str(node), "--wait", "--timeout", "60")
+    if alone.leader == node:
+        assert said == f"node {node} leads only what nobody else can: {alone.full_name}\n"
+    else:
+        assert said == f"node {node} leads nothing\n"
+    led = {stream.leader for stream in client.list_streams() if stream.id != alone.id}
+    assert node not in led
+    assert -1 not in led
     status = json.loads(jetstream("cluster", "status", "--json"))
     assert [each["draining"] for each in status["nodes"]] == [n == node for n in cluster.nodes]
     assert "draining" in jetstream("cluster", "status")
@@ -118,3 +124,34 @@ def test_a_drained_node_leads_nothing_until_that_is_undone(
     assert found is not None
     assert not found.draining
     jetstream("node", "drain", "99", code=3)
+
+
+def test_health_says_what_is_wrong_and_the_exit_code_says_it_too(
+    client: Client, cluster: TestCluster
+) -> None:
+    client.create_stream("healthy", "healthy", min_insync_replicas=3)
+
+    def health() -> tuple[int, dict[str, Any]]:
+        done = command.jetstream("--server", cluster.servers, "cluster", "health", "--json")
+        return done.returncode, json.loads(done.stdout)
+
+    cluster.wait_for("all is well", lambda: health() == (0, {"healthy": True, "problems": []}))
+    away = next(n for n in cluster.nodes if n != client.describe_stream("healthy").leader)
+    cluster.freeze(away)
+    try:
+        cluster.wait_for(
+            "it is fenced and out of sync",
+            lambda: (
+                {"node_fenced", "too_few_in_sync"}
+                <= {each["kind"] for each in health()[1]["problems"]}
+            ),
+        )
+        code, found = health()
+        assert (code, found["healthy"], found["problems"][0]["about"]) == (7, False, str(away))
+        kinds = {each["kind"]: each["reason"] for each in found["problems"]}
+        assert f"2 of 3 needed replicas in sync, without node {away}" in kinds["too_few_in_sync"]
+        shown = command.jetstream("--server", cluster.servers, "cluster", "health").stdout
+        assert shown.startswith(f"not healthy:\n* node {away} is not heard")
+    finally:
+        cluster.thaw(away)
+    cluster.wait_for_isr("healthy", cluster.nodes)

@@ -23,6 +23,7 @@ from jetstream_client import Client
 from jetstream_protocol.batch import iterate
 from jetstream_protocol.errors import StreamNotFoundError
 from jetstream_protocol.generated import api_pb2 as pb
+from tests.support import command, identity_files
 from tests.support.api import Api, raw_nats
 from tests.support.server import ServerProcess, free_port_base
 
@@ -264,18 +265,18 @@ def test_metadata_damaged_after_a_clean_stop_stops_the_start_and_says_what_to_do
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "says"),
+    ("field", "value", "says"),
     [
-        ('"format_version": 1', '"format_version": 99', "has format 99"),
-        ('"node_id": 0', '"node_id": 7', "belongs to node 7"),
-        ('"node_id"', "", "meta.json is damaged"),
+        ("format_version", 99, "has format 99"),
+        ("node_id", 7, "belongs to node 7"),
+        ("node_id", "", "meta.json is damaged"),
     ],
 )
 def test_a_folder_of_another_node_or_version_stops_the_start_untouched(
-    data: Path, before: str, after: str, says: str
+    data: Path, field: str, value: object, says: str
 ) -> None:
     identity = data / "meta.json"
-    identity.write_text(identity.read_text().replace(before, after))
+    identity_files.correct(identity, **{field: value})
     kept = identity.read_bytes()
     assert says in refused(data)
     assert identity.read_bytes() == kept
@@ -291,12 +292,7 @@ def test_a_second_server_on_a_folder_is_refused_and_the_first_goes_on(
 
 
 def verify(data: Path, code: int | None = FOUND) -> list[dict[str, object]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "jetstream_client", "log", "verify", str(data), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = command.jetstream("log", "verify", str(data), "--json")
     assert code is None or done.returncode == code, done
     return [json.loads(line) for line in done.stdout.splitlines()]
 

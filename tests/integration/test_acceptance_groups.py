@@ -94,6 +94,6 @@ def answer(cluster: TestCluster, subject: str) -> str:
         publisher.subscribe("_INBOX.mine")
         publisher.publish(subject, b"value", "_INBOX.mine")
         try:
-            return publisher.message()[1].decode()
+            return publisher.message(5.0)[1].decode()
         except TimeoutError:
             return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -39,21 +38,14 @@ def started(*arguments: str, environment: Mapping[str, str] | None = None) -> tu
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("bogus: 1", "bogus: unknown key"),
         ("log: {bogus: 1}", "log.bogus: unknown key"),
-        ("log: {segment_bytes: many}", "log.segment_bytes: "),
-        ("log: {segment_bytes: 1}", "log.segment_bytes: "),
-        ("log: {flush_interval_ms: -5}", "log.flush_interval_ms: "),
-        ("nodes: [{id: x}]", "nodes.0.id: "),
-        ("nats: {servers: ['ftp://x']}", "nats.servers.0: "),
-        ("log: 3", "log: "),
-        ("- a", "mapping"),
         ("{", "not YAML"),
     ],
 )
 def test_a_bad_file_stops_the_start_with_one_line_naming_the_key(
     tmp_path: Path, text: str, key: str
 ) -> None:
+    """Which mistakes there are is tests/unit/node/test_config.py's."""
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     code, said = started("--config", str(file))
@@ -71,9 +63,10 @@ def test_a_bad_file_stops_the_start_with_one_line_naming_the_key(
         (("--dev", "--nonsense"), {}, "--nonsense"),
         (("--dev", "--log-level", "loud"), {}, "--log-level"),
         (("--dev", "--nats", "ftp://user:secret@host"), {}, "--nats: "),
+        (("--dev", "--node-id", "3"), {}, "no node with id 3"),
         (("--config", "/nowhere.yaml"), {}, "/nowhere.yaml"),
         (("--dev",), {"JETSTREAM_BOGUS": "x"}, "JETSTREAM_BOGUS"),
-        (("--dev",), {"JETSTREAM_LOG__SEGMENT_BYTES": "many"}, "log.segment_bytes"),
+        (("--dev",), {"JETSTREAM_LOG__SEGMENT_BYTES": "many"}, "JETSTREAM_LOG__SEGMENT_BYTES"),
     ],
 )
 def test_wrong_usage_is_one_line_naming_the_option_or_variable(
@@ -87,30 +80,18 @@ def test_wrong_usage_is_one_line_naming_the_option_or_variable(
     assert said.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_one_line_and_exit_code_1(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    arguments = ("--nats", server.nats, "--port-base", str(server.port_base))
-    code, said = started("--dev", "--data", str(tmp_path / "other"), *arguments)
-    assert code == 1
-    last = said.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert re.search(r"\d{5}", last)
-    assert "Traceback" not in said
-
-
 def test_the_ready_line_names_every_port_and_sigterm_stops_cleanly(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data")
     server.start()
     base = server.port_base
     assert server.ready_line == (
         f"jetstream-server ready: node=0 grpc=127.0.0.1:{base} data=127.0.0.1:{base + 1} "
-        f"http=http://127.0.0.1:{base + 3} nats=nats://127.0.0.1:{base + 4} "
+        f"http=http://127.0.0.1:{base + 3} tls=off nats=nats://127.0.0.1:{base + 4} "
         f"folder={tmp_path / 'data'}\n"
     )
     assert server.stop() == 0
     lines = [json.loads(line) for line in server.log_text.splitlines()]
-    assert all({"event", "level", "timestamp"} <= set(line) for line in lines)
+    assert all({"event", "level", "logger", "timestamp"} <= set(line) for line in lines)
     assert not [line for line in lines if line["level"] not in ("info", "debug")]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_server import config
+from jetstream_server.node import config
 from tests.support.namespaces import Network, clean_environment, missing, wait_for_line
 
 TREE = Path(__file__).parents[2]

@@ -20,6 +20,7 @@ import yaml
 from examples.cluster.local import PORTS_BETWEEN_NODES, node_name
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.frames import Kind
+from tests.support import identity_files
 from tests.support.api import garbage_prefix
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.load import Load
@@ -200,11 +201,11 @@ def test_clusters_have_ids_of_their_own_and_folders_do_not_change_sides(
     assert "belongs to cluster" in said
     meta, group = data / "meta.json", data / "metadata" / "group.json"
     kept = group.read_text()
-    group.write_text(kept.replace(ours, "another"))
+    identity_files.correct(group, cluster_id="another")
     stranger = start_stranger(cluster, tmp_path, 2, data)
     first_words(stranger, "waiting_for_metadata_leader", "belongs to another cluster")
     group.write_text(kept)
-    meta.write_text(meta.read_text().replace(ours, "another"))
+    identity_files.correct(meta, cluster_id="another")
     said = last_words(start_stranger(cluster, tmp_path, 2, data))
     assert "belongs to cluster another" in said
     assert ours in said

@@ -10,23 +10,27 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from jetstream_client import Client
+from jetstream_client.cli.main import run
 from jetstream_protocol import frames
 from jetstream_protocol.errors import StreamNotFoundError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
 from tests.fuzz import http2
 from tests.support.api import Api, DataPlane, raw_nats
+from tests.support.nats_server import NatsServer
 from tests.support.server import ServerProcess, free_port_base
 
 READY_LINE = re.compile(
     r"jetstream-server ready: node=(?P<node>\d+) grpc=(?P<grpc>\S+) data=(?P<data>\S+) "
-    r"http=(?P<http>http://\S+) nats=(?P<nats>\S+) folder=(?P<folder>.+)\n"
+    r"http=(?P<http>http://\S+) tls=off nats=(?P<nats>\S+) folder=(?P<folder>.+)\n"
 )
 
 
@@ -45,18 +49,6 @@ def refused_start(server: ServerProcess, *arguments: str, seconds: float = 30) -
     assert len(errors) == 1, found.stderr
     assert errors[0].startswith("error: ")
     return found.returncode, errors[0]
-
-
-def configured(path: Path, data: Path, node_id: int, port_base: int) -> list[str]:
-    """The arguments for a node with a configuration file of its own."""
-    ports = ("grpc", "data", "raft", "http")
-    lines = [f"{{id: {node_id}, "]
-    lines += [f"{port}: '127.0.0.1:{port_base + i}', " for i, port in enumerate(ports)]
-    path.write_text(
-        f"data: {data}\nnodes: [{''.join(lines)}}}]\n"
-        f"nats: {{embedded: true, embedded_listen: '127.0.0.1:{port_base + 4}'}}\n"
-    )
-    return [sys.executable, "-m", "jetstream_server", "--config", str(path)]
 
 
 # Starting.
@@ -78,15 +70,6 @@ def test_the_ready_line_says_where_everything_is(own_server: ServerProcess) -> N
         pass
 
 
-def test_the_log_is_json_lines(own_server: ServerProcess) -> None:
-    own_server.start()
-    assert own_server.stop() == 0
-    events = [json.loads(line) for line in own_server.log_text.splitlines()]
-    assert events
-    for event in events:
-        assert {"event", "level", "logger", "timestamp"} <= event.keys()
-
-
 @pytest.mark.parametrize("port", [0, 1, 3, 4], ids=["grpc", "data", "http", "nats"])
 def test_a_port_in_use_is_named(own_server: ServerProcess, port: int) -> None:
     with socket.create_server(("127.0.0.1", own_server.port_base + port)):
@@ -95,52 +78,6 @@ def test_a_port_in_use_is_named(own_server: ServerProcess, port: int) -> None:
     assert str(own_server.port_base + port) in error
     assert "Errno" not in error
     own_server.start()  # And what had started by then has let go of everything.
-
-
-def test_a_second_server_on_the_same_folder_is_refused(own_server: ServerProcess) -> None:
-    own_server.start()
-    second = ServerProcess(own_server.data)
-    code, error = refused_start(second)
-    assert code == 1
-    assert "in use by another running server" in error
-    api = Api(own_server.grpc)
-    api.create("unharmed", "unharmed")
-    api.close()
-
-
-def test_a_folder_of_another_node_is_refused(own_server: ServerProcess, tmp_path: Path) -> None:
-    own_server.start()
-    assert own_server.stop() == 0
-    base = free_port_base()
-    other = configured(tmp_path / "cluster.yaml", own_server.data, 7, base)
-    own_server.command = lambda: other  # type: ignore[method-assign]
-    code, error = refused_start(own_server)
-    assert code == 1
-    assert "belongs to node 0, and this is node 7" in error
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda meta: {**meta, "format_version": 99}, "format 99"),
-        (lambda meta: {**meta, "format_version": "x"}, "damaged"),
-        (lambda meta: [], "damaged"),
-    ],
-)
-def test_a_folder_of_another_format_or_a_damaged_one_is_refused(
-    own_server: ServerProcess, change: object, says: str
-) -> None:
-    assert callable(change)
-    own_server.start()
-    assert own_server.stop() == 0
-    path = own_server.data / "meta.json"
-    before = path.read_bytes()
-    path.write_text(json.dumps(change(json.loads(before))))
-    code, error = refused_start(own_server)
-    assert code == 1
-    assert says in error
-    path.write_bytes(before)
-    own_server.start()
 
 
 def test_streams_without_the_folder_s_identity_are_refused(own_server: ServerProcess) -> None:
@@ -167,71 +104,48 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert str(file) in error
 
 
-def test_damaged_metadata_stops_the_start(own_server: ServerProcess) -> None:
-    own_server.start()
-    api = Api(own_server.grpc)
-    for index in range(20):
-        api.create(f"s{index}", f"s{index}")
-    api.close()
-    own_server.stop()
-    journal = own_server.data / "metadata" / "journal"
-    data = bytearray(journal.read_bytes())
-    data[len(data) // 3] ^= 0xFF
-    journal.write_bytes(data)
-    code, error = refused_start(own_server)
-    assert code == 1
-    assert "journal" in error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--port-base", "x"], ""),
-        (["--log-level", "loud"], "--log-level"),
-        (["--nats", "http://127.0.0.1:4222"], "nats"),
-        (["--config", "/nowhere/cluster.yaml"], "/nowhere/cluster.yaml"),
-        (["--node-id", "3"], "no node with id 3"),
-    ],
-)
-def test_wrong_usage_is_exit_code_2(
-    own_server: ServerProcess, arguments: list[str], says: str
-) -> None:
-    found = subprocess.run(
-        [*own_server.command(), *arguments],
+def checked(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jetstream_server", *arguments, "--check-config"],
         capture_output=True,
         text=True,
         timeout=30,
-        env=own_server.environment,
     )
-    assert found.returncode == 2, found.stderr
-    assert "Traceback" not in found.stderr
-    assert says in found.stderr
-    assert found.stdout == ""
+
+
+def test_a_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("data: nowhere\nlog: {segment_bytes: 1MiB}\n")
+    found = checked("--config", str(file))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == "the configuration can be used: this is node 0 of 1\n"
+    assert checked("--dev").returncode == 0
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("text", "says"),
     [
-        ("JETSTREAM_NOTHING", "1"),
-        ("JETSTREAM_LOG__SEGMENT_BYTES", "1"),
-        ("JETSTREAM_LOG__SEGMENT_BYTES", "1TiB"),
-        ("JETSTREAM_LOG__FLUSH_INTERVAL_MS", "0"),
-        ("JETSTREAM_INGEST__PENDING_ACKS_MAX", "0"),
-        ("JETSTREAM_INGEST__ACK_SUBJECTS", '["a b"]'),
-        ("JETSTREAM_NODES", "[]"),
-        ("JETSTREAM_CLUSTER", ""),
+        ("nats: {embeded: true}", "nats.embeded: unknown key, did you mean embedded?"),
+        ("nats: {credentials_file: /nowhere/a.creds}", "/nowhere/a.creds"),
+        ("nats: {tls: {ca_file: /nowhere/ca.pem}}", "nats.tls: "),
     ],
 )
-def test_a_configuration_out_of_range_is_exit_code_2_and_names_the_key(
-    own_server: ServerProcess, name: str, value: str
+def test_a_configuration_that_is_checked_and_cannot_be_used_is_exit_code_2(
+    tmp_path: Path, text: str, says: str
 ) -> None:
-    own_server.environment[name] = value
-    code, error = refused_start(own_server)
-    assert code == 2
-    assert name.removeprefix("JETSTREAM_").split("__")[-1].lower() in error.lower()
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    found = checked("--config", str(file))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1
+    assert says in found.stderr
 
 
-def test_without_nats_the_server_serves_reads_and_says_so(tmp_path: Path) -> None:
+def test_without_nats_the_server_serves_reads_and_says_so_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = free_port_base()
     server = ServerProcess(
         tmp_path / "data", "--nats", f"nats://127.0.0.1:{base + 4}", port_base=base
@@ -245,6 +159,23 @@ def test_without_nats_the_server_serves_reads_and_says_so(tmp_path: Path) -> Non
             api.fetch("none")
         api.close()
         assert "nats_unreachable" in server.log_text
+        assert server.ready_line.startswith(
+            "jetstream-server not ready (not connected to NATS): node=0 grpc="
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{server.http}/readyz")
+        with refused.value as answer:
+            assert answer.read() == b"not connected to NATS\n"
+        with Client(server.grpc) as client:
+            (node,) = client.describe_cluster().nodes
+        assert node.not_ready == ("not connected to NATS",)
+        assert run(["cluster", "status", "--server", server.grpc]) == 0
+        assert "not ready (not connected to NATS)" in capsys.readouterr().out
+        # Once NATS is there, so it is said.
+        assert server.process is not None
+        assert server.process.stdout is not None
+        with NatsServer(port=base + 4):
+            assert server.process.stdout.readline().startswith("jetstream-server ready: node=0")
         assert server.stop() == 0
     finally:
         server.kill()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +37,9 @@ def test_any_node_leads_to_the_others(cluster: TestCluster) -> None:
                 client.publish(f"{name}.x", b"1")
         ends = client.list_offsets([(name, "latest") for name in names])
         assert [end.offset for end in ends] == [1, 2, 3, 4, 5, 6]
+        told = {each.name: each for each in client.describe_streams()}
+        assert [told[name].high_watermark for name in names] == [1, 2, 3, 4, 5, 6]
+        assert all(told[name].last_append is not None for name in names)
         for number, name in enumerate(names):
             assert len(client.fetch(name)) == number + 1
             assert client.describe_stream(name).high_watermark == number + 1
@@ -160,3 +168,144 @@ def test_with_every_node_gone_calls_end_in_time(cluster: TestCluster) -> None:
                 cluster.thaw(node)
     with Client(cluster.servers, timeout=20.0) as client:
         assert client.fetch("frozen", 0, max_wait=5.0).values()[0] == b"1"
+
+
+@on_loop
+async def test_a_killed_leader_of_the_cursors_loses_no_acknowledged_commit_and_none_goes_back(
+    cluster: TestCluster,
+) -> None:
+    async with AsyncClient(cluster.servers, timeout=20) as client:
+        await client.create_stream("positions", "positions.>")
+        committed: dict[str, int] = {}
+        ended = asyncio.Event()
+
+        async def commit(name: str) -> None:
+            async with client.consume("positions", cursor=name, auto_commit=False) as consumer:
+                offset = 0
+                while not ended.is_set():
+                    offset += 1
+                    await consumer.commit(offset)
+                    committed[name] = offset
+
+        async def look() -> None:
+            while not ended.is_set():
+                before = dict(committed)
+                found = {each.name: each.offset for each in await client.list_cursors()}
+                assert all(found[name] >= offset for name, offset in before.items())
+
+        names = [f"reader-{number}" for number in range(20)]
+        tasks = [asyncio.ensure_future(each) for each in (*map(commit, names), look())]
+        await until(lambda: len(committed) == len(names) and min(committed.values()) > 20)
+        leader = (await client.describe_stream("__cursors")).leader
+        await asyncio.to_thread(cluster.kill, leader)
+        before = dict(committed)
+        await until(lambda: all(committed[name] > before[name] + 20 for name in names))
+        ended.set()
+        await asyncio.gather(*tasks)
+        found = {each.name: each.offset for each in await client.list_cursors()}
+        assert found == committed
+        log = await client.describe_stream("__cursors")
+        assert (log.leader != leader, log.min_insync_replicas) == (True, 2)
+        await asyncio.to_thread(cluster.restart, leader)
+        await client.delete_stream("positions")
+
+
+class Workers:
+    """Members of a consumer group, as processes; what each has handled is in a file."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self.servers = servers
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.integration.group_worker"]
+        with open(self.folder / f"{len(self.processes)}", "wb") as handled:
+            process = subprocess.Popen(
+                [*command, self.servers, "jobs", "workers"],
+                stdout=handled,
+                stderr=subprocess.DEVNULL,
+            )
+        self.processes.append(process)
+        return process
+
+    def handled(self, number: int) -> list[str]:
+        return (self.folder / f"{number}").read_text().split()
+
+    def all_handled(self) -> set[str]:
+        return {value for number in range(len(self.processes)) for value in self.handled(number)}
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@on_loop
+async def test_members_and_coordinator_that_are_killed_and_frozen_cost_no_record(
+    cluster: TestCluster, tmp_path: Path
+) -> None:
+    workers = Workers(cluster.servers, tmp_path)
+    try:
+        async with AsyncClient(cluster.servers, timeout=20) as client:
+            streams = [
+                await client.create_stream(f"jobs-{number}", "jobs.>", group="jobs")
+                for number in range(4)
+            ]
+            published: set[str] = set()
+
+            async def publish(count: int) -> None:
+                for _ in range(count):
+                    value = str(len(published))
+                    await client.publish("jobs.x", value, acks="any", timeout=20)
+                    published.add(value)
+
+            async def publish_until(condition: Callable[[], bool]) -> None:
+                """Who comes late finds nothing of what was published before: the others have it."""
+                async with asyncio.timeout(60):
+                    while not condition():
+                        await publish(5)
+
+            furthest: dict[str, int] = {}
+
+            async def look() -> None:
+                """Nobody's commit, late or of who was given up, takes a position back."""
+                while True:
+                    for cursor in await client.list_cursors("workers"):
+                        assert cursor.offset >= furthest.get(cursor.stream, 0), cursor
+                        furthest[cursor.stream] = cursor.offset
+                    await asyncio.sleep(0.1)
+
+            looking = asyncio.ensure_future(look())
+            for _ in range(3):
+                workers.start()
+            await publish_until(
+                lambda: all(len(workers.handled(number)) > 10 for number in range(3))
+            )
+            workers.processes[0].kill()
+            os.kill(workers.processes[1].pid, signal.SIGSTOP)
+            coordinator = (await client.describe_stream("__cursors")).leader
+            await asyncio.to_thread(cluster.kill, coordinator)
+            workers.start()
+            await publish(80)
+            await until(lambda: workers.all_handled() == published)
+            before = len(workers.handled(1))
+            os.kill(workers.processes[1].pid, signal.SIGCONT)
+            await publish(20)
+            await until(lambda: workers.all_handled() == published)
+            # Who was frozen is a member again.
+            await publish_until(lambda: len(workers.handled(1)) > before + 10)
+            await until(lambda: workers.all_handled() == published)
+            for process in workers.processes[1:]:
+                process.send_signal(signal.SIGINT)
+            await until(lambda: all(each.poll() is not None for each in workers.processes))
+            assert not looking.done()
+            looking.cancel()
+            cursors = await client.describe_cursors("workers")
+            # What each was at when it was interrupted was not done.
+            assert sum(cursor.lag or 0 for cursor in cursors) <= 3
+            await asyncio.to_thread(cluster.restart, coordinator)
+            for stream in streams:
+                await client.delete_stream(stream)
+    finally:
+        workers.end()

@@ -18,7 +18,8 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_client._nats import NatsInbox, login_of
+from jetstream_client._events import ConnectionEvents
+from jetstream_client.transport.nats import NatsInbox, login_of
 from tests.support.loops import on_loop
 from tests.support.nats_jwt import new_operator, new_user
 from tests.support.nats_server import NatsServer
@@ -133,7 +134,9 @@ def test_logins_are_taken_out_of_urls_and_decoded() -> None:
 async def echo(url: str, options: NatsOptions) -> None:
     """Connect, publish to the own inbox, and hear it."""
     heard = asyncio.get_running_loop().create_future()
-    inbox = NatsInbox(lambda token, payload: heard.set_result((token, payload)), print)
+    inbox = NatsInbox(
+        lambda token, payload: heard.set_result((token, payload)), print, ConnectionEvents()
+    )
     await inbox.connect([url], options, timeout=5.0)
     try:
         await inbox.publish(f"{inbox.prefix}7", b"hello", "", [])
@@ -183,7 +186,7 @@ async def test_tls_is_checked_against_the_authority_given(tmp_path: Path) -> Non
 
 
 async def echo_soon(url: str, options: NatsOptions) -> None:
-    await NatsInbox(print, print).connect([url], options, timeout=1.0)
+    await NatsInbox(print, print, ConnectionEvents()).connect([url], options, timeout=1.0)
 
 
 @on_loop

@@ -19,7 +19,7 @@ from jetstream_client import (
     StreamNotFoundError,
     UnavailableError,
 )
-from jetstream_client._arrow import SCHEMA
+from jetstream_client.reading.arrow import SCHEMA
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
+from jetstream_client import Client
+from tests.support import command
 from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -29,47 +31,65 @@ def environment(server: ServerProcess) -> dict[str, str]:
 
 
 @pytest.fixture
-def jetstream(environment: dict[str, str]) -> Run:
-    """Run the command; unless told otherwise it has to succeed."""
+def process(environment: dict[str, str]) -> Run:
+    """Run the command as a process; unless told otherwise it has to succeed."""
 
     def run(
         *arguments: str, code: int = 0, stdin: str | TextIO | None = None
     ) -> subprocess.CompletedProcess[str]:
+        source: dict[str, Any] = {"stdin": stdin or subprocess.DEVNULL}
+        if isinstance(stdin, str):
+            source = {"input": stdin}
         done = subprocess.run(
             [*COMMAND, *arguments],
             capture_output=True,
             text=True,
-            **{"input" if stdin is None or isinstance(stdin, str) else "stdin": stdin},  # type: ignore[arg-type]
+            **source,
             env=environment,
             timeout=30,
         )
-        assert done.returncode == code, done
-        assert "Traceback" not in done.stderr
-        if code:
-            assert re.fullmatch(r"(error: .*\n)?", done.stderr), done.stderr
-        else:
-            assert done.stderr == ""
-        return done
+        return checked(done, code)
 
     return run
+
+
+@pytest.fixture
+def jetstream(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command within this process, which is many times quicker."""
+    monkeypatch.setenv("JETSTREAM_SERVERS", server.grpc)
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return checked(command.jetstream(*arguments), code)
+
+    return run
+
+
+def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+    if code:
+        assert re.fullmatch(r"(error: .*\n)?", done.stderr), done.stderr
+    else:
+        assert done.stderr == ""
+    return done
 
 
 def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_first_walk_through(jetstream: Run) -> None:
-    jetstream("stream", "create", "orders", "--subject", "orders.>")
-    published = jetstream(
+def test_a_first_walk_through(process: Run) -> None:
+    process("stream", "create", "orders", "--subject", "orders.>")
+    published = process(
         "publish", "orders.eu", '{"id": 42}', "--key", "42", "--header", "source: web"
     )
     assert published.stdout == "stored in orders at offset 0\n"
-    line = jetstream("fetch", "orders").stdout
+    line = process("fetch", "orders").stdout
     assert re.fullmatch(
         r" +0  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z  orders\.eu  42  \{\"id\": 42\}\n", line
     )
-    jetstream("stream", "delete", "orders")
-    assert "orders" not in jetstream("stream", "list").stdout
+    process("stream", "delete", "orders")
+    assert "orders" not in process("stream", "list").stdout
 
 
 def test_json_rows_carry_everything(jetstream: Run) -> None:
@@ -128,17 +148,19 @@ def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:
         "GROUP",
         "LEADER",
         "REPLICAS",
-        "ISR",
-        "FLUSH",
-        "ACKS",
+        "MESSAGES",
+        "BYTES",
+        "LAST",
     ]
     assert head.index("SUBJECT") == first.index("list.>")
 
 
-def test_values_come_from_arguments_or_stdin(jetstream: Run, environment: dict[str, str]) -> None:
+def test_values_come_from_arguments_or_stdin(
+    jetstream: Run, process: Run, environment: dict[str, str]
+) -> None:
     jetstream("stream", "create", "sources", "--subject", "sources.>")
     jetstream("publish", "sources.x")
-    jetstream("publish", "sources.x", "-", "--whole", stdin="from\nstdin\n")
+    process("publish", "sources.x", "-", "--whole", stdin="from\nstdin\n")
     subprocess.run(
         [*COMMAND, "publish", "sources.x", "-"], input=b"\xff\x00", env=environment, check=True
     )
@@ -156,30 +178,46 @@ def values_of(jetstream: Run, stream: str) -> list[str]:
     return [row["value"] for row in objects(jetstream("fetch", stream, "--json"))]
 
 
-def test_each_line_of_a_pipe_is_a_record_and_a_file_is_one(jetstream: Run, tmp_path: Path) -> None:
+def test_each_line_of_a_pipe_is_a_record_and_a_file_is_one(
+    jetstream: Run, process: Run, tmp_path: Path
+) -> None:
     jetstream("stream", "create", "lines", "--subject", "lines.>")
-    said = jetstream("publish", "lines.x", "-", "--key", "k", stdin="one\n\nthree").stdout
+    said = process("publish", "lines.x", "-", "--key", "k", stdin="one\n\nthree").stdout
     assert "stored in lines between offsets 0 and 2" in said
     assert values_of(jetstream, "lines") == ["one", "", "three"]
     many = "".join(f"{number}\n" for number in range(30_000))
-    jetstream("publish", "lines.x", "-", stdin=many)
+    process("publish", "lines.x", "-", stdin=many)
     assert values_of(jetstream, "lines")[3:] == many.split()
-    assert "nothing is stored" in jetstream("publish", "lines.x", "-", stdin="").stdout
+    assert "nothing is stored" in process("publish", "lines.x", "-", stdin="").stdout
+    assert "nothing is stored" in process("publish", "lines.x", stdin="").stdout
     file = tmp_path / "file"
     file.write_text("four\nfive\n")
     for option, expected in (((), ["four\nfive\n"]), (("--lines",), ["four", "five"])):
         with file.open() as source:
-            jetstream("publish", "lines.x", "-", *option, stdin=source)
+            process("publish", "lines.x", "-", *option, stdin=source)
         assert values_of(jetstream, "lines")[30_003:][-len(expected) :] == expected
+
+
+def test_without_a_value_a_pipe_or_file_is_read_and_an_empty_value_is_one(
+    jetstream: Run, process: Run, tmp_path: Path
+) -> None:
+    jetstream("stream", "create", "bare", "--subject", "bare.>")
+    process("publish", "bare.x", stdin="one\ntwo\n")
+    process("publish", "bare.x", "", stdin="unread\n")
+    file = tmp_path / "file"
+    file.write_text("three\nfour\n")
+    with file.open() as source:
+        process("publish", "bare.x", stdin=source)
+    assert values_of(jetstream, "bare") == ["one", "two", "", "three\nfour\n"]
 
 
 @pytest.mark.parametrize(
     "option", [("--msg-id", "a"), ("--count", "2"), ("--expected-offset", "0")]
 )
 def test_what_is_of_one_record_is_refused_with_lines(
-    jetstream: Run, option: tuple[str, str]
+    jetstream: Run, process: Run, option: tuple[str, str]
 ) -> None:
-    assert "--whole" in jetstream("publish", "lines.x", "-", *option, stdin="a\nb\n", code=2).stderr
+    assert "--whole" in process("publish", "lines.x", "-", *option, stdin="a\nb\n", code=2).stderr
     assert "go with -" in jetstream("publish", "lines.x", "value", "--lines", code=2).stderr
 
 
@@ -414,6 +452,24 @@ def test_on_a_terminal_tables_are_for_people(jetstream: Run, environment: dict[s
     assert re.search(r"shown +shown\.>", shown)
 
 
+@pytest.fixture(scope="module")
+def rotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with a stream `kept` of ten records, one of which its disk has lost."""
+    server = ServerProcess(tmp_path_factory.mktemp("rotten") / "data").start()
+    try:
+        with Client(server.grpc) as client:
+            client.create_stream("kept", "kept.>")
+            for _ in range(10):
+                client.publish("kept.x", bytes(200))
+        (segment,) = server.data.glob("streams/*/*.log")
+        data = bytearray(segment.read_bytes())
+        data[len(data) * 6 // 10] ^= 1
+        segment.write_bytes(data)
+        yield server
+    finally:
+        server.kill()
+
+
 def test_logs_are_examined_offline(jetstream: Run, own_server: ServerProcess) -> None:
     own_server.start()
     target = ("--server", own_server.grpc)
@@ -440,6 +496,21 @@ def test_logs_are_examined_offline(jetstream: Run, own_server: ServerProcess) ->
     assert (str(segment), 0) in [(file, position) for file, position, _ in found]
     assert "KIND" in jetstream("log", "verify", str(segment), code=6).stdout
     jetstream("log", "dump", str(segment), "--records", code=6)
+
+
+@pytest.mark.parametrize("count", ["--max=9", "--max=1000", "--timeout=10"])
+def test_what_a_disk_has_lost_is_named_and_what_is_before_it_is_printed(
+    jetstream: Run, rotten: ServerProcess, count: str
+) -> None:
+    fetched = ("fetch", "kept", "--json", "--from", "0", count, "--server", rotten.grpc)
+    done = jetstream(*fetched, code=1)
+    offsets = [row["offset"] for row in objects(done)]
+    assert offsets == list(range(len(offsets)))
+    assert 0 < len(offsets) < 9
+    assert re.search(
+        rf"node 0 has lost offsets {len(offsets)} to \d+ of stream 'kept' to its disk.* go on from",
+        done.stderr,
+    )
 
 
 def test_a_path_without_a_log_is_wrong_usage(jetstream: Run, tmp_path: Path) -> None:

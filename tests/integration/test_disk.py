@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from jetstream_client import Client
 from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
 from tests.support.api import Api, RawNats, raw_nats
 from tests.support.server import ServerProcess
@@ -178,6 +180,34 @@ def test_below_the_reserve_nothing_is_taken_and_readyz_says_why(
         api.create("another", "another")
         events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
         assert [e for e in events if e.startswith("disk_")] == ["disk_full", "disk_has_room"]
+
+
+def test_a_full_disk_is_what_a_batched_publisher_is_told(disk: SmallDisk, tmp_path: Path) -> None:
+    reserve = {"JETSTREAM_LOG__DISK_RESERVE_BYTES": str(8 << 20)}
+    with started(disk.path / "data", tmp_path / "server.log", reserve) as server:
+        with Client(server.grpc) as client:
+            client.create_stream("kept", "kept")
+            disk.leave(4 << 20)
+            eventually_ready(server, 503)
+            with client.publisher("kept", delivery_timeout=1.0) as publisher:
+                delivery = publisher.send(b"refused")
+                with pytest.raises(StorageFullError, match="the disk is full"):
+                    delivery.result()
+        # A client that does not ask hears of it at the end, and nobody else says a word.
+        program = (
+            "from jetstream_client import Client, StorageFullError\n"
+            f"with Client({server.grpc!r}) as client:\n"
+            "    try:\n"
+            "        with client.publisher('kept', delivery_timeout=1.0) as publisher:\n"
+            "            publisher.send(b'refused')\n"
+            "    except StorageFullError as error:\n"
+            "        print(error)\n"
+        )
+        found = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True
+        )
+        assert (found.returncode, found.stderr) == (0, "")
+        assert "the disk is full" in found.stdout
 
 
 def test_deleting_streams_makes_room_below_the_reserve(disk: SmallDisk, tmp_path: Path) -> None:

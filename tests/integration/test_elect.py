@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from jetstream_client import Client, PreconditionFailedError
 from tests.support.cluster import TestCluster, running_cluster
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path / "cluster") as running:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
         yield running
 
 
@@ -100,3 +99,4 @@ def test_a_plan_is_void_once_the_stream_has_changed(cluster: TestCluster, client
     client.alter_stream("s", max_age=3600)
     with pytest.raises(PreconditionFailedError, match="changed"):
         client.elect_uncleanly("s", follower, stream_epoch=plan["stream"]["stream_epoch"])
+    cluster.restart(stream.leader)

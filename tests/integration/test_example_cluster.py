@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from examples.cluster.__main__ import TERMINATIONS, main
 from examples.cluster.local import NATS_PORT, PORTS_BETWEEN_NODES, LocalCluster
 from examples.cluster.processes import FOLDER_VARIABLE
 from examples.cluster.publisher import Books, judge
@@ -166,7 +168,7 @@ def test_a_node_without_a_majority_says_what_it_waits_for(shared: LocalCluster) 
     folder = ("--dir", str(shared.directory))
     for node in shared.node_ids:
         shared.kill_node(node)
-    said = one_line("start", "2", *folder)
+    said = one_line("start", "2", *folder, run=cluster_command)
     assert "node-2 runs and waits for a majority of the nodes 0, 1, 2: scripts/cluster up" in said
     status = cluster_command("status", *folder).stdout.splitlines()
     pid = shared.pids()["node-2"]
@@ -207,20 +209,40 @@ def test_what_a_node_said_last_and_what_still_runs_is_told(tmp_path: Path) -> No
         cluster.kill_node(0)
         whole = cluster.config_file.read_text()
         cluster.config_file.write_text(f"{whole}nonsense: 1\n")
-        said = one_line("up", *folder)
+        said = one_line("up", *folder, run=cluster_command)
         assert "node-0 has ended: error: " in said
         assert "nonsense" in said
         assert f"(still running: nats; end that with scripts/cluster down {folder[0]}" in said
         cluster.config_file.unlink()
-        assert "is gone, but not its processes: end them first" in one_line("up", *folder)
+        said = one_line("up", *folder, run=cluster_command)
+        assert "is gone, but not its processes: end them first" in said
         assert cluster_command("down", *folder).returncode == 0
         assert cluster.pids() == {}
     finally:
         cluster.stop()
 
 
-def one_line(*arguments: str) -> str:
-    done = cluster_command(*arguments)
+def within(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command within this process, which is many times quicker: where it starts nothing."""
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *TERMINATIONS)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["cluster", *arguments])
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    code = ended.value.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def one_line(*arguments: str, run: Callable[..., subprocess.CompletedProcess[str]] = within) -> str:
+    done = run(*arguments)
     assert (done.returncode, done.stdout) == (1, ""), done
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

@@ -38,7 +38,7 @@ def wait_for_another_leader(cluster: TestCluster, name: str, leader: int) -> Non
 def lost_its_session(cluster: TestCluster, node: int) -> bool:
     """Whether a leader stood still for longer than its lease: on a machine that is slow enough,
     publishers are in doubt without any restart."""
-    lines = (line for line in cluster.log(node).splitlines() if '"session_lost"' in line)
+    lines = (line for line in cluster.log(node).splitlines() if '"ingest_stopped"' in line)
     return any(json.loads(line).get("streams") for line in lines)
 
 

@@ -1,4 +1,7 @@
-"""Rot in flushed segments of real nodes: found, said, never delivered, and repaired."""
+"""Rot in flushed segments of real nodes: found, said, never delivered, and repaired.
+
+The tests share clusters; each has a stream of its own, which is gone at its end.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 import jetstream_client
 from examples.cluster.local import LocalCluster
 from jetstream_protocol.batch import BatchHeader
 from jetstream_protocol.errors import JetstreamError, RecordsDamagedError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_server.node.config import split_address
 from tests.support import unreadable_server
-from tests.support.api import DataPlane
+from tests.support.api import DataPlane, call
 from tests.support.cluster import TestCluster
 from tests.support.load import Load
 from tests.support.rot import batches_of, rot
 
 SEGMENT_BYTES = 64 * 1024
-SCRUB = "JETSTREAM_LOG__SCRUB_BYTES_PER_SECOND"
-SLOW_SCRUB, FAST_SCRUB = "4096", str(1 << 30)
+SLOW_SCRUB, FAST_SCRUB = 4096, 1 << 30
 """One that finds nothing before somebody else does, and one that finds it at once."""
 
 
@@ -39,11 +45,6 @@ class UnreadableCluster(LocalCluster):
 class Cluster(TestCluster):
     kind = UnreadableCluster
 
-    def restart(self, node: int) -> None:
-        super().restart(node)
-        if node in self._apis:
-            self._apis.pop(node).close()  # It may not have tried again yet.
-
     def harm(self, node: int, segment: Path, how: str) -> BatchHeader:
         """Rot, or a sector that cannot be read, in the middle of a segment; the batch there."""
         if how == "flip":
@@ -57,25 +58,30 @@ class Cluster(TestCluster):
         return header
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv(SCRUB, SLOW_SCRUB)
-    yield from _running(Cluster(tmp_path / "cluster"))
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("three"), SLOW_SCRUB) as cluster:
+        yield cluster
 
 
-@pytest.fixture
-def scrubbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv(SCRUB, FAST_SCRUB)
-    yield from _running(Cluster(tmp_path / "cluster"))
+@pytest.fixture(scope="module")
+def scrubbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("scrubbed"), FAST_SCRUB) as cluster:
+        yield cluster
 
 
-@pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv(SCRUB, SLOW_SCRUB)
-    yield from _running(Cluster(tmp_path / "cluster", nodes=1))
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("alone"), SLOW_SCRUB, nodes=1) as cluster:
+        yield cluster
 
 
-def _running(cluster: Cluster) -> Iterator[Cluster]:
+@contextmanager
+def running(folder: Path, scrub_bytes_per_second: int, nodes: int = 3) -> Iterator[Cluster]:
+    cluster = Cluster(folder / "cluster", nodes)
+    config = cluster.cluster.config
+    config["log"] = {"scrub_bytes_per_second": scrub_bytes_per_second}
+    cluster.cluster.config_file.write_text(yaml.safe_dump(config))
     try:
         cluster.start()
         yield cluster
@@ -88,9 +94,11 @@ def segments_of(cluster: TestCluster, node: int, stream_id: int) -> list[Path]:
     return sorted(folder.glob("*.log"))
 
 
-def events(cluster: TestCluster, node: int, event: str) -> list[dict[str, object]]:
+def events(cluster: TestCluster, node: int, event: str, name: str) -> list[dict[str, object]]:
+    """What the node has said of the stream."""
     lines = (json.loads(line) for line in cluster.log(node).splitlines() if line.startswith("{"))
-    return [line for line in lines if line["event"] == event]
+    stream = f"{name}@{name}"
+    return [line for line in lines if line["event"] == event and line["stream"] == stream]
 
 
 def metric(cluster: TestCluster, node: int, name: str) -> float:
@@ -149,29 +157,30 @@ class Readers:
 
 
 @contextmanager
-def under_load(cluster: TestCluster, *, records: int = 4000) -> Iterator[tuple[Load, int]]:
+def under_load(
+    cluster: TestCluster, name: str, *, records: int = 4000
+) -> Iterator[tuple[Load, int]]:
     """A stream of many segments that is written to; and its id."""
-    cluster.api(0).create(
-        "orders", "orders", segment_bytes=SEGMENT_BYTES, replicas=len(cluster.nodes)
-    )
-    load = Load(cluster.nats, "orders").start()
-    load.wait_for_acks(records)
-    stream_id = cluster.settled("orders").stream.id
-    cluster.wait_for(
-        "segments are sealed",
-        lambda: all(len(segments_of(cluster, node, stream_id)) > 2 for node in cluster.nodes),
-        60,
-    )
-    yield load, stream_id
+    cluster.api(0).create(name, name, segment_bytes=SEGMENT_BYTES, replicas=len(cluster.nodes))
+    load = Load(cluster.nats, name).start()
+    try:
+        load.wait_for_acks(records)
+        stream_id = cluster.settled(name).stream.id
+        while not all(len(segments_of(cluster, node, stream_id)) > 2 for node in cluster.nodes):
+            load.wait_for_acks(500)  # Until segments are sealed.
+        yield load, stream_id
+    finally:
+        load.stop()
+        cluster.api(0).delete(name)
 
 
 def read_on(
-    client: jetstream_client.Client, offset: int, end: int = 1 << 60
+    client: jetstream_client.Client, name: str, offset: int, end: int = 1 << 60
 ) -> tuple[int, RecordsDamagedError | None]:
     """Read without a gap; where that ended, and by which error."""
     while offset < end:
         try:
-            got = client.fetch("orders", offset)
+            got = client.fetch(name, offset)
         except RecordsDamagedError as error:
             return offset, error
         assert list(got.offsets()) == list(range(offset, got.next_offset))
@@ -179,25 +188,27 @@ def read_on(
     return offset, None
 
 
-def healed(cluster: TestCluster, node: int) -> bool:
-    return bool(events(cluster, node, "records_repaired"))
+def healed(cluster: TestCluster, node: int, name: str) -> bool:
+    return bool(events(cluster, node, "records_repaired", name))
 
 
 @pytest.mark.parametrize("victim", ["leader", "follower"])
 @pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
 def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
-    cluster: Cluster, victim: str, in_header: bool
+    cluster: Cluster, name: str, victim: str, in_header: bool
 ) -> None:
-    with under_load(cluster) as (load, stream_id):
-        leader = cluster.settled("orders").stream.leader
+    with under_load(cluster, name) as (load, stream_id):
+        leader = cluster.settled(name).stream.leader
         node = leader if victim == "leader" else next(n for n in cluster.nodes if n != leader)
+        counters = ("damaged_ranges_found_total", "damaged_ranges_repaired_total")
+        counted = [metric(cluster, node, counter) for counter in counters]
         segment = segments_of(cluster, node, stream_id)[0]
         before = segment.read_bytes()
         bad = rot(segment, in_header=in_header)
         assert segment.read_bytes() != before
-        readers = Readers(cluster, "orders", "leader", "any", "any", "nearest")
-        took = cluster.wait_for("it is repaired", lambda: healed(cluster, node), 60)
-        cluster.wait_for_isr("orders", cluster.nodes, 30)
+        readers = Readers(cluster, name, "leader", "any", "any", "nearest")
+        took = cluster.wait_for("it is repaired", lambda: healed(cluster, node, name), 60)
+        cluster.wait_for_isr(name, cluster.nodes, 30)
         print(f"repaired within {took:.2f} s; {readers.rounds} rounds of readers")
         assert segment.read_bytes() == before
         rounds = readers.rounds
@@ -205,32 +216,88 @@ def test_rot_in_a_sealed_segment_is_said_never_read_and_repaired(
         readers.stop()
         load.wait_for_acks(100)
         books = load.stop()
-    assert not readers.wrong
-    assert not readers.refused
-    said = events(cluster, node, "records_damaged")
-    assert said
-    assert said[0]["start_offset"] <= bad.base_offset < said[0]["end_offset"]  # type: ignore[operator]
-    if not in_header:
-        assert (said[0]["start_offset"], said[0]["end_offset"]) == (
-            bad.base_offset,
-            bad.next_offset,
+        assert not readers.wrong
+        assert not readers.refused
+        said = events(cluster, node, "records_damaged", name)
+        assert said
+        assert said[0]["start_offset"] <= bad.base_offset < said[0]["end_offset"]  # type: ignore[operator]
+        if not in_header:
+            assert (said[0]["start_offset"], said[0]["end_offset"]) == (
+                bad.base_offset,
+                bad.next_offset,
+            )
+        assert [metric(cluster, node, counter) for counter in counters] == [n + 1 for n in counted]
+        assert metric(cluster, node, "streams_damaged") == 0
+        cluster.check_everywhere(name, books)
+        if victim == "leader":
+            assert cluster.settled(name).stream.leader_epoch > 0
+
+
+def test_what_all_replicas_have_lost_is_lived_with_as_the_page_on_operations_says(
+    cluster: Cluster, name: str
+) -> None:
+    with under_load(cluster, name) as (load, stream_id):
+        load.stop()
+        folders = [segments_of(cluster, node, stream_id) for node in cluster.nodes]
+        assert len({tuple(path.name for path in folder[:2]) for folder in folders}) == 1
+        bad = [rot(folder[0]) for folder in folders]
+        assert len({header.base_offset for header in bad}) == 1
+        with jetstream_client.Client(cluster.servers) as client:
+
+            def reads(node: int) -> bool:
+                plane = DataPlane(split_address(cluster.cluster.config["nodes"][node]["data"]))
+                plane.fetch(name, bad[0].base_offset, refused=True)
+                plane.close()
+                return bool(events(cluster, node, "records_damaged", name))
+
+            for node in cluster.nodes:
+                cluster.wait_for("its damage is found", lambda node=node: reads(node))
+            cluster.wait_for("one is left", lambda: len(cluster.settled(name).stream.isr) == 1)
+            with pytest.raises(JetstreamError):
+                client.publish(name, b"refused", timeout=1)
+            client.alter_stream(name, min_insync_replicas=1)
+            client.publish(name, b"taken", timeout=10)
+            end = client.describe_stream(name).high_watermark or 0
+            # Segments go as a whole.
+            client.alter_stream(name, max_messages=end - int(folders[0][1].stem))
+            cluster.wait_for_isr(name, cluster.nodes, 60)
+            assert not client.describe_stream(name).damaged
+            client.alter_stream(name, min_insync_replicas=2)
+            client.publish(name, b"on three", timeout=10)
+
+
+def test_a_search_for_a_time_that_meets_rot_has_it_looked_at_and_is_answered_by_who_has_it(
+    cluster: Cluster, name: str
+) -> None:
+    with under_load(cluster, name) as (load, stream_id):
+        leader = cluster.settled(name).stream.leader
+        segment = segments_of(cluster, leader, stream_id)[0]
+        (_, first), (_, second) = batches_of(segment)[:2]
+        rot(segment, at=0, in_header=True)
+        query = pb.ListOffsetsRequest.Query(
+            stream=common_pb2.StreamRef(name=name), timestamp_us=second.append_timestamp
         )
-    assert metric(cluster, node, "damaged_ranges_found_total") == 1
-    assert metric(cluster, node, "damaged_ranges_repaired_total") == 1
-    assert metric(cluster, node, "streams_damaged") == 0
-    cluster.check_everywhere("orders", books)
-    if victim == "leader":
-        assert cluster.settled("orders").stream.leader_epoch > 0
+        request = pb.ListOffsetsRequest(queries=[query])
+        (result,) = call(cluster.api(leader).reads.ListOffsets, request).results
+        assert result.error.retriable
+        assert "looks at its file" in result.error.message
+        cluster.wait_for("it is repaired", lambda: healed(cluster, leader, name), 30)
+        (result,) = call(
+            cluster.api(cluster.settled(name).stream.leader).reads.ListOffsets, request
+        ).results
+        expected = first if first.append_timestamp == second.append_timestamp else second
+        assert result.offset == expected.base_offset
+        load.stop()
 
 
 @pytest.mark.parametrize("how", ["flip", "unreadable"])
 def test_one_replica_can_be_read_before_and_behind_what_its_disk_has_lost(
-    alone: Cluster, how: str
+    alone: Cluster, name: str, how: str
 ) -> None:
-    with under_load(alone) as (load, stream_id):
+    with under_load(alone, name) as (load, stream_id):
         bad = alone.harm(0, segments_of(alone, 0, stream_id)[0], how)
         with jetstream_client.Client(alone.servers) as client:
-            offset, told = read_on(client, 0)
+            offset, told = read_on(client, name, 0)
             assert told is not None
             lost = range(told.start_offset, told.end_offset)
             assert offset == lost.start
@@ -240,13 +307,13 @@ def test_one_replica_can_be_read_before_and_behind_what_its_disk_has_lost(
             assert f"go on from offset {lost.stop}" in told.message
             assert not told.retriable
             load.wait_for_acks(200)  # Appends go on.
-            end = client.describe_stream("orders").high_watermark or 0
-            offset, told = read_on(client, lost.stop, end)
+            end = client.describe_stream(name).high_watermark or 0
+            offset, told = read_on(client, name, lost.stop, end)
             assert offset >= end
             assert told is None
-            damaged = client.describe_stream("orders").damaged
+            damaged = client.describe_stream(name).damaged
             assert [(d.node, d.start, d.end) for d in damaged] == [(0, lost.start, lost.stop)]
-        assert "has lost" in alone.jetstream("stream", "describe", "orders")
+        assert "has lost" in alone.jetstream("stream", "describe", name)
         load.stop()
         for end_of_life in (alone.stop, alone.kill):
             end_of_life(0)
@@ -255,60 +322,60 @@ def test_one_replica_can_be_read_before_and_behind_what_its_disk_has_lost(
                 jetstream_client.Client(alone.servers) as client,
                 pytest.raises(RecordsDamagedError, match=f"from offset {lost.stop}"),
             ):
-                client.fetch("orders", lost.start)  # A restart knows.
+                client.fetch(name, lost.start)  # A restart knows.
             assert metric(alone, 0, "streams_damaged") == 1
 
 
 @pytest.mark.parametrize("victim", ["leader", "follower"])
-def test_the_scrub_finds_what_nobody_reads(scrubbed: Cluster, victim: str) -> None:
-    with under_load(scrubbed) as (load, stream_id):
+def test_the_scrub_finds_what_nobody_reads(scrubbed: Cluster, name: str, victim: str) -> None:
+    with under_load(scrubbed, name) as (load, stream_id):
         books = load.stop()
-    leader = scrubbed.settled("orders").stream.leader
-    node = leader if victim == "leader" else next(n for n in scrubbed.nodes if n != leader)
-    rot(segments_of(scrubbed, node, stream_id)[0])
-    took = scrubbed.wait_for("it is repaired", lambda: healed(scrubbed, node), 60)
-    print(f"found and repaired within {took:.1f} s")
-    assert metric(scrubbed, node, "scrubbed_bytes_total") > 0
-    scrubbed.wait_for_isr("orders", scrubbed.nodes, 30)
-    scrubbed.check_everywhere("orders", books)
+        leader = scrubbed.settled(name).stream.leader
+        node = leader if victim == "leader" else next(n for n in scrubbed.nodes if n != leader)
+        rot(segments_of(scrubbed, node, stream_id)[0])
+        took = scrubbed.wait_for("it is repaired", lambda: healed(scrubbed, node, name), 60)
+        print(f"found and repaired within {took:.1f} s")
+        assert metric(scrubbed, node, "scrubbed_bytes_total") > 0
+        scrubbed.wait_for_isr(name, scrubbed.nodes, 30)
+        scrubbed.check_everywhere(name, books)
 
 
 @pytest.mark.parametrize("how", ["flip", "unreadable"])
 def test_bytes_that_a_follower_cannot_use_cost_its_other_streams_nothing(
-    cluster: Cluster, how: str
+    cluster: Cluster, name: str, how: str
 ) -> None:
-    cluster.api(0).create("other", "other")
-    with under_load(cluster, records=1000) as (load, stream_id):
-        leader = cluster.settled("orders").stream.leader
+    other = f"{name}_other"
+    cluster.api(0).create(other, other)
+    with under_load(cluster, name, records=1000) as (load, stream_id):
+        leader = cluster.settled(name).stream.leader
         away = next(node for node in cluster.nodes if node != leader)
         cluster.kill(away)
         load.wait_for_acks(3000)
-        leader = cluster.settled("orders").stream.leader
+        leader = cluster.settled(name).stream.leader
         known = len(segments_of(cluster, away, stream_id))
-        cluster.wait_for(
-            "it misses segments",
-            lambda: len(segments_of(cluster, leader, stream_id)) > known + 3,
-        )
+        while len(segments_of(cluster, leader, stream_id)) <= known + 3:
+            load.wait_for_acks(500)  # Until it misses segments.
         cluster.harm(leader, segments_of(cluster, leader, stream_id)[known + 1], how)
         cluster.restart(away)
-        cluster.wait_for("it is repaired", lambda: healed(cluster, leader), 60)
-        cluster.wait_for_isr("orders", cluster.nodes, 60)
-        cluster.wait_for_isr("other", cluster.nodes)
+        cluster.wait_for("it is repaired", lambda: healed(cluster, leader, name), 60)
+        cluster.wait_for_isr(name, cluster.nodes, 60)
+        cluster.wait_for_isr(other, cluster.nodes)
         books = load.stop()
-    restarted = cluster.log(away).rpartition('"event": "session_held"')[2]
-    assert "leader_unreachable" not in restarted
-    cluster.check_everywhere("orders", books)
+        restarted = cluster.log(away).rpartition('"event": "session_held"')[2]
+        assert "leader_unreachable" not in restarted
+        cluster.check_everywhere(name, books)
+    cluster.api(0).delete(other)
 
 
-def test_a_client_s_word_alone_marks_nothing(alone: Cluster) -> None:
-    with under_load(alone) as (load, _):
+def test_a_client_s_word_alone_marks_nothing(alone: Cluster, name: str) -> None:
+    with under_load(alone, name) as (load, _):
         load.stop()
-    host, _, port = alone.cluster.config["nodes"][0]["data"].rpartition(":")
-    data = DataPlane((host, int(port)))
-    answer, batches = data.fetch("orders", 10, refused=True)
-    data.close()
-    assert not answer.HasField("error")
-    assert batches
-    assert events(alone, 0, "records_found_intact")
-    assert not events(alone, 0, "records_damaged")
-    assert not alone.describe("orders").damaged
+        host, _, port = alone.cluster.config["nodes"][0]["data"].rpartition(":")
+        data = DataPlane((host, int(port)))
+        answer, batches = data.fetch(name, 10, refused=True)
+        data.close()
+        assert not answer.HasField("error")
+        assert batches
+        assert events(alone, 0, "records_found_intact", name)
+        assert not events(alone, 0, "records_damaged", name)
+        assert not alone.describe(name).damaged

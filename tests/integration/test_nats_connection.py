@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.ingest.connection import NatsConnection
+from jetstream_server.ingest.nats.connection import NatsConnection
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, hpub, pub
 from tests.support.nats_server import NatsServer
@@ -226,32 +226,6 @@ async def test_when_before_feed_says_no_nothing_of_the_read_is_delivered_and_all
 
 
 @on_loop
-async def test_paused_subscriptions_deliver_nothing_until_resumed() -> None:
-    got = Collector()
-    with NatsServer() as server:
-        async with connected(server.url, got) as connection, connected(server.url) as publisher:
-            connection.subscribe("a", "", got.deliver)
-            await connection.flush()
-            connection.pause_subscriptions()
-            connection.pause_subscriptions()
-            publisher.write(pub("a", b"1"))
-            await publisher.flush()
-            server.kill()
-            server.start()  # a new server is not told of them either
-            await eventually(lambda: got.reconnects == 1)
-            await publisher.connect(5.0)
-            publisher.write(pub("a", b"2"))
-            await publisher.flush()
-            connection.resume_subscriptions()
-            connection.resume_subscriptions()
-            await connection.flush()
-            publisher.write(pub("a", b"3"))
-            await publisher.flush()
-            await connection.flush()
-    assert got.values == [b"3"]
-
-
-@on_loop
 async def test_unsubscribing_stops_at_once_and_draining_takes_in_what_is_on_the_way() -> None:
     cut, drained, staying = Collector(), Collector(), Collector()
     with NatsServer() as server:
@@ -270,26 +244,6 @@ async def test_unsubscribing_stops_at_once_and_draining_takes_in_what_is_on_the_
     assert cut.values == []
     assert drained.values == [b"1"]
     assert staying.values == [b"1", b"2"]
-
-
-@on_loop
-async def test_drain_delivers_and_sends_everything_before_it_closes() -> None:
-    got, acks = Collector(), Collector()
-    with NatsServer() as server:
-        async with connected(server.url) as watcher, connected(server.url) as publisher:
-            watcher.subscribe("ack", "", acks.deliver)
-            await watcher.flush()
-            connection = NatsConnection([server.url])
-            await connection.connect(5.0)
-            connection.subscribe("a", "", got.deliver)
-            await connection.flush()
-            publisher.write(b"".join([pub("a", b"%d" % i) for i in range(10_000)]))
-            await publisher.flush()
-            connection.write(b"".join([pub("ack", b"%d" % i) for i in range(10_000)]))
-            await connection.drain()
-            await watcher.flush()
-            assert not connection.is_connected
-    assert len(got.values) == len(acks.values) == 10_000
 
 
 @on_loop

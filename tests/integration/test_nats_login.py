@@ -14,9 +14,9 @@ import trustme
 from structlog.testing import capture_logs
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.ingest.auth import Credentials
-from jetstream_server.ingest.connection import NatsConnection
-from jetstream_server.ingest.handshake import LinkOptions
+from jetstream_server.ingest.nats.auth import Credentials
+from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.nats.handshake import LinkOptions
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub
 from tests.support.nats_jwt import new_operator, new_seed, new_user

@@ -22,7 +22,7 @@ from jetstream_protocol.errors import OffsetOutOfRangeError, StreamNotFoundError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, dataplane_pb2
-from jetstream_server.replication.residency import is_resident
+from jetstream_server.net.page_cache import is_resident
 from tests.fuzz.oracle import metric
 from tests.support.api import Api, DataPlane, call, error_of, raw_nats
 from tests.support.server import ServerProcess

@@ -155,3 +155,42 @@ def test_old_voters_that_come_back_while_the_recovered_node_is_away_stop_once_it
         "the recovered node leads",
         lambda: cluster.api(left).describe("orders").stream.leader == left,
     )
+
+
+def test_a_sole_survivor_that_may_have_forgotten_a_vote_goes_on_once_it_is_vouched_for(
+    cluster: TestCluster,
+) -> None:
+    """A learner waits for others to take it back, and there are none."""
+    with Client(cluster.servers) as client:
+        client.create_stream("orders", "orders")
+        for number in range(50):
+            client.publish("orders", b"%d" % number)
+    left, lost = 2, (0, 1)
+    for node in cluster.nodes:
+        cluster.stop(node)
+    (folder(cluster, left) / "metadata" / "synced").unlink()
+    cluster.cluster.start_node(left)
+    cluster.wait_for("it is a learner", lambda: "metadata_vote_withheld" in cluster.log(left))
+    cluster.kill(left)
+    name_voters(cluster, [left])
+    unsafe_recover(cluster, left, "--yes")
+    before = len(cluster.log(left))
+    cluster.cluster.start_node(left)
+    cluster.wait_for(
+        "it says why it waits", lambda: "metadata_vote_withheld" in cluster.log(left)[before:]
+    )
+    assert "--accept-voters" in cluster.log(left)[before:]
+    cluster.kill(left)
+    server = cluster.cluster.server
+    cluster.cluster.server = [*server, "--accept-voters"]
+    cluster.cluster.start_node(left)
+    cluster.cluster.wait_for_nodes(left)
+    cluster.cluster.server = server
+    cluster.restart(left)
+    with Client(cluster.cluster.grpc_addresses[left]) as client:
+        client.alter_stream("orders", min_insync_replicas=1)
+        assert cluster.api(left).values_upto("orders", 50) == [b"%d" % n for n in range(50)]
+        client.publish("orders", b"after")
+        # Those that were lost are refused all the same.
+        name_voters(cluster, [])
+        assert "recovered without this node" in refused_start(cluster, lost[0])

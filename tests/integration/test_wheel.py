@@ -14,7 +14,13 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[2]
 SDK_BYTES_MAX = 60_000_000
-PACKAGES = ("jetstream_client", "jetstream_protocol", "jetstream_server", "pyspark_jetstream")
+PACKAGES = (
+    "jetstream_client",
+    "jetstream_command",
+    "jetstream_protocol",
+    "jetstream_server",
+    "pyspark_jetstream",
+)
 
 
 @pytest.fixture(scope="module")

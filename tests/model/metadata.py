@@ -12,16 +12,25 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.metadata.changes import NodeChanged, StreamCreated
-from jetstream_server.metadata.registry import Registry
-from jetstream_server.metadata.results import ResultWindows
-from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
-from jetstream_server.replication.trust import Trust
-from jetstream_server.replication.unclean import ReplicaReport, choose_unclean
+from jetstream_server.metadata.state.changes import NodeChanged, StreamCreated
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.commands import (
+    CreateStream,
+    ElectLeader,
+    FenceNode,
+    RegisterNode,
+    TransferLeader,
+    UnfenceNode,
+)
+from jetstream_server.metadata.state.model import Addresses, NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.metadata.state.results import ResultWindows
+from jetstream_server.replication.core.restart_trust import Trust
+from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
 from tests.model.naming import Named
 from tests.model.process import NODES, Group, Proposal, incarnation_of, session_of
 
-ADDRESSES = {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"}
+ADDRESSES = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
 OTHER_LEADERSHIPS = 10
 """More than one stream can change of who leads least."""
 
@@ -40,14 +49,13 @@ class Metadata:
         settings = {"min_insync_replicas": min_insync_replicas, "flush": flush}
         created = _apply(
             registry,
-            {
-                "op": "create_stream",
-                "name": "orders",
-                "subject": "orders",
-                "config": settings,
-                "replicas": list(range(NODES)),
-                "created_at_us": 0,
-            },
+            CreateStream(
+                name="orders",
+                subject="orders",
+                config=settings,
+                replicas=tuple(map(NodeId, range(NODES))),
+                created_at_us=0,
+            ),
             incarnation_of(0, 2),
         )
         self.stream_id = StreamId(created["stream_id"])
@@ -89,7 +97,7 @@ class Metadata:
         command = choose_unclean(stream, self.nodes_by_id(state), reports)
         if command is None:
             return
-        most, incarnations = reports[command["leader"]], tuple(command["incarnations"])
+        most, incarnations = reports[command.leader], command.incarnations
         for node_id in stream.last_known:
             if replace(reports[node_id], incarnation=most.incarnation) == most:
                 yield self._apply("elect_leader", state, node_id, incarnations)[0]
@@ -117,29 +125,36 @@ class Metadata:
         known = self._decided.get(key)
         if known is None:
             registry = self._registry(self.states[state], preferred)
-            command, revision = self._command(state, operation, *arguments)
-            result = _apply(registry, command, revision)
+            command, revision, command_id = self._command(state, operation, *arguments)
+            result = _apply(registry, command, revision, command_id)
             code = result["error"]["code"] if "error" in result else ""
             known = self._decided[key] = self.states.of(self._group(registry)), code
         return known
 
-    def _command(self, state: int, operation: str, *arguments: Any) -> tuple[dict[str, Any], int]:
-        """The command and its revision, which says nothing unless it is a run's incarnation."""
-        command: dict[str, Any] = {"op": operation, "stream_id": self.stream_id}
+    def _command(
+        self, state: int, operation: str, *arguments: Any
+    ) -> tuple[Command, int, tuple[int, int] | None]:
+        """The command, its revision, which says nothing unless it is a run's incarnation, and its
+        id."""
         match operation, *arguments:
             case "fence_node" | "unfence_node", int(node_id):
+                kind = FenceNode if operation == "fence_node" else UnfenceNode
                 incarnation = self.nodes(state)[node_id].incarnation
-                return {"op": operation, "node_id": node_id, "node_incarnation": incarnation}, 1
+                return kind(node_id=NodeId(node_id), node_incarnation=incarnation), 1, None
             case "register_node", int(node_id), int(run), Trust() as trust:
                 replaces = self.nodes(state)[node_id].session
-                return registration(node_id, run, replaces, trust), incarnation_of(node_id, run)
+                command = registration(node_id, run, replaces, trust)
+                return command, incarnation_of(node_id, run), None
             case "transfer_leader", int(member):
-                return {**command, "leader": member}, 1
+                return TransferLeader(stream_id=self.stream_id, leader=NodeId(member)), 1, None
             case "elect_leader", int(leader), tuple(incarnations):
-                return {**command, "leader": leader, "incarnations": incarnations}, 1
+                elect = ElectLeader(
+                    stream_id=self.stream_id, leader=NodeId(leader), incarnations=incarnations
+                )
+                return elect, 1, None
             case "change_isr", Proposal() as proposal, bool(is_known):
-                named = {"id": [proposal.incarnation, proposal.sequence]} if is_known else {}
-                return {**proposal.change.command(), **named}, 1
+                command_id = (proposal.incarnation, proposal.sequence)
+                return proposal.change, 1, command_id if is_known else None
         raise AssertionError(operation)
 
     def _registry(self, group: Group, preferred: int) -> Registry:
@@ -168,23 +183,28 @@ class Metadata:
         return Group(nodes, registry.streams[StreamId(self.stream_id)], tuple(sorted(results)))
 
 
-def registration(node_id: int, run: int, replaces: str, trust: Trust) -> dict[str, Any]:
+def registration(node_id: int, run: int, replaces: str, trust: Trust) -> RegisterNode:
     """The command by which the node's `run`th run registers."""
-    return {
-        "op": "register_node",
-        "node_id": node_id,
-        "session": session_of(node_id, run),
-        "addresses": ADDRESSES,
-        "replaces": replaces,
-        "trusted": trust.trusted,
-        "distrusted": list(trust.distrusted),
-    }
+    return RegisterNode(
+        node_id=NodeId(node_id),
+        session=session_of(node_id, run),
+        addresses=ADDRESSES,
+        replaces=replaces,
+        trusted=trust.trusted,
+        distrusted=tuple(map(StreamId, trust.distrusted)),
+    )
 
 
 def _result(code: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": ""}} if code else {}
 
 
-def _apply(registry: Registry, command: dict[str, Any], revision: int) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(registry.apply(json.dumps(command), revision))
+def _apply(
+    registry: Registry,
+    command: Command,
+    revision: int,
+    command_id: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    text = encode_command(command, command_id=command_id)
+    result: dict[str, Any] = json.loads(registry.apply(text, revision))
     return result

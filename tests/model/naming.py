@@ -16,19 +16,20 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
-from jetstream_server.replication.follower import FollowerState
-from jetstream_server.replication.isr import InSyncReplicas, IsrChange
-from jetstream_server.replication.leader import LeaderState
-from jetstream_server.replication.messages import (
+from jetstream_server.metadata.state.commands import ChangeIsr
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.replication.core.follower import FollowerState
+from jetstream_server.replication.core.isr import InSyncReplicas
+from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.messages import (
     Diverging,
     FetchRequest,
+    LeaderSnapshot,
     OutOfRange,
     Records,
-    Standing,
 )
-from jetstream_server.replication.progress import FollowerProgress
-from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.core.progress import FollowerProgress
+from jetstream_server.replication.core.replica import Replica
 from tests.model.log import Entry, ModelLog, Slice
 from tests.model.process import NODES, Group, Process, Proposal, incarnation_of, session_of
 from tests.model.values import DEEP, Interned
@@ -223,13 +224,13 @@ RENAMED: dict[type, dict[str, Rename]] = {
     StreamMetadata: {
         "elr": _members, "isr": _members, "last_known": _members, "leader": _node,
         "leader_epoch": _epoch, "lossy_elections": _unread, "replicas": _members,
-        "stream_epoch": _stream_epoch, "unflushed": _members,
+        "stream_epoch": _stream_epoch, "target_replicas": _members, "unflushed": _members,
     },
     FetchRequest: {
         "follower": _node, "incarnation": _incarnation, "last_epoch": _epoch,
         "leader_epoch": _epoch, "stream_epoch": _stream_epoch,
     },
-    Standing: {"stream_epoch": _unread},
+    LeaderSnapshot: {"stream_epoch": _unread},
     Diverging: {"asked": _value, "epoch": _epoch, "standing": _value},
     OutOfRange: {"asked": _value, "standing": _value},
 }  # fmt: skip
@@ -237,16 +238,17 @@ RENAMED: dict[type, dict[str, Rename]] = {
 
 _KEPT: dict[type, str] = {
     FollowerProgress: "_mark_at_us _mark_offset caught_up_at_us counts damaged is_silent position",
-    FollowerState: "_asks_flush_since _confirmable _heard_at_us _rebuild high_watermark",
+    FollowerState: "_asks_flush_since _confirmable _rebuild high_watermark",
     InSyncReplicas: "_awaits_metadata _not_before_us",
     LeaderEpochCache: "",
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
-    Replica: "_flush_target _lag_max_us _rebuild _waiters closed counters high_watermark on_commit"
-    " leader_log_start_offset on_unreadable unreadable_reason",
-    StreamMetadata: "config created_at_us group id name subject was_compacted",
+    Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed counters"
+    " failures high_watermark on_commit leader_log_start_offset on_unreadable unreadable_reason",
+    StreamMetadata: "config created_at_us group id name paused purged_epoch purged_offset readonly"
+    " subject was_compacted",  # Nothing is purged in the model: `purged_epoch` is no epoch there.
     FetchRequest: "damaged fetch_offset flushed_offset stream_id",
-    Standing: "high_watermark log_start_offset tombstones_gone_below",
+    LeaderSnapshot: "high_watermark log_start_offset tombstones_gone_below",
     Diverging: "end_offset",
     OutOfRange: "",
 }
@@ -265,7 +267,7 @@ def _node_metadata(naming: Naming, node: NodeMetadata) -> NodeMetadata:
     return replace(node, node_id=node_id, incarnation=incarnation, session=session)  # type: ignore[arg-type]
 
 
-def _isr_change(naming: Naming, change: IsrChange, known: dict[int, Any]) -> IsrChange:
+def _isr_change(naming: Naming, change: ChangeIsr, known: dict[int, Any]) -> ChangeIsr:
     pairs = zip(change.isr, change.incarnations, strict=True)
     members = sorted((naming.node(node), naming.incarnation(run)) for node, run in pairs)
     return replace(
@@ -320,7 +322,7 @@ def _process(naming: Naming, process: Process, known: dict[int, Any]) -> Process
 
 SPECIAL: dict[type, Rename] = {
     Group: _group,
-    IsrChange: _isr_change,
+    ChangeIsr: _isr_change,
     Process: _process,
     Proposal: _proposal,
     Records: _records,

@@ -16,10 +16,10 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.replication.isr import Outcome
-from jetstream_server.replication.messages import Answer, FetchRequest, Records
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.trust import RunRecord, Trust, judge
+from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.messages import Answer, FetchRequest, Records
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord, Trust, judge
 from tests.model.log import Entry, ModelLog, Record
 from tests.model.metadata import Metadata
 from tests.model.naming import Named

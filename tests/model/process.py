@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
-from jetstream_server.replication.isr import IsrChange
-from jetstream_server.replication.replica import Replica
+from jetstream_server.metadata.state.commands import ChangeIsr
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.replication.core.replica import Replica
 from tests.model.log import ModelLog
 from tests.model.values import copy, freeze
 
@@ -30,7 +30,7 @@ class Proposal(NamedTuple):
     node_id: int
     incarnation: int
     sequence: int
-    change: IsrChange
+    change: ChangeIsr
 
 
 class Group(NamedTuple):

@@ -7,11 +7,11 @@ from operator import attrgetter
 from typing import Any
 
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.replication.follower import FollowerState
-from jetstream_server.replication.isr import InSyncReplicas
-from jetstream_server.replication.leader import LeaderState
-from jetstream_server.replication.progress import FollowerProgress
-from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.core.follower import FollowerState
+from jetstream_server.replication.core.isr import InSyncReplicas
+from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.progress import FollowerProgress
+from jetstream_server.replication.core.replica import Replica
 from tests.model.log import ModelLog
 
 DEEP: dict[type, tuple[str, ...]] = {

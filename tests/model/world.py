@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.replication.isr import Outcome
-from jetstream_server.replication.unclean import ReplicaReport
+from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.unclean_election import ReplicaReport
 from tests.model.canonical import Canonical
 from tests.model.invariants import common_length, violation_of_nodes
 from tests.model.metadata import Metadata

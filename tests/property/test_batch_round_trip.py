@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header, iterate
+from jetstream_protocol.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    Batch,
+    decode_header,
+    extent_fields,
+    iterate,
+    producer_fields,
+    size_fields,
+    with_flags,
+)
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from tests.property.batches import INT64, Records, records
 
@@ -38,6 +49,31 @@ def test_the_length_of_a_batch_is_what_its_header_says(given_records: Records) -
     data = encoded.to_bytes()
     assert len(data) == encoded.length == decode_header(data).length
     assert len(data) % 8 == 0
+
+
+@given(records(min_size=0), OFFSETS, st.integers(-1, 2**62), st.integers(-1, 2**31 - 1))
+def test_fields_read_one_by_one_are_those_of_the_whole_header(
+    given_records: Records, base_offset: int, producer_id: int, sequence: int
+) -> None:
+    encoded = given_records.encode()
+    encoded.set_producer(producer_id, sequence)
+    encoded.stamp(base_offset, 0, 0)
+    data = encoded.to_bytes()
+    header = decode_header(data)
+    extent = (MAGIC, header.flags, header.length, header.base_offset, header.last_offset_delta)
+    assert extent_fields(data) == extent
+    sizes = (header.flags, header.last_offset_delta, header.uncompressed_length)
+    assert size_fields(data) == sizes
+    assert producer_fields(data) == (header.flags, sequence, producer_id)
+
+
+@given(records(), OFFSETS)
+def test_other_flags_change_nothing_else(given_records: Records, base_offset: int) -> None:
+    data = given_records.to_bytes(base_offset, 3, 1_000)
+    flags = decode_header(data).flags | Flags.AFTER_GAP
+    changed = with_flags(data, flags)
+    assert decode_header(changed) == decode_header(data)._replace(flags=flags)
+    assert changed[HEADER_BYTES:] == data[HEADER_BYTES:]
 
 
 @given(records(), st.binary(max_size=9), st.sampled_from((0, 16_384, 16_385, 70_000)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import CorruptBatchError
-from jetstream_client._messages import Cutter
+from jetstream_client.reading.messages import MessageCollector
 from jetstream_protocol.batch import HEADER_BYTES, crc32c
 from tests.property.batches import Records, records
 
@@ -56,7 +56,7 @@ def test_any_range_holds_exactly_its_records(
     start = data.draw(st.integers(max(0, offsets[0] - 2), offsets[-1] + 2))
     end = data.draw(st.none() | st.integers(start, offsets[-1] + 2))
     count_max = data.draw(st.none() | st.integers(1, 10))
-    cutter = Cutter("s", start, end=end, count_max=count_max)
+    cutter = MessageCollector("s", start, end=end, count_max=count_max)
     cutter.add(batches)
     messages = cutter.messages()
     expected = [row for row in rows if row[0] >= start and (end is None or row[0] < end)]
@@ -73,7 +73,7 @@ def test_any_range_holds_exactly_its_records(
 
 @given(logs(), st.integers(0, 2**41))
 def test_a_table_holds_what_the_messages_hold(log: tuple[bytes, list[Row]], start: int) -> None:
-    cutter = Cutter("s", min(start, log[1][0][0] if log[1] else 0))
+    cutter = MessageCollector("s", min(start, log[1][0][0] if log[1] else 0))
     cutter.add(log[0])
     messages = cutter.messages()
     table = messages.to_arrow()
@@ -101,7 +101,7 @@ def test_hostile_batches_with_good_crcs_are_refused_or_read(
     struct.pack_into("<I", forged, 12, crc32c(body))
     struct.pack_into("<I", forged, 84, crc32c(bytes(forged[:84])))
     try:
-        cutter = Cutter("s", 0)
+        cutter = MessageCollector("s", 0)
         cutter.add(forged)
         messages = cutter.messages()
         assert len(list(messages)) == len(messages)

@@ -22,7 +22,7 @@ from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.logfiles.names import PRODUCERS_NAME
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.compaction import Rewriter
+from jetstream_server.log.compaction.rules import Rewriter
 from jetstream_server.log.producers import Producers
 from tests.support.compacting import (
     GRACE_US,
@@ -33,6 +33,7 @@ from tests.support.compacting import (
     steps,
     table,
 )
+from tests.support.examples import scaled
 from tests.support.log_batches import read_all
 from tests.support.log_disk import Killed, MemoryDisk
 
@@ -143,7 +144,7 @@ class Compacted(RuleBasedStateMachine):
     def compact(self, pause: int) -> None:
         self.clock += pause
         self.log.flush()
-        compact(self.disk, self.log, now_us=self.clock, keys_max=self.keys_max,
+        compact(self.disk, self.log, wall_us=self.clock, keys_max=self.keys_max,
                 kept_base_offsets=self.log.producers.kept_base_offsets())  # fmt: skip
 
     @rule(pause=st.sampled_from([0, GRACE_US]), after=st.integers(0, 40), power=st.booleans(),
@@ -153,7 +154,7 @@ class Compacted(RuleBasedStateMachine):
         self.log.flush()
         self.disk.crash_after = self.disk.operations + after
         try:
-            for _ in steps(self.disk, self.log, now_us=self.clock, keys_max=self.keys_max,
+            for _ in steps(self.disk, self.log, wall_us=self.clock, keys_max=self.keys_max,
                            kept_base_offsets=self.log.producers.kept_base_offsets()):  # fmt: skip
                 pass
         except Killed:
@@ -277,7 +278,7 @@ class Compacted(RuleBasedStateMachine):
 
 
 TestCompacted = Compacted.TestCase
-TestCompacted.settings = settings(max_examples=100, stateful_step_count=20)
+TestCompacted.settings = settings(max_examples=scaled(100), stateful_step_count=20)
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -345,7 +346,7 @@ def test_a_compaction_without_this_rule_fails(
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), VALUES), max_size=40))
-@settings(max_examples=50)
+@settings(max_examples=scaled(50))
 def test_what_is_clean_has_each_key_once(given_rows: list[tuple[bytes, bytes | None]]) -> None:
     disk = MemoryDisk()
     disk.make_directory("/17")
@@ -357,5 +358,5 @@ def test_what_is_clean_has_each_key_once(given_rows: list[tuple[bytes, bytes | N
     compact(disk, log)
     keys = [key for _, key, _ in records(log)]
     assert len(keys) == len(set(keys)) == len({key for key, _ in given_rows})
-    compact(disk, log, now_us=GRACE_US)
+    compact(disk, log, wall_us=GRACE_US)
     assert {key for _, key, _ in records(log)} == set(table(records(log)))

@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 from jetstream_protocol.batch import encode, iterate
 from jetstream_protocol.errors import CorruptBatchError, RecordsDamagedError, StorageError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.replication.trust import RunRecord, judge
+from jetstream_server.replication.core.restart_trust import RunRecord, judge
 from tests.support.compacting import compact
+from tests.support.examples import scaled
 from tests.support.log_batches import batch
 from tests.support.log_disk import MemoryDisk
+from tests.support.log_start import advance_log_start
 
 CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=200)
 BOOT = "the boot"
@@ -65,10 +67,10 @@ class History:
     def advance(self, part: int, number: int) -> None:
         start, end = self.log.log_start_offset, self.acknowledged
         if start < end:
-            self.log.advance_log_start(start + (end - start) * part // 100)
+            advance_log_start(self.log, start + (end - start) * part // 100)
 
     def compact(self, _: int, number: int) -> None:
-        compact(self.disk, self.log, now_us=number)
+        compact(self.disk, self.log, wall_us=number)
 
     def truncate(self, part: int, number: int) -> None:
         start, end = self.log.log_start_offset, self.log.log_end_offset
@@ -196,7 +198,7 @@ def opened(disk: MemoryDisk, *, clean: bool) -> CommitLog:
 
 
 @given(steps=steps, flushes_first=st.booleans(), clean=st.booleans(), data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400))
 def test_no_damage_to_any_one_file_is_believed_or_gives_an_offset_twice(
     steps: list[Step], flushes_first: bool, clean: bool, data: st.DataObject
 ) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot, encode_entry
-from jetstream_server.metadata.journal import Journal
+from jetstream_server.metadata.raft.journal import Journal
+from tests.support.examples import scaled
 
 steps = st.lists(
     st.one_of(
@@ -56,7 +57,7 @@ class Model:
         assert journal.snapshot_index == self.compacted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(steps=steps)
 def test_a_journal_reopened_holds_what_was_synced(steps: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -72,7 +73,7 @@ def test_a_journal_reopened_holds_what_was_synced(steps: list[tuple[str, Any]]) 
         journal.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8), data=st.data())
 def test_a_damaged_byte_of_what_was_synced_is_refused(
     sizes: list[int], data: st.DataObject
@@ -93,7 +94,7 @@ def test_a_damaged_byte_of_what_was_synced_is_refused(
             Journal.open(directory)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8), data=st.data())
 def test_a_write_that_was_never_synced_is_kept_whole_or_cut_off_whatever_is_there_of_it(
     sizes: list[int], data: st.DataObject

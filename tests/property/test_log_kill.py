@@ -23,10 +23,12 @@ from hypothesis import strategies as st
 
 from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import OutOfSequenceError
+from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.producers import BATCHES_KEPT, LOST, StoredBatch
+from jetstream_server.log.producers import LOST, StoredBatch
 from tests.support.log_batches import batch, read_all
 from tests.support.log_disk import Killed, MemoryDisk
+from tests.support.log_start import advance_log_start
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
 BOOT = "the boot"
@@ -98,7 +100,7 @@ class History:
         target = start + (end - start) * part // 100
         flushed = max(self.before.flushed, end if target > self.before.flushed else 0)
         self.after = replace(self.before, log_start=target, flushed=flushed)
-        self.log.advance_log_start(target)
+        advance_log_start(self.log, target)
 
     def reset(self, offset: int) -> None:
         offset += offset % 2
@@ -152,9 +154,9 @@ def check_producers(log: CommitLog) -> None:
         # Of what retention has removed, the memory may know more than the log.
         last_known = known[producer_id].last_sequence if producer_id in known else -1
         last = stored[-1].sequence if stored else last_known
-        for sequence in range(max(0, last + 1 - min(BATCHES_KEPT, len(stored))), last + 1):
+        for sequence in range(max(0, last + 1 - min(BATCHES_IN_FLIGHT_MAX, len(stored))), last + 1):
             assert not lets_in(log, producer_id, sequence), "would be stored twice"
-        for sequence in range(last + 2, last + 2 + BATCHES_KEPT):
+        for sequence in range(last + 2, last + 2 + BATCHES_IN_FLIGHT_MAX):
             assert not lets_in(log, producer_id, sequence), "would leave a gap"
 
 

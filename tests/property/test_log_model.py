@@ -23,6 +23,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from tests.support.log_disk import MemoryDisk
+from tests.support.log_start import advance_log_start, delete_segments_before
 
 
 @dataclass(frozen=True)
@@ -150,13 +151,13 @@ class LogModel(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def advance_log_start(self, part: float) -> None:
         offset = self.log_start + round((self.log_end - self.log_start) * part)
-        self.log.advance_log_start(offset)
+        advance_log_start(self.log, offset)
         self._started_at(offset)
 
     @rule(part=st.floats(0, 1.2))
     def delete_segments_before(self, part: float) -> None:
         offset = self.log_start + round((self.log_end - self.log_start) * part)
-        start = self.log.delete_segments_before(offset)
+        start = delete_segments_before(self.log, offset)
         assert self.log_start <= start <= max(offset, self.log_start)
         self._started_at(start)
 

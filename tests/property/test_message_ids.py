@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jetstream_protocol.batch import decode_header, encode
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_server.ingest.headers import Directives, inspect
+from jetstream_server.ingest.stream.headers import Directives, inspect
 from jetstream_server.log.producers import message_ids
 
 NAMES = st.sampled_from(

@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_server.ingest.headers import (
+from jetstream_server.ingest.stream.headers import (
     Directives,
     inspect,
     keys_only,
     parse_directives,
-    parse_fields,
 )
 
 names = st.one_of(
@@ -30,11 +29,6 @@ def block(pairs: list[tuple[bytes, bytes]]) -> bytes:
     return b"NATS/1.0\r\n" + b"".join(b"%b: %b\r\n" % pair for pair in pairs) + b"\r\n"
 
 
-@given(fields)
-def test_written_fields_are_read_back_in_order(pairs: list[tuple[bytes, bytes]]) -> None:
-    assert parse_fields(block(pairs)) == pairs
-
-
 @given(fields, values, st.integers(0, 6))
 def test_a_key_is_found_among_any_other_headers(
     pairs: list[tuple[bytes, bytes]], key: bytes, place: int
@@ -49,12 +43,11 @@ def test_a_block_cut_short_is_refused(pairs: list[tuple[bytes, bytes]], place: i
     raw = block(pairs)
     cut = raw[: place % len(raw)]
     try:
-        found = parse_fields(cut)
+        parse_directives(cut)
     except InvalidRequestError:
         return
     # Only a cut that happens to end in an empty line is a block again, of fewer fields.
     assert cut.endswith(b"\r\n\r\n")
-    assert found == pairs[: len(found)]
 
 
 @given(st.lists(st.binary(max_size=60) | fields.map(block), max_size=5))

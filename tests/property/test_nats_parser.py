@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jetstream_server.ingest.parser import (
+from jetstream_server.ingest.nats.parser import (
     CONTROL_LINE_BYTES_MAX,
     ControlEvent,
     Event,

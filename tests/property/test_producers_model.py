@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from jetstream_protocol.batch import EncodedBatch, encode
 from jetstream_protocol.errors import OutOfSequenceError
+from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.log.producers import BATCHES_KEPT, StoredBatch
+from jetstream_server.log.producers import StoredBatch
 from tests.support.log_batches import read_all
 from tests.support.log_disk import MemoryDisk
 
@@ -32,8 +33,8 @@ STEPS = st.lists(
         st.tuples(st.just("id"), st.integers(0, 5)),
         st.tuples(st.just("plain"), st.just(0)),
         st.tuples(st.just("flush"), st.just(0)),
-        st.tuples(st.just("truncate"), st.integers(1, 2 * BATCHES_KEPT)),
-        st.tuples(st.just("replace"), st.integers(1, 2 * BATCHES_KEPT)),
+        st.tuples(st.just("truncate"), st.integers(1, 2 * BATCHES_IN_FLIGHT_MAX)),
+        st.tuples(st.just("replace"), st.integers(1, 2 * BATCHES_IN_FLIGHT_MAX)),
         st.tuples(st.just("reopen"), st.sampled_from(["kill", "clean"])),
         st.tuples(st.just("spoil"), st.sampled_from(["missing", "garbage", 1, 2, 3])),
     ),
@@ -139,9 +140,9 @@ def test_nothing_is_let_in_twice_nor_past_a_gap(steps: list[tuple[str, object]])
             stored = scenario.stored(producer_id)
             assert [each.sequence for each in stored] == list(range(len(stored)))
             end = len(stored)
-            for sequence in range(max(0, end - BATCHES_KEPT), end):
+            for sequence in range(max(0, end - BATCHES_IN_FLIGHT_MAX), end):
                 assert not lets_in(log, producer_id, sequence), "would be stored twice"
-            for sequence in range(end + 1, end + 3 * BATCHES_KEPT):
+            for sequence in range(end + 1, end + 3 * BATCHES_IN_FLIGHT_MAX):
                 assert not lets_in(log, producer_id, sequence), "would leave a gap"
             remembered = dict(log.producers.image()[0]).get(producer_id)
             assert remembered is None or set(remembered.batches) <= set(stored)

@@ -9,15 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetstream_protocol.subjects import matches
-from jetstream_protocol.types import NO_NODE
-from jetstream_server.metadata.changes import StreamChanged
-from jetstream_server.metadata.registry import OPERATIONS, Registry
+from jetstream_protocol.types import NO_NODE, StreamId
+from jetstream_server.metadata.state.changes import StreamChanged
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, DeleteStream
+from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.metadata.state.operations import OPERATIONS
+from jetstream_server.metadata.state.registry import Registry
+from tests.support.examples import scaled
 
 NODES = st.integers(0, 3)
 STREAM_INDEX = st.integers(0, 5)
 SUBJECTS = ["a", "a.b", "a.*", "a.>", "*.b", "b.*.c", "b.>"]
 LITERALS = ["a", "a.b", "a.c", "b.x.c", "b.x", "c.b", "a.b.c"]
-ADDRESSES = {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"}
+ADDRESSES = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
+SOFTWARE = {"addresses": ADDRESSES, "feature_level_max": FEATURE_LEVEL_MAX}
 
 settings_of_streams = st.fixed_dictionaries(
     {},
@@ -52,6 +58,7 @@ commands = st.lists(
                     "addresses": st.just(ADDRESSES),
                     "rack": st.sampled_from(["", "r"]),
                     "trusted": st.booleans(),
+                    "feature_level_max": st.just(FEATURE_LEVEL_MAX),
                 }
             ),
         ),
@@ -69,6 +76,8 @@ commands = st.lists(
             st.sampled_from(
                 [
                     *("delete_stream", "transfer_leader", "report_leader", "confirm_flush"),
+                    *("purge_stream", "set_stream_access", "reassign_stream", "reassign_stream"),
+                    *("finish_reassignment", "finish_reassignment"),
                     *(
                         "alter_stream",
                         "elect_leader",
@@ -93,13 +102,14 @@ commands = st.lists(
 )
 
 
-def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A command's JSON, with current epochs and incarnations filled in."""
+def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> Command:
+    """A command with current epochs and incarnations filled in."""
+    kind = OPERATIONS[op].command
     if "stream" not in fields:
-        return {"op": op, **fields}
+        return kind(**fields)
     streams = list(registry.streams.values())
     if not streams:
-        return {"op": op, "stream_id": 0}
+        return DeleteStream(stream_id=StreamId(0))
     stream = streams[fields["stream"] % len(streams)]
     node, stale = fields["node"], fields["stale"]
     leader_epoch, stream_epoch = stream.leader_epoch + stale, stream.stream_epoch + stale
@@ -123,6 +133,10 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> dict[str, A
             "node_id": node,
             "node_incarnation": registry.nodes[node].incarnation if node in registry.nodes else 0,
         },
+        "reassign_stream": {"replicas": fields["isr"], "stream_epoch": stream_epoch},
+        "finish_reassignment": {"stream_epoch": stream_epoch},
+        "purge_stream": {"leader_epoch": leader_epoch, "offset": 7 + stale},
+        "set_stream_access": {"readonly": stale == 0, "paused": stale == 1},
         "alter_stream": {"stream_epoch": stream_epoch, "config": fields["config"]},
         "elect_leader": {
             "leader": node,
@@ -134,7 +148,7 @@ def resolved(registry: Registry, op: str, fields: dict[str, Any]) -> dict[str, A
             ],
         },
     }
-    return {"op": op, "stream_id": stream.id, **by_op[op]}
+    return kind(stream_id=stream.id, **by_op[op])
 
 
 def check_invariants(registry: Registry) -> None:
@@ -149,6 +163,9 @@ def check_invariants(registry: Registry) -> None:
             assert stream.elr == stream.last_known == ()
         assert not set(stream.last_known) & set(stream.isr)
         assert stream.leader != NO_NODE or stream.elr or stream.last_known, "nobody to wait for"
+        assert set(stream.target_replicas) <= set(stream.replicas)
+        assert (stream.id in registry.reassigned) == bool(stream.target_replicas)
+        assert stream.config.replicas == len(stream.target_replicas or stream.replicas)
         assert registry.find(stream.name, stream.subject) is stream
     check_indexes(registry)
 
@@ -166,34 +183,46 @@ def check_indexes(registry: Registry) -> None:
 
 
 def check_epochs(registry: Registry) -> None:
-    """Epochs of each change only grow, and no leadership is resumed."""
+    """Epochs of each change only grow, and no leadership is resumed. Who holds a stream no more is
+    not needed: all that stay are in sync."""
     for change in registry.take_changes():
         if isinstance(change, StreamChanged):
             before, after = change.before, change.after
+            if set(before.replicas) - set(after.replicas):
+                assert after.isr == after.replicas == before.target_replicas
+                assert after.leader == before.leader
             assert after.stream_epoch == before.stream_epoch + 1
             assert after.leader_epoch >= before.leader_epoch
             if after.leader != before.leader:
                 assert after.leader_epoch > before.leader_epoch
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150))
 @given(commands=commands, snapshot_at=st.integers(0, 40))
 def test_invariants_hold_and_a_restored_copy_follows_exactly(
     commands: list[tuple[str, dict[str, Any]]], snapshot_at: int
 ) -> None:
     registry, copy = Registry(), Registry()
+    begin: list[tuple[str, dict[str, Any]]] = [
+        (
+            "register_node",
+            {
+                "node_id": node_id,
+                "session": f"s{node_id}",
+                "addresses": ADDRESSES,
+                "feature_level_max": FEATURE_LEVEL_MAX,
+            },
+        )
+        for node_id in (0, 1, 2)
+    ]
     for revision, (op, fields) in enumerate(
-        [
-            ("register_node", {"node_id": n, "session": f"s{n}", "addresses": ADDRESSES})
-            for n in (0, 1, 2)
-        ]
-        + commands,
+        [*begin, ("set_cluster", {"feature_level": FEATURE_LEVEL_MAX}), *commands],
         start=1,
     ):
         if revision == snapshot_at:
             copy = Registry()
             copy.restore(registry.snapshot())
-        text = json.dumps(resolved(registry, op, fields))
+        text = encode_command(resolved(registry, op, fields))
         result = registry.apply(text, revision)
         assert copy.apply(text, revision) == result
         assert json.loads(result).get("error", {}).get("code") != "internal", (text, result)
@@ -217,7 +246,7 @@ field_names = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200))
 @given(
     op=st.sampled_from(sorted(OPERATIONS)),
     fields=st.dictionaries(field_names, json_values, max_size=8),

@@ -19,8 +19,10 @@ from jetstream_server.log import repair as repairs
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.index import Index
 from tests.support import mending
+from tests.support.examples import scaled
 from tests.support.log_batches import batch, read_all, stamped
 from tests.support.log_disk import Killed, MemoryDisk
+from tests.support.log_start import delete_segments_before
 from tests.support.mending import find, mend
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=200)
@@ -106,7 +108,7 @@ def test_every_flipped_byte_is_found_read_around_and_repaired() -> None:
 values = st.lists(st.binary(max_size=120), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(
     st.lists(
         st.tuples(values, st.sampled_from([0, Flags.ZSTD, Flags.LZ4])),
@@ -276,7 +278,7 @@ def test_the_mark_goes_with_what_is_removed_from_the_log(how: str) -> None:
     flip(disk, sorted(segments(disk))[0 if how == "retention" else 2], 150)
     (bad,) = find(disk, log)
     if how == "retention":
-        log.delete_segments_before(log.damage.segments()[1].base_offset)
+        delete_segments_before(log, log.damage.segments()[1].base_offset)
     elif how == "truncation":
         log.truncate(log.damage.segments()[1].base_offset)
     else:

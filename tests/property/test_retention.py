@@ -53,7 +53,7 @@ def test_what_is_within_every_limit_stays_and_nothing_else_that_may_go(
 
     verdict = judge(
         sealed(), limits, size_bytes=sum(span.size for span in spans) + active,
-        log_start_offset=first, log_end_offset=end, bound_offset=bound, now_us=now,
+        log_start_offset=first, log_end_offset=end, bound_offset=bound, wall_us=now,
     )  # fmt: skip
     removed = [span for span in spans if span.next_offset <= verdict.log_start_offset]
     assert verdict.log_start_offset in (first, *[span.next_offset for span in spans])
@@ -69,7 +69,7 @@ def test_what_is_within_every_limit_stays_and_nothing_else_that_may_go(
         assert now < verdict.due_us == spans[len(removed)].newest_us + limits.max_age_us
         later = judge(
             spans, replace(limits, max_bytes=0, max_messages=0), size_bytes=10**6,
-            log_start_offset=first, log_end_offset=end, bound_offset=bound, now_us=verdict.due_us,
+            log_start_offset=first, log_end_offset=end, bound_offset=bound, wall_us=verdict.due_us,
         )  # fmt: skip
         assert later.log_start_offset > verdict.log_start_offset
 
@@ -79,6 +79,6 @@ def test_without_limits_everything_stays(log: tuple[list[Span], int, int], now: 
     spans, active, end = log
     verdict = judge(
         spans, Limits(), size_bytes=active, log_start_offset=3, log_end_offset=end,
-        bound_offset=end, now_us=now,
+        bound_offset=end, wall_us=now,
     )  # fmt: skip
     assert (verdict.log_start_offset, verdict.due_us) == (3, None)

@@ -11,7 +11,11 @@
 6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
    metadata group has ended, nor before it acts on the metadata that last said so, nor under a
    leadership that its own metadata has ended.
-7. The death of a process alone loses nothing of a log; what `group` flushed survives everything
+7. One node's damage changes no other node's committed records: a follower drops what is committed
+   only where its own log was damaged, or after an election that lost records; a log start moves
+   only as far as the stream's limits have it. Append timestamps never fall from batch to batch,
+   whatever the clocks say.
+8. The death of a process alone loses nothing of a log; what `group` flushed survives everything
    but damage (both are part of 1, through what a restart may say of itself).
 
 What a log holds is noted here as it is appended, and read back from the files after a restart.
@@ -19,7 +23,9 @@ What a log holds is noted here as it is appended, and read back from the files a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from jetstream_protocol.batch import (
     HEADER_BYTES,
@@ -32,8 +38,9 @@ from jetstream_protocol.batch import (
 from jetstream_protocol.errors import RecordsDamagedError
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.replica import Replica
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.replica import Replica
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.world import Violation, World
 
 if TYPE_CHECKING:
@@ -64,12 +71,13 @@ class Origin(NamedTuple):
     ids: tuple[int, ...]
     producer: tuple[int, int]
     """Id and sequence; the id is -1 without one."""
+    timestamp: int
 
 
 class Shadow:
     """What one node's log holds, by the ends of its batches."""
 
-    __slots__ = ("ends", "entries", "start_offset", "suspect")
+    __slots__ = ("ends", "entries", "is_unread", "start_offset", "suspect")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -77,6 +85,8 @@ class Shadow:
         self.start_offset = 0
         self.suspect = False
         """It may have lost something, and has not registered since."""
+        self.is_unread = False
+        """A start could not open it."""
 
     @property
     def end_offset(self) -> int:
@@ -123,6 +133,10 @@ class Checker:
         election lost some."""
         self._lossy_epoch = 0
         """Of the last leader elected uncleanly: what older ones commit after that may be lost."""
+        self._kept_min: int | None = None
+        """How many records the tightest limit keeps that the stream has had; None: no limit."""
+        self._removed_below = 0
+        """Where the log begins of which retention has removed most."""
         self._removed: set[tuple[int, int]] = set()
         """Publishes and offsets they had before they were stored anew."""
         self._session_ended_at: dict[int, int] = {}
@@ -131,6 +145,9 @@ class Checker:
         self.lost = 0
         self._chosen = NO_NODE
         """By the last lossy election, whose outcome is not settled yet."""
+        self._begun_at = 0
+        """Where the log begins of who won the last lossy election: it may have lost what is in
+        front, also what was not committed."""
         self._lost_at_epoch = -1
         """Of the last leadership that began with a loss: what earlier ones say is not true now."""
 
@@ -138,22 +155,24 @@ class Checker:
 
     @property
     def committed_end(self) -> int:
-        return self.committed[-1].next_offset if self.committed else 0
+        return max(self.committed[-1].next_offset if self.committed else 0, self._begun_at)
 
     def suspect(self, node_id: int) -> None:
         """The node's disk may have lost something."""
         self._shadows[node_id].suspect = True
+        self._world.is_changed = True
 
     def registered(self, node_id: int) -> None:
         """The metadata group has heard what the node's run says of its logs."""
         self._shadows[node_id].suspect = False
+        self._world.is_changed = True
 
     def session_ended(self, node_id: int, revision: int) -> None:
         """That metadata revision ended whatever the node did until then."""
         self._session_ended_at[node_id] = revision
 
     def check(self, view: View) -> None:
-        """After every event."""
+        """After every event that has changed what a log holds, or what is held against it."""
         stream = view.stream
         if stream is None or not self.committed:
             return
@@ -169,22 +188,51 @@ class Checker:
 
     # Logs.
 
+    def not_opened(self, node_id: int) -> None:
+        """A new process could not open the log: what its files hold is there."""
+        self._shadows[node_id].is_unread = True
+
     def reopened(self, node_id: int, log: CommitLog) -> None:
         """A new process recovered the log."""
         shadow = self._shadows[node_id]
         entries = _entries_of(log)
-        is_damaged = shadow.suspect or bool(log.offline_reason)
+        is_damaged = shadow.suspect or shadow.is_unread or bool(log.offline_reason)
+        shadow.is_unread = False
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
             raise Violation(
                 f"node {node_id} lost [{log.log_end_offset}, {shadow.end_offset}) "
                 "although only its process died"
             )
-        shadow.clear(log.log_start_offset)
+        self._check_start(node_id, log)
+        self._world.is_changed = True
+        start = entries[0].base_offset if entries else log.log_end_offset
+        shadow.clear(start if log.lacks_front else log.log_start_offset)
         before: Entry | None = None
         for entry in entries:
             self._match(node_id, before, entry)
             shadow.append(entry)
             before = entry
+
+    def _check_start(self, node_id: int, log: CommitLog) -> None:
+        """What is missing in front was removed by retention, or the log says that it lacks it. Not
+        so after an election that lost records: its winner may have gone on with what it had."""
+        start, removed = log.log_start_offset, self._removed_below
+        says_so = bool(log.offline_reason or log.incomplete_reason)
+        if start > removed and not says_so and not self._lossy_epoch:
+            raise Violation(
+                f"node {node_id} begins at {start}; nothing was removed from {removed} on"
+            )
+
+    def removed(self, node_id: int, log: CommitLog, log_start_offset: int) -> None:
+        """Retention has moved a log's start: as far as the tightest limit there was has it, or the
+        files begin there for want of others."""
+        kept = log.log_end_offset - log_start_offset
+        if self._kept_min is None or kept < self._kept_min:
+            raise Violation(
+                f"node {node_id} removes all below {log_start_offset} and keeps {kept} records; "
+                f"its stream keeps {self._kept_min}"
+            )
+        self._removed_below = max(self._removed_below, log_start_offset)
 
     def leader_appended(
         self, process: Process, replica: Replica, base_offset: int, batch: EncodedBatch
@@ -198,7 +246,12 @@ class Checker:
         key = entry.leader_epoch, entry.base_offset
         if key in self._origins:
             raise Violation(f"{entry} was appended twice in its epoch")
-        self._origins[key] = Origin(entry, before, ids, producer)
+        timestamp = decoded.header.append_timestamp
+        self._origins[key] = Origin(entry, before, ids, producer, timestamp)
+        if before is not None:
+            known = self._origins[before.leader_epoch, before.base_offset].timestamp
+            if timestamp < known:
+                raise Violation(f"{entry} was appended at {timestamp}, behind one of {known}")
         self._appended_by.update(dict.fromkeys(ids, process))
         shadow.append(entry)
 
@@ -206,9 +259,23 @@ class Checker:
         """Which publishes a batch holds."""
         return tuple(int(value or b"") for value in batch.values())
 
+    def dropped(self, node_id: int, log: CommitLog) -> None:
+        """A follower with a sound log was told to drop records: none of those that are committed.
+        After an election that lost records, its leader's log may begin anywhere."""
+        if self._lossy_epoch:
+            return
+        is_empty = log.log_start_offset == log.log_end_offset
+        for entry in reversed(self._shadows[node_id].entries):
+            if not is_empty and entry.next_offset <= log.log_end_offset:
+                break
+            is_kept = entry.base_offset >= self._removed_below
+            if is_kept and self._committed_before(entry.next_offset) == entry:
+                raise Violation(f"node {node_id} is made to drop {entry}, which is committed")
+
     def follow(self, node_id: int, log: CommitLog) -> None:
         """Note what a follower dropped and appended since it was last looked at."""
         self.truncated(node_id, log)
+        self._world.is_changed = True
         shadow = self._shadows[node_id]
         known = shadow.end_offset
         if log.log_end_offset == known:
@@ -219,11 +286,17 @@ class Checker:
 
     def truncated(self, node_id: int, log: CommitLog) -> None:
         """Note what a follower dropped, also when it died of it."""
+        self._world.is_changed = True
         shadow = self._shadows[node_id]
         if log.log_start_offset == log.log_end_offset:
             shadow.clear(log.log_start_offset)
         elif log.log_end_offset < shadow.end_offset:
             shadow.cut(log.log_end_offset)
+
+    def emptied(self, node_id: int) -> None:
+        """The node's log was about to be begun anew: whatever it held is to go."""
+        self._world.is_changed = True
+        self._shadows[node_id].clear(0)
 
     def _match(self, node_id: int, before: Entry | None, entry: Entry) -> None:
         origin = self._origins.get((entry.leader_epoch, entry.base_offset))
@@ -265,6 +338,7 @@ class Checker:
         end = self.committed_end
         if high_watermark <= end:
             return
+        self._world.is_changed = True
         for entry in self._between(node_id, end, high_watermark):
             self.committed.append(entry)
             origin = self._origins[entry.leader_epoch, entry.base_offset]
@@ -296,6 +370,8 @@ class Checker:
         # A log that was elected uncleanly may have lost its beginning, and a producer's with it.
         began_unseen = self._lossy_epoch > 0 and log_start > 0
         last = self._sequences.get(producer_id, None if began_unseen else (-1, log_start))
+        if last is not None and last[1] < self._begun_at:
+            last = None
         if last is not None and sequence != last[0] + 1 and (sequence or last[1] >= log_start):
             raise Violation(
                 f"batch {sequence} of producer {producer_id} is committed after {last[0]}"
@@ -306,6 +382,8 @@ class Checker:
         shadow = self._shadows[node_id]
         if high_watermark > self.committed_end:
             raise Violation(f"node {node_id} takes {high_watermark} for committed; it is not")
+        if high_watermark <= self._begun_at:
+            return
         held = shadow.ends.get(high_watermark)
         known = self._committed_before(high_watermark)
         if held != known and held is not None:
@@ -352,7 +430,7 @@ class Checker:
 
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
-        if not process.handing_over.asked_to_stand_by:
+        if process.peers is None or not process.peers.asked_to_stand_by:
             assert process.replica is not None
             epoch = process.replica.stream.leader_epoch
             self._denied[number] = max(epoch, self._denied.get(number, epoch))
@@ -381,6 +459,9 @@ class Checker:
             self._elected_uncleanly(after)
         elif after.leader != NO_NODE and after.leader == self._chosen:
             self._settle(after)
+        limit = after.config.max_messages
+        if limit:
+            self._kept_min = limit if self._kept_min is None else min(limit, self._kept_min)
         minimum = after.config.min_insync_replicas
         altered = minimum != before.config.min_insync_replicas
         if len(after.isr) >= minimum or (altered and after.isr):
@@ -401,6 +482,7 @@ class Checker:
         if chosen.suspect:
             return
         self._chosen = NO_NODE
+        self._begun_at = chosen.entries[0].base_offset if chosen.entries else chosen.start_offset
         last = self.committed[-1] if self.committed else None
         if last is None or chosen.holds(last):
             return
@@ -444,7 +526,7 @@ def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
     entries = []
     offset = log.log_start_offset if from_offset is None else from_offset
     while (slice_ := _slice_at(log, offset, log.log_end_offset)) is not None:
-        data, position = log.pread(slice_), 0
+        data, position = _pread(log, slice_), 0
         while position < len(data):
             header = decode_header(data, position)
             body = data[position + HEADER_BYTES : position + header.length]
@@ -456,10 +538,27 @@ def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
 
 def _slice_at(log: CommitLog, offset: int, end_offset: int) -> LogSlice | None:
     """What is there from `offset` on, also where the log's disk has lost its beginning."""
+    with _sound_reads(log):
+        try:
+            return log.read(offset, 1 << 20, end_offset)
+        except RecordsDamagedError as error:
+            return log.read(error.end_offset, 1 << 20, end_offset)
+
+
+def _pread(log: CommitLog, slice_: LogSlice) -> bytes:
+    with _sound_reads(log):
+        return log.pread(slice_)
+
+
+@contextmanager
+def _sound_reads(log: CommitLog) -> Iterator[None]:
+    """The checker's own reads do not fail."""
+    disk = cast(SimulatedDisk, log._disk)
+    failing, disk.reads_fail = disk.reads_fail, 0
     try:
-        return log.read(offset, 1 << 20, end_offset)
-    except RecordsDamagedError as error:
-        return log.read(error.end_offset, 1 << 20, end_offset)
+        yield
+    finally:
+        disk.reads_fail = failing
 
 
 def _batches_of(
@@ -469,7 +568,7 @@ def _batches_of(
     offset = log.log_start_offset if from_offset is None else from_offset
     end_offset = log.log_end_offset if end_offset is None else end_offset
     while (slice_ := _slice_at(log, offset, end_offset)) is not None:
-        data, position = log.pread(slice_), 0
+        data, position = _pread(log, slice_), 0
         while position < len(data):
             batch = Batch.decode(data, position)
             batches.append(batch)

@@ -6,29 +6,32 @@ run(seed) ──> a profile is drawn ──> publishers and faults ──> every
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
-from jetstream_server.replication.lease import SessionSettings
-from jetstream_server.replication.replica import Replica
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.replica import Replica
 from tests.simulation.checker import Checker
 from tests.simulation.faults import Faults
-from tests.simulation.handing_over import end, simulated_time
-from tests.simulation.machine import Machine
+from tests.simulation.loop import bury
+from tests.simulation.machine import CLUSTER_ID, Machine
 from tests.simulation.metadata import MetadataGroup, View
+from tests.simulation.nats import NatsServer
 from tests.simulation.network import Network
-from tests.simulation.process import Process
+from tests.simulation.observing import observed
 from tests.simulation.producers import Repeating
 from tests.simulation.publishers import Publishers
 from tests.simulation.scenarios import Scenario, scenario_of
 from tests.simulation.world import Violation, World
 
+BEGIN_US = 500_000
+"""By then a cluster with which nothing is wrong works."""
 REST_US = 40_000_000
 """A healed cluster comes to rest within this long: elections, grace periods, restarts included."""
-LAG_MAX_US = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +74,40 @@ class Profile:
 class Cluster:
     """See the module."""
 
+    is_still = True
+    """Whether the stream stays on its nodes."""
+    damage = 1.0
+    """How much more often than it would a disk rots, fails or is lost."""
+
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = world = World(seed, tracing=tracing)
-        self.profile = profile = Profile.draw(world)
-        self.session_settings = SessionSettings()
-        self.lag_max_us = LAG_MAX_US
+        self.profile = profile = self.draw_profile(world)
         self.log_config = LogConfig(segment_bytes=profile.segment_bytes, index_interval_bytes=256)
         self.members: dict[int, Any] = {}
-        self.under_way: dict[Any, None] = {}
-        """What processes do step by step, also those that have died."""
-        self.has_ended = False
+        self.graveyard: list[asyncio.Task[Any]] = []
+        """What processes that have died were doing."""
         self.checker = Checker(world, profile.nodes)
-        self.network = Network(world, self._deliver)
-        self.metadata = MetadataGroup(world, self.members, self.network.connects, self._applied)
+        self.network = Network(world)
+        self.metadata = MetadataGroup(self, self._applied)
         self.metadata.lazy_node = profile.lazy_node
         self.machines = [Machine(self, node_id) for node_id in range(profile.nodes)]
         self.publishers = Publishers(self)
+        self.nats = NatsServer(world, self.publishers.answered)
         self.repeating = Repeating(self)
         self.faults = Faults(self)
         if self.faults.scenario.is_calm:
             self.metadata.lazy_node = -1
             self.profile = replace(profile, late_sends=0.0, slow_flushes=0.0)
+        duration_us = self.faults.scenario.duration_us
+        if duration_us is not None:
+            self.profile = replace(profile, duration_us=duration_us)
         self.stream_id = self._create()
         world.note(f"{profile}")
 
     def _create(self) -> StreamId:
         """Nodes and stream exist before any process runs; nobody leads."""
         profile, metadata = self.profile, self.metadata
+        metadata.apply({"op": "set_cluster", "cluster_id": CLUSTER_ID})
         for node_id in range(profile.nodes):
             self.members[node_id] = None
             metadata.apply(_registration(node_id))
@@ -121,6 +131,12 @@ class Cluster:
         metadata.apply({"op": "barrier"})
         return metadata.stream_id
 
+    def draw_profile(self, world: World) -> Profile:
+        return Profile.draw(world)
+
+    def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        """The stream's metadata has changed, in truth."""
+
     def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
         """The keys of publishes; None: they have none."""
         return None
@@ -136,16 +152,6 @@ class Cluster:
     def header_blocks(self, ids: list[int]) -> list[bytes] | None:
         """What publishes say in their headers."""
         return None
-
-    def _deliver(self, target: int, method: str, arguments: tuple[Any, ...]) -> None:
-        process: Process | None = self.machines[target].process
-        if process is None:
-            return
-        if process.paused_until > self.world.now:
-            self.world.at(process.paused_until, process, getattr(process, method), *arguments)
-        else:
-            # An event of its own, so that it is the process that dies of a disk that kills.
-            self.world.at(self.world.now, process, getattr(process, method), *arguments)
 
     def _applied(self, before: View, after: View) -> None:
         """A command was applied, in truth."""
@@ -174,6 +180,7 @@ class Cluster:
             if now.leader in was.elr and not was.isr:
                 self.world.count("election from the ELR")
         self.checker.stream_changed(was, now)
+        self.stream_changed(was, now)
         self.faults.scenario.stream_changed(was, now)
         if now.lossy_elections != was.lossy_elections:
             self.world.count("lossy election")
@@ -184,12 +191,14 @@ class Cluster:
 
     def run(self) -> None:
         """Raises Violation."""
-        with simulated_time(self.world):
+        with observed(self.world):
             try:
                 self._run()
             finally:
-                self.has_ended = True
-                end(self.under_way)
+                for machine in self.machines:
+                    if machine.process is not None:
+                        machine.process.die("the cluster has run")
+                bury(self.graveyard)
 
     def _run(self) -> None:
         world, profile = self.world, self.profile
@@ -197,10 +206,10 @@ class Cluster:
         for machine in self.machines:
             world.at(world.between(0, 20_000), None, machine.start)
         self.metadata.check_leader()
-        world.at(300_000, None, self.publishers.publish_forever)
-        world.at(300_000, None, self.repeating.begin)
-        world.at(400_000, None, self.faults.begin)
-        world.run_until(profile.duration_us)
+        world.at(BEGIN_US, None, self.publishers.publish_forever)
+        world.at(BEGIN_US, None, self.repeating.begin)
+        world.at(BEGIN_US + 200_000, None, self.faults.begin)
+        world.run_until(BEGIN_US + profile.duration_us)
         self.faults.heal_everything()
         self._come_to_rest()
 
@@ -221,12 +230,12 @@ class Cluster:
             raise Violation(f"the healed cluster does not come to rest: {reason}")
         self.publishers.running = self.repeating.running = False
         acked = self.publishers.acked
-        for attempt in range(9):
+        for attempt in range(18):
             # Again after an ISR change of before, whose outcome was not known, had its effect.
             if attempt >= 3 and self.publishers.acked > acked:
                 break
             self.publishers.publish(3, asking=True)
-            world.run_until(world.now + 1_500_000)
+            world.run_until(world.now + 300_000)
         if self.publishers.acked == acked:
             raise Violation("a cluster at rest acknowledges nothing")
         difference = self._difference()
@@ -237,7 +246,8 @@ class Cluster:
             difference = self._difference()
         else:
             raise Violation(f"at rest, {difference}")
-        if self.faults.scenario.is_calm and self.publishers.doubtful:
+        is_calm = self.is_still and self.faults.scenario.is_calm
+        if is_calm and self.publishers.doubtful:
             raise Violation(f"nothing went wrong, but nobody answers {[*self.publishers.doubtful]}")
         self._check_contents()
 
@@ -245,6 +255,10 @@ class Cluster:
         """Why the cluster is not at rest; "" when it is."""
         stream = self.metadata.now.stream
         assert stream is not None
+        for machine in self.machines:
+            process = machine.process
+            if process is not None and process.replica and process.replica.unreadable_reason:
+                process.die("restarted by its operator: its log could not be opened")
         if stream.leader == NO_NODE:
             return "nobody leads"
         if len(stream.isr) < len(stream.replicas):
@@ -253,9 +267,11 @@ class Cluster:
             process = machine.process
             if process is None or process.incarnation < 0:
                 return f"node {machine.node_id} does not run"
+            if process.stopping:
+                return f"node {machine.node_id} is on its way to stop"
             if process.paused_until > self.world.now:
                 return f"node {machine.node_id} is paused"
-            if process.log is None or process.log.offline_reason:
+            if process.log is not None and process.log.offline_reason:
                 process.die("restarted by its operator: its log is offline")
                 return f"node {machine.node_id} has a damaged log"
             if process.view.revision < self.metadata.now.revision:
@@ -264,7 +280,7 @@ class Cluster:
             return f"{stream.unflushed} have not confirmed a flush"
         leader = self.machines[stream.leader].process
         assert leader is not None
-        if not leader.leading.sid:
+        if not leader.listens:
             return "the leader does not listen"
         return ""
 
@@ -298,10 +314,21 @@ class Cluster:
             self.checker.check_at_rest(node_id, replica)
 
 
+class DamagedCluster(Cluster):
+    """One whose disks are bad in every seed, and whose clocks do not agree."""
+
+    damage = 12.0
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        super().__init__(seed, tracing=tracing)
+        for machine in self.machines:
+            self.faults.set_clock(machine)
+
+
 def _registration(node_id: int) -> dict[str, Any]:
     return {
         "op": "register_node",
         "node_id": NodeId(node_id),
         "session": f"installer.{node_id}",
-        "addresses": {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"},
+        "addresses": dict.fromkeys(("grpc", "data", "raft", "http"), f"node-{node_id}:2"),
     }

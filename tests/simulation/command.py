@@ -9,7 +9,17 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.killing import SEEDS_MAX, kill_within_bounds, record, recorded
 from tests.simulation.mutants import MUTANTS
-from tests.simulation.runner import Failure, Totals, run_seed, run_seeds, story
+from tests.simulation.runner import (
+    COMPACTED,
+    DAMAGED,
+    PLAIN,
+    REASSIGNED,
+    Failure,
+    Totals,
+    run_seed,
+    run_seeds,
+    story,
+)
 
 CHUNK = 100
 
@@ -21,14 +31,26 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so long")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--trace", type=int, help="run this seed and tell its story")
-    parser.add_argument("--compacted", action="store_true", help="with a compacted stream")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--compacted", dest="kind", action="store_const", const=COMPACTED, default=PLAIN,
+        help="with a compacted stream",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--damaged", dest="kind", action="store_const", const=DAMAGED,
+        help="with disks that rot, fail and are lost in every seed",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--reassigned", dest="kind", action="store_const", const=REASSIGNED,
+        help="with a stream that moves to other nodes all the time",
+    )  # fmt: skip
     parser.add_argument("what", nargs="?", choices=["mutants"], help="kill and record mutants")
     parser.add_argument("names", nargs="*", help="only these mutants")
     arguments = parser.parse_args()
     if arguments.what == "mutants":
         sys.exit(_kill_mutants(arguments.names or list(MUTANTS), arguments.jobs))
     if arguments.trace is not None:
-        sys.exit(_trace(arguments.trace, arguments.compacted))
+        sys.exit(_trace(arguments.trace, arguments.kind))
     sys.exit(_run(arguments))
 
 
@@ -56,18 +78,16 @@ def _kill_mutants(names: list[str], jobs: int) -> int:
     return 1 if surviving else 0
 
 
-def _trace(seed: int, compacted: bool) -> int:
-    cluster, reason = run_seed(seed, tracing=True, compacted=compacted)
+def _trace(seed: int, kind: str) -> int:
+    cluster, reason = run_seed(seed, tracing=True, kind=kind)
     print("\n".join(cluster.world.trace or []))
     print(f"\nseed {seed}: {reason or 'nothing was violated'}")
     return 1 if reason else 0
 
 
-def _chunk(
-    first: int, count: int, deadline: float, compacted: bool
-) -> tuple[Totals, Failure | None]:
+def _chunk(first: int, count: int, deadline: float, kind: str) -> tuple[Totals, Failure | None]:
     totals = Totals()
-    failure = run_seeds(range(first, first + count), totals, deadline, compacted=compacted)
+    failure = run_seeds(range(first, first + count), totals, deadline, kind=kind)
     return totals, failure
 
 
@@ -79,9 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
     shown = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         running = {
-            pool.submit(
-                _chunk, first, min(CHUNK, start + seeds - first), deadline, arguments.compacted
-            )
+            pool.submit(_chunk, first, min(CHUNK, start + seeds - first), deadline, arguments.kind)
             for first in firsts
         }
         for future in as_completed(running):

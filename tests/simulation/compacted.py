@@ -21,8 +21,8 @@ from collections.abc import Iterable
 
 from jetstream_protocol.batch import Batch, EncodedBatch
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.replica import Replica
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.replica import Replica
 from tests.simulation.checker import Checker, Entry, _batches_of
 from tests.simulation.process import Process
 from tests.simulation.world import Violation, World
@@ -113,6 +113,7 @@ class CompactingChecker(Checker):
         is_damaged = shadow.suspect or bool(log.offline_reason)
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
             raise Violation(f"node {node_id} lost what it held although only its process died")
+        self._check_start(node_id, log)
         shadow.clear(log.log_start_offset)
         for entry in entries:
             shadow.append(entry)
@@ -148,6 +149,10 @@ class CompactingChecker(Checker):
         elif log.log_end_offset < self._shadows[node_id].end_offset:
             self._held[node_id].cut(log.log_end_offset)
         super().truncated(node_id, log)
+
+    def emptied(self, node_id: int) -> None:
+        self._held[node_id] = Held()
+        super().emptied(node_id)
 
     def _hold(self, node_id: int, batches: Iterable[Batch]) -> None:
         held = self._held[node_id]

@@ -9,20 +9,20 @@ What is held against the logs then is in compacted.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
-from jetstream_protocol.errors import (
-    CorruptBatchError,
-    StorageError,
-    StorageFullError,
-    UnavailableError,
-)
 from jetstream_protocol.types import StreamId
-from jetstream_server.log.compaction_pass import Done, Mapped, Rewritten, Task, run
-from jetstream_server.replication.messages import Answer, Records
-from jetstream_server.replication.replica import Replica
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.compaction.log_compaction import LogCompaction
+from jetstream_server.log.compaction.rewrite_pass import Rewritten, Task
+from jetstream_server.log.compaction.state import CompactionState
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import compaction
+from jetstream_server.replication.drivers.compaction import Compaction
 from tests.simulation.cluster import Cluster
 from tests.simulation.compacted import CompactingChecker, is_tombstone, key_of
 from tests.simulation.scenarios import Scenario, scenario_of
@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.process import Process
 
-EACH_US = 120_000
+EAGER = {
+    "ROUND_SECONDS": 0.12,
+    "DIRTY_RATIO": 0.05,
+    "RETRY_US": 300_000,
+    "RELOOK_US": 200_000,
+}
+"""In place of the driver's constants."""
 GRACE_US = (100_000, 400_000, 1_500_000)
 """Shorter and longer than replicas are away."""
 FEW_KEYS = 3
@@ -82,10 +88,9 @@ class Copies(Scenario):
         if process.machine is self._copies:
             self._swaps = self.world.between(0, 4)
 
-    def send_delay_us(self, process: Process, follower: int, answer: Answer) -> int:
+    def send_delay_us(self, process: Process, follower: int, slices: Sequence[LogSlice]) -> int:
         copies = self._copies
-        is_copied = isinstance(answer, Records) and answer.slice is not None
-        if copies is None or follower != copies.node_id or not is_copied:
+        if copies is None or follower != copies.node_id:
             return 0
         if self._swaps and self.world.chance(0.3):
             self._swaps -= 1
@@ -109,15 +114,15 @@ class CompactedCluster(Cluster):
         self.grace_us = random.choice(GRACE_US)
         super().__init__(seed, tracing=tracing)
         self.checker = CompactingChecker(self.world, self.profile.nodes, self.grace_us)
+        self.log_config = replace(
+            self.log_config, segment_bytes=min(self.profile.segment_bytes, 1_200)
+        )
         self._appetites = [random.choice((0.0, 0.3, 1.0, 1.0)) for _ in self.machines]
         """By node: how many of the passes it could begin it does."""
         self.rests_until = 0
         """Nobody begins a pass before."""
         stream = self.metadata.registry.streams[self.stream_id]
         self.checker.stream_changed(stream, stream)
-        self._tokens = 0
-        self._compacting: dict[Process, None] = {}
-        """Whose pass is under way: one at a time."""
 
     def _create(self) -> StreamId:
         stream_id = super()._create()
@@ -141,100 +146,67 @@ class CompactedCluster(Cluster):
         return [_header_block(number) for number in ids]
 
     def run(self) -> None:
-        self.world.at(500_000, None, self._compact_somewhere)
-        super().run()
+        with _eager(self):
+            super().run()
 
-    def _compact_somewhere(self) -> None:
+    def may_begin(self, process: Process) -> bool:
+        """Whether that process looks for a log to compact now."""
         world = self.world
-        pause_us = 8 * EACH_US if self.faults.healing else EACH_US
-        world.later(world.between(10_000, pause_us), None, self._compact_somewhere)
-        machine = self.machines[world.between(0, len(self.machines) - 1)]
-        process = machine.process
-        if process is None or process.replica is None or process.replica.log.offline_reason:
-            return
-        eager = self.faults.healing or world.chance(self._appetites[machine.node_id])
-        if eager and world.now >= self.rests_until:
-            world.later(0, process, self._begin, process, process.replica)
+        if world.now < self.rests_until:
+            return False
+        return self.faults.healing or world.chance(self._appetites[process.node_id])
 
-    def _begin(self, process: Process, replica: Replica) -> None:
-        if process in self._compacting:
-            return
-        log = replica.log
-        self._compacting[process] = None
-        try:
-            if self.world.chance(0.5):
-                log.roll()
-            self._step(process, self._pass(process, replica))
-        except StorageFullError:
-            self._compacting.pop(process)
-        except StorageError as error:
-            self._compacting.pop(process)
-            process.fail(error)
+    def process_on(self, disk: object) -> Process:
+        """The one whose disk that is."""
+        return next(m.process for m in self.machines if m.disk is disk and m.process is not None)
 
-    def _step(self, process: Process, steps: Iterator[None]) -> None:
-        """One step, and later the next: a process may die, or its log be cut, between them."""
-        try:
-            next(steps)
-        except (StopIteration, StorageFullError, CorruptBatchError):
-            pass
-        except UnavailableError:
-            self.world.count("compaction of a log that was cut")
-        except OSError:
-            self.world.count("compaction failed")
-        except StorageError as error:
-            process.fail(error)
-        else:
-            delay = self.world.between(100, 100_000 if self.world.chance(0.2) else 5_000)
-            self.world.later(delay, process, self._step, process, steps)
-            return
-        self._compacting.pop(process)
+    def drawn(self, task: Task) -> Task:
+        """The task of a pass: at times there is little room for keys."""
+        return replace(task, keys_max=FEW_KEYS) if self.world.chance(0.2) else task
 
-    def _pass(self, process: Process, replica: Replica) -> Iterator[None]:
-        log, world, grace_us = replica.log, self.world, self.grace_us
-        task = self._plan(replica)
-        if task is None:
-            return
-        log.compaction.begin(task)
-        yield
-        end_offset = 0
-        for step in run(process.machine.disk, task, lambda length: None):
-            match step:
-                case Mapped(end_offset):
-                    pass
-                case Rewritten():
-                    self._swap(process, replica, task, step)
-                case Done():
-                    state = log.compaction.state.after_pass(end_offset, world.now, grace_us)
-                    state = replace(
-                        state, tombstones=step.tombstones, swept_below=task.tombstones_below
-                    )
-                    log.compaction.finish(task, state)
-                    world.count("log compacted")
-            yield
-
-    def _plan(self, replica: Replica) -> Task | None:
-        log, world = replica.log, self.world
-        sources = log.compaction.sources(self.bound_of(replica))
-        if not sources:
-            return None
-        self._tokens += 1
-        task = log.compaction.plan(
-            sources, token=f"t{self._tokens}", now_us=world.now, grace_us=self.grace_us,
-            kept_base_offsets=log.producers.kept_base_offsets(),
-        )  # fmt: skip
-        return replace(task, keys_max=FEW_KEYS) if world.chance(0.2) else task
-
-    def _swap(self, process: Process, replica: Replica, task: Task, step: Rewritten) -> None:
-        if not replica.log.compaction.swap(task, step):
-            self.world.count("segment compacted too late")
-            return
+    def swapped(self, process: Process, task: Task, base_offset: int) -> None:
+        """A segment's successor is in its place."""
         self.world.count("segment compacted")
-        source = next(s for s in task.sources if s.base_offset == step.base_offset)
-        self.checker.swapped(process.node_id, replica, source.base_offset, source.next_offset)
+        assert process.replica is not None
+        source = next(s for s in task.sources if s.base_offset == base_offset)
+        self.checker.swapped(
+            process.node_id, process.replica, source.base_offset, source.next_offset
+        )
 
-    def bound_of(self, replica: Replica) -> int:
-        """**safety** Only what is committed."""
-        return min(replica.high_watermark, replica.log.flushed_offset)
+
+@contextmanager
+def _eager(cluster: CompactedCluster) -> Iterator[None]:
+    """Logs of a few segments are compacted as those of thousands would be, and told of."""
+    choose, plan = Compaction._choose, LogCompaction.plan
+    swap, finish = LogCompaction.swap, LogCompaction.finish
+
+    async def choose_if_eager(self: Compaction) -> Replica | None:
+        process: Process = self._replicas._flusher.process  # type: ignore[attr-defined]
+        return await choose(self) if cluster.may_begin(process) else None
+
+    def plan_drawn(self: LogCompaction, *arguments: Any, **rest: Any) -> Task:
+        return cluster.drawn(plan(self, *arguments, **rest))
+
+    def swap_seen(self: LogCompaction, task: Task, step: Rewritten) -> bool:
+        is_swapped = swap(self, task, step)
+        if is_swapped:
+            cluster.swapped(cluster.process_on(self._disk), task, step.base_offset)
+        else:
+            cluster.world.count("segment compacted too late")
+        return is_swapped
+
+    def finish_seen(self: LogCompaction, task: Task, state: CompactionState) -> None:
+        finish(self, task, state)
+        cluster.world.count("log compacted")
+
+    with ExitStack() as stack:
+        for name, value in EAGER.items():
+            stack.enter_context(patch.object(compaction, name, value))
+        stack.enter_context(patch.object(Compaction, "_choose", choose_if_eager))
+        stack.enter_context(patch.object(LogCompaction, "plan", plan_drawn))
+        stack.enter_context(patch.object(LogCompaction, "swap", swap_seen))
+        stack.enter_context(patch.object(LogCompaction, "finish", finish_seen))
+        yield
 
 
 def _header_block(number: int) -> bytes:

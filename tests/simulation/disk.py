@@ -6,8 +6,9 @@ a prefix; of each file's writes a prefix, the next one torn or replaced by zeros
 later writes without earlier ones.
 
 Faults, each set from outside: `room` bytes until the disk is full, `fsync_fails` for the next
-fsync (whose pages are then clean in memory and never written), `fuse` operations until the
-process dies in the middle of one (`Killed`).
+fsync (whose pages are then clean in memory and never written), `write_fails` for the next write,
+`reads_fail` for so many reads, `fuse` operations until the process dies in the middle of one
+(`Killed`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from jetstream_server.log.disk import Buffer
 SECTOR = 512
 
 
-class Killed(BaseException):
-    """The process died here. No Exception: nothing in the log can handle it."""
+class Killed(SystemExit):
+    """The process died here. No Exception: nothing in the log can handle it, nor can a task."""
 
 
 class File:
@@ -157,6 +158,8 @@ class SimulatedDisk:
         self._found: dict[str, File] = {}
         self.room: int | None = None
         self.fsync_fails = False
+        self.write_fails = False
+        self.reads_fail = 0
         self.fuse: int | None = None
         self.fsyncs = 0
 
@@ -170,7 +173,8 @@ class SimulatedDisk:
     def repair(self) -> None:
         """The process that saw the faults is gone."""
         self.fuse = None
-        self.fsync_fails = False
+        self.fsync_fails = self.write_fails = False
+        self.reads_fail = 0
 
     def damage(self, random: Random, directory: str) -> str:
         """One file of a log rots or is lost, or its folder is; what, in one word; "": there is
@@ -192,7 +196,9 @@ class SimulatedDisk:
             return ""
         folder.unsynced.clear()
         if random.random() < 0.3:
-            del folder.names[names[random.randrange(len(names))]]
+            # Mostly what lies in front, where a loss passes most easily for something else.
+            among = segments[:1] if random.random() < 0.5 else names
+            del folder.names[among[random.randrange(len(among))]]
             return "file"
         file = folder.names[segments[-1]]
         if not isinstance(file, File) or not file.data:
@@ -213,6 +219,10 @@ class SimulatedDisk:
 
     def mutex(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+    def file(self, path: str) -> File:
+        """As an open descriptor: there although it may be removed."""
+        return self._file(path)
 
     def writable(self, directory: str) -> bool:
         return True
@@ -256,6 +266,11 @@ class SimulatedDisk:
         except Killed:
             file.write(position, data[: len(data) // 2])
             raise
+        if self.write_fails:
+            self.write_fails = False
+            self.fuse = self.room = None  # The process lives on and has room to note it.
+            file.write(position, data[: len(data) // 2])
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         if self.room is not None:
             # What is there already is written over in place, as the offsets of a log are.
             there = max(min(len(file.data) - position, len(data)), 0)
@@ -268,7 +283,11 @@ class SimulatedDisk:
         file.write(position, data)
 
     def pread(self, path: str, position: int, length: int) -> bytes:
-        return bytes(self._file(path).data[position : position + length])
+        file = self._file(path)
+        if self.reads_fail > 0:
+            self.reads_fail -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return bytes(file.data[position : position + length])
 
     def read_file(self, path: str) -> bytes:
         return bytes(self._file(path).data)

@@ -7,17 +7,15 @@ power failures, or about partitions, or about a little of everything. Some are a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.types import NO_NODE
-from jetstream_server.replication.isr import IsrChange
-from jetstream_server.replication.replica import Replica
-from tests.simulation.metadata import GIVE_UP_US
 from tests.simulation.scenarios import Scenario
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.machine import Machine
+    from tests.simulation.process import Process
 
 Fault = Callable[[], None]
 
@@ -39,7 +37,7 @@ class Faults:
         self.joiner_powerless = 0.5
         self.member_appetite = 0.3
         self.election_appetite = 0.0
-        self._late_change: IsrChange | None = None
+        self._late_change: list[int] | None = None
         self.scenario: Scenario = cluster.scenario()(cluster)
 
     def begin(self) -> None:
@@ -70,13 +68,22 @@ class Faults:
             (self._erase, 0.3),
             (self._retain, 1.0),
         ]
+        damage = self._cluster.damage
+        damages: tuple[Fault, ...] = (self.rot, self._erase, self._fail_fsync)
+        if damage > 1.0:
+            kinds += [
+                (self._fail_write, 0.7),
+                (self._fail_reads, 0.7),
+                (self._jump_clock, 0.7),
+            ]
+            damages += (self._fail_write, self._fail_reads)
         for fault, weight in kinds:
             appetite = world.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
+            if damage > 1.0 and fault in damages:
+                appetite = max(appetite, 0.3) * damage
             self._kinds.append(fault)
             self._weights.append(weight * appetite + 1e-9)
         network.drop = world.random.choice((0.0, 0.0, 0.01, 0.05, 0.2))
-        network.double = world.random.choice((0.0, 0.0, 0.02, 0.2))
-        network.double_late_us = world.random.choice((2_000_000, 6_000_000))
         network.slow = world.random.choice((0.0, 0.02, 0.02, 0.15, 0.4))
         self.joiner_appetite = world.random.choice((0.0, 0.0, 0.05, 0.3))
         self.election_appetite = world.random.choice((0.0, 0.2, 0.5))
@@ -86,7 +93,7 @@ class Faults:
         if self.scenario.is_about_something:
             self._leave_room()
         if self.scenario.is_calm:
-            network.drop = network.double = network.slow = 0.0
+            network.drop = network.slow = 0.0
             self._cluster.metadata.loss = 0.0
             self._cluster.metadata.delay_us = 1_000
             self.joiner_appetite = self.election_appetite = 0.0
@@ -130,6 +137,17 @@ class Faults:
             self._world.note(f"fault: node {machine.node_id}: {text}")
 
     # Processes.
+
+    def log_failed(self, process: Process) -> None:
+        """At times somebody restarts it; mostly it has to help itself."""
+        world = self._world
+        self.scenario.log_failed(process)
+        if world.chance(0.3):
+            world.later(world.between(100_000, 4_000_000), process.loop, self._restart, process)
+
+    def _restart(self, process: Process) -> None:
+        if not self.healing:
+            process.die("restarted")
 
     def process_ended(self, machine: Machine) -> None:
         """Somebody starts it again, sooner or later."""
@@ -188,7 +206,7 @@ class Faults:
         if machine.process is not None:
             longest = world.random.choice((300_000, 1_500_000, 3_000_000))
             until = world.now + world.between(10_000, longest)
-            machine.process.paused_until = max(machine.process.paused_until, until)
+            machine.process.pause(until, in_its_work=world.chance(0.5))
             self._note(machine, "paused")
 
     # The network.
@@ -313,62 +331,93 @@ class Faults:
 
     # What is proposed, at the moment it is.
 
-    def isr_proposed(self, change: IsrChange, replica: Replica) -> None:
+    def proposed(self, command: dict[str, Any]) -> None:
+        """A leader of the metadata group is about to put it into the log."""
+        cluster = self._cluster
+        match command["op"]:
+            case "register_node":
+                if not command["trusted"] or command["distrusted"]:
+                    self._world.count("restart distrusted")
+                process = cluster.machines[command["node_id"]].process
+                if process is not None and process.session == command["session"]:
+                    self.scenario.registers(process)
+            case "change_isr":
+                self._isr_proposed(command)
+            case "elect_leader":
+                self._election_proposed(command["leader"])
+            case "report_leader" | "confirm_flush" | "distrust_replica" | "fence_node" as op:
+                self._world.count(f"proposed {op}")
+
+    def _isr_proposed(self, command: dict[str, Any]) -> None:
         """The proposal is applied late, and whoever was to join is not then what it was: it has
         lost power, or was away for long enough to be fenced. Or a member was."""
-        joining = [member for member in change.isr if member not in replica.stream.isr]
-        if self.healing or not joining or change is self._late_change:
+        stream = self._cluster.metadata.now.stream
+        assert stream is not None
+        isr, leader = command["isr"], command["leader"]
+        joining = [member for member in isr if member not in stream.isr]
+        if self.healing or not joining or command["id"] == self._late_change:
+            return
+        if self.scenario.joins(leader, joining[0]):
             return
         if not self._world.chance(self.joiner_appetite):
             return
-        self._late_change = change
+        self._late_change = command["id"]
         machine = self._cluster.machines[joining[0]]
-        if self._world.chance(self.joiner_powerless):
-            self._lose_joiner(machine, change)
+        if machine.process is not None and self._world.chance(0.15):
+            self._fail_joiner(machine)
             return
-        members = [m for m in replica.stream.isr if m != change.leader]
+        if self._world.chance(self.joiner_powerless):
+            self._lose_joiner(machine, leader)
+            return
+        members = [m for m in stream.isr if m != leader]
         if members and self._world.chance(self.member_appetite):
             machine = self._cluster.machines[members[0]]
         if machine.process is not None:
-            self._be_away(machine, change, joining[0])
+            self._be_away(machine, leader, joining[0])
 
-    def _lose_joiner(self, machine: Machine, change: IsrChange) -> None:
+    def _lose_joiner(self, machine: Machine, leader: int) -> None:
         world, cluster = self._world, self._cluster
         self._note(machine, "loses power while it joins")
         applied_us = world.between(100_000, 1_500_000)
         cluster.metadata.delay_next(applied_us)
-        cluster.network.mute(change.leader, machine.node_id, "on_answer")
+        cluster.network.mute(leader, machine.node_id, "records")
         world.later(world.between(0, 20_000), None, self.fell, machine, True)
-        world.later(
-            applied_us, None, cluster.network.unmute, change.leader, machine.node_id, "on_answer"
-        )
+        world.later(applied_us, None, cluster.network.unmute, leader, machine.node_id, "records")
         self.scenario.keep_quiet(applied_us + 100_000)
 
-    def _be_away(self, machine: Machine, change: IsrChange, joiner: int) -> None:
+    def _fail_joiner(self, machine: Machine) -> None:
+        """Its fsync fails before it is in."""
+        self._note(machine, "fsync fails while it joins")
+        applied_us = self._world.between(20_000, 500_000)
+        self._cluster.metadata.delay_next(applied_us)
+        machine.disk.fsync_fails = True
+        assert machine.process is not None
+        machine.process.flush_now()
+        self.scenario.keep_quiet(applied_us + 200_000)
+
+    def _be_away(self, machine: Machine, leader: int, joiner: int) -> None:
         world, cluster = self._world, self._cluster
         self._note(machine, "away while one joins")
         away_us = world.between(1_900_000, 2_600_000)
-        # It is given up late, and proposed again when that node has been fenced.
-        given_up_us = world.between(GIVE_UP_US, away_us - 400_000)
         applied_us = away_us + world.between(300_000, 1_500_000)
-        if machine.node_id != joiner:
-            # Or it is waited for, and not proposed again: then nothing but its epoch makes it void.
-            given_up_us = applied_us + 100_000
-        cluster.metadata.delay_next(applied_us, given_up_us)
+        if machine.node_id == joiner and world.chance(0.5):
+            # It is given up, and proposed again when that node has been fenced.
+            applied_us = world.between(5_100_000, 6_500_000)
+        cluster.metadata.delay_next(applied_us)
         process = machine.process
         assert process is not None
-        process.paused_until = max(process.paused_until, world.now + away_us)
-        cluster.network.mute(machine.node_id, change.leader, "on_fetch")
+        process.pause(world.now + away_us)
+        cluster.network.mute(machine.node_id, leader, "positions")
         self.scenario.keep_quiet(applied_us + 200_000)
 
-    def election_proposed(self, leader: int) -> None:
+    def _election_proposed(self, leader: int) -> None:
         """Before an unclean election is applied, its winner loses what it had told of."""
         world = self._world
         if not self.healing and world.chance(self.election_appetite):
             machine = self._cluster.machines[leader]
             self._note(machine, "disk replaced before it leads")
             applied_us = world.between(200_000, 1_200_000)
-            self._cluster.metadata.delay_next(applied_us, applied_us + 100_000)
+            self._cluster.metadata.delay_next(applied_us)
             machine.erase()
             world.later(20_000, None, machine.start)
 
@@ -385,6 +434,30 @@ class Faults:
         if machine.process is not None:
             self._note(machine, "fsync fails")
             machine.disk.fsync_fails = True
+
+    def _fail_write(self) -> None:
+        machine = self._machine()
+        if machine.process is not None:
+            self._note(machine, "write fails")
+            machine.disk.write_fails = True
+
+    def _fail_reads(self) -> None:
+        """Also those of its next start."""
+        machine = self._machine()
+        self._note(machine, "reads fail")
+        machine.disk.reads_fail = self._world.between(1, 3)
+
+    def _jump_clock(self) -> None:
+        machine = self._machine()
+        self._note(machine, "clock jumps")
+        self.set_clock(machine)
+
+    def set_clock(self, machine: Machine) -> None:
+        """To any time within hours, forward or back; from there it runs faster or slower."""
+        world = self._world
+        hours = world.random.choice((0, 0, 1, 5))
+        machine.wall_clock.offset_us = world.between(0, hours * 3_600_000_000)
+        machine.wall_clock.drift = world.random.choice((0.0, -1e-3, 1e-2))
 
     def _fill_disk(self) -> None:
         machine, world = self._machine(), self._world
@@ -413,13 +486,12 @@ class Faults:
             machine.erase()
 
     def _retain(self) -> None:
-        """Retention on the leader: segments that are committed as a whole go."""
+        """Less is kept from now on: segments that are committed as a whole go."""
         stream = self._cluster.metadata.now.stream
         if stream is None or stream.leader == NO_NODE:
             return
-        process = self._cluster.machines[stream.leader].process
-        if process is not None:
-            self._world.later(0, process, process.leading.retain)
+        self._world.count("retention")
+        self.alter({"max_messages": self._world.between(5, 60)}, stream.stream_epoch)
 
     # The end.
 
@@ -429,7 +501,7 @@ class Faults:
         cluster, world = self._cluster, self._world
         network = cluster.network
         network.heal()
-        network.drop = network.double = network.slow = 0.0
+        network.drop = network.slow = 0.0
         cluster.metadata.loss = 0.0
         cluster.metadata.lazy_node = -1
         cluster.metadata.slow.clear()

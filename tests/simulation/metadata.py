@@ -1,30 +1,34 @@
-"""The metadata group, modelled: the real registry behind a group that loses leaders and answers.
+"""The metadata group's Raft, modelled: what decides which commands enter the log, and when.
 
-There is one true order of commands. Each process applies a prefix of it, with a delay of its own.
-A proposal may be lost, applied without an answer, or applied long after its proposer gave up: all
-of that is "unknown" to whoever proposed, who may retry it under the same id.
+There is one true log of what is committed. Each node's member (member.py) applies a prefix of it,
+with a delay of its own. A command may be lost on its way into the log, enter it long after, or
+twice; whoever proposed it hears of it only by applying it.
 
-The group has a leader: a process that can talk with a majority. It takes the controller's role by
-a claim, like in the product; an old leader goes on believing in itself until it notices.
+The group has a leader, elected by a majority of members that are there and can talk: whoever voted
+knows the new term, the others, an old leader among them, hear of it later, and go on believing
+meanwhile. What a leader puts into the log itself enters it in its own term, or never.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
-from jetstream_server.metadata.registry import Registry
-from jetstream_server.metadata.streams import ControllerClaim, NodeMetadata, StreamMetadata
-from tests.simulation.world import Runner, World
+from jetstream_server.metadata.member.proposals import BATCH_HEADER
+from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED
+from jetstream_server.metadata.state.model import ControllerClaim, NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from tests.simulation.world import World
 
-CHECK_US = 200_000
-GIVE_UP_US = 700_000
-"""After so long without an answer a proposer calls the outcome unknown."""
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.member import ModelCore
+    from tests.simulation.process import Process
 
-OnResult = Callable[[str, dict[str, Any]], None]
-"""Called with "" or an error code ("lost": nobody knows), and the result."""
+CHECK_US = 100_000
+ELECTION_US = (300_000, 1_000_000)
 
 
 class View(NamedTuple):
@@ -36,207 +40,265 @@ class View(NamedTuple):
     controller: ControllerClaim
 
 
-class Member(Runner, Protocol):
-    """A process, as the group sees it."""
+class Entry(NamedTuple):
+    """Of the log; `data` is None for the one that begins a term."""
 
-    node_id: int
-
-    def learn(self, revision: int) -> None: ...
-
-    def take_control(self) -> None: ...
-
-    def renew_control(self, sure_at_us: int) -> None: ...
+    data: bytes | None
+    index: int
+    term: int
 
 
 class MetadataGroup:
-    """`members` maps node ids to their running processes; `reach` tells who can talk."""
+    """See the module."""
 
-    def __init__(
-        self,
-        world: World,
-        members: Mapping[int, Member | None],
-        connects: Callable[[int, int], bool],
-        on_applied: Callable[[View, View], None],
-    ) -> None:
-        self._world = world
-        self._members = members
-        self._connects = connects
+    def __init__(self, cluster: Cluster, on_applied: Callable[[View, View], None]) -> None:
+        self._cluster = cluster
+        self._world: World = cluster.world
+        self._members = cluster.members
+        self._network = cluster.network
         self._on_applied = on_applied
         self.registry = Registry()
         self.stream_id: StreamId | None = None
-        self.views = [View(0, None, {}, self.registry.controller)]
-        self.leader: Member | None = None
-        self.earlier_sure_at_us = 0
-        """When a leader before the present one was last sure of its majority."""
-        self._sure_at_us = 0
+        self.now = View(0, None, {}, self.registry.controller)
+        self.log: list[Entry] = []
+        self.term = 0
+        self._leader: ModelCore | None = None
         self._leaderless_since = 0
-        self._lazy_until = 0
         self._election_us = 0
+        self._lazy_until = 0
+        self._deaf_until: dict[int, int] = {}
+        self._next_is_late: int | None = None
+        self._late: dict[bytes, int] = {}
+        """Commands that enter the log at that time at the earliest, however often repeated."""
+        self._decided = 0
+        """How many commands leaders have decided themselves, and which of them entered last."""
+        self._entered = 0
         self.loss = 0.0
         self.delay_us = 2_000
         self.lazy_node = -1
-        self._controlled = (0, 0)
-        """Controller epoch and sequence of the newest decision of a controller."""
-        self._term = self._claimed_in = 0
-        """The leader's term, and that of the newest claim that was applied."""
-        self._next_is_late: tuple[int, int] | None = None
-        self._deaf_until: dict[int, int] = {}
         self.slow: dict[str, int] = {}
         """By operation: how much longer its commands take to be applied."""
 
     @property
-    def now(self) -> View:
-        """What is true."""
-        return self.views[-1]
+    def leader(self) -> Process | None:
+        """The true one's process."""
+        return None if self._leader is None else self._leader.process
+
+    # The log.
 
     def apply(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Apply a command as the next revision; everyone who can hear of it soon learns it."""
+        """Somebody outside of the cluster has it committed at once. Returns its result."""
+        text = json.dumps(command, separators=(",", ":"))
+        self._append(BATCH_HEADER + b"\n" + text.encode())
+        result: dict[str, Any] = json.loads(self._last_result)
+        return result
+
+    def _append(self, data: bytes | None) -> None:
+        self.log.append(Entry(data, len(self.log) + 1, self.term))
+        if data is not None:
+            for text in data.split(b"\n")[1:]:
+                self._apply(text.decode())
+        for process in self._members.values():
+            if process is not None:
+                self.tell(process)
+
+    def _apply(self, text: str) -> None:
         registry = self.registry
-        result: dict[str, Any] = json.loads(
-            registry.apply(json.dumps(command), registry.revision + 1)
-        )
         before = self.now
+        self._world.is_changed = True
+        self._last_result = registry.apply(text, registry.revision + 1)
         changed = bool(registry.take_changes())
         stream = None if self.stream_id is None else registry.streams.get(self.stream_id)
         nodes = dict(registry.nodes) if changed else before.nodes
-        after = View(registry.revision, stream, nodes, registry.controller)
-        self.views.append(after)
-        self._on_applied(before, after)
-        if changed or after.controller != before.controller:
-            for member in self._members.values():
-                if member is not None:
-                    self.tell(member)
-        return result
+        self.now = View(registry.revision, stream, nodes, registry.controller)
+        self._on_applied(before, self.now)
+
+    # Who hears of it.
 
     def deafen(self, node_id: int, until: int) -> None:
-        """That node applies nothing before then; it may go on sending heartbeats."""
+        """That node's member hears nothing of the log before then."""
         self._deaf_until[node_id] = max(until, self._deaf_until.get(node_id, 0))
 
     def undeafen(self, node_id: int) -> None:
         self._deaf_until.pop(node_id, None)
-        member = self._members.get(node_id)
-        if member is not None:
-            self.tell(member)
+        process = self._members.get(node_id)
+        if process is not None:
+            self.tell(process)
 
-    def delay_next(self, applied_us: int, given_up_us: int = GIVE_UP_US) -> None:
-        """The next proposal is applied only after so long, when its proposer has given up."""
-        self._next_is_late = applied_us, given_up_us
-
-    def tell(self, member: Member) -> None:
-        """Let a process learn what it has not applied, if it can be reached."""
-        if self.reaches(member):
-            world = self._world
-            if world.now < self._deaf_until.get(member.node_id, 0):
+    def tell(self, process: Process) -> None:
+        """Let a member hear from the leader, if it can."""
+        core, leader, world = process.core, self._leader, self._world
+        if core is None or leader is None or not self._hears(process):
+            return
+        if world.now < self._deaf_until.get(process.node_id, 0):
+            return
+        delay = world.between(200, self.delay_us)
+        if process.node_id == self.lazy_node and process is not leader.process:
+            if world.now < self._lazy_until:
                 return
-            delay = world.between(200, self.delay_us)
-            if member.node_id == self.lazy_node:
-                if world.now < self._lazy_until:
-                    return
-                if world.chance(0.3):
-                    self._lazy_until = world.now + world.between(100_000, 2_500_000)
-                    return
-            elif world.chance(0.05):
-                delay += world.between(0, 800_000)
-            world.later(delay, member, member.learn, self.now.revision)
+            if world.chance(0.3):
+                self._lazy_until = world.now + world.between(100_000, 2_500_000)
+                return
+        elif world.chance(0.05):
+            delay += world.between(0, 800_000)
+        loop = process.member_loop
+        term, node_id = self.term, leader.node_id
+        world.later(delay, loop, loop.enter, core.hear, term, node_id, len(self.log))
 
-    def reaches(self, member: Member) -> bool:
-        """Whether the member talks with a majority of the nodes."""
-        node_id = member.node_id
-        peers = sum(1 for peer in self._members if self._connects(node_id, peer))
-        return peers * 2 > len(self._members)
+    def _hears(self, process: Process) -> bool:
+        leader = self._leader
+        return (
+            leader is not None
+            and leader.process.alive
+            and self._network.connects(process.node_id, leader.node_id)
+        )
 
     # Proposing.
 
-    def propose(self, member: Member, command: dict[str, Any], on_result: OnResult) -> None:
+    def delay_next(self, applied_us: int) -> None:
+        """The next proposal enters the log only after so long, however often it is repeated."""
+        self._next_is_late = applied_us
+
+    def submit(self, core: ModelCore, data: bytes, on_failure: Callable[[int], None]) -> None:
+        """A member proposes: into its own log, if it leads as far as it knows, or by its leader."""
+        process = core.process
+        if core.role() == "leader":
+            self._enter(core, core.term, data)
+            return
+        leader = core.leader_id()
+        if leader == NO_NODE:
+            loop = process.member_loop
+            loop.call_soon(on_failure, SURELY_NOT_APPLIED[1])
+            return
+        self._network.tell(process.node_id, leader, "raft", self._forwarded, leader, data)
+
+    def _forwarded(self, node_id: int, data: bytes) -> None:
+        process = self._members.get(node_id)
+        if process is None or process.core is None or process.core.role() != "leader":
+            return
+        if process.member_loop.paused_until > self._world.now:
+            return  # Nobody reads it in time.
+        self._enter(process.core, process.core.term, data)
+
+    def _enter(self, core: ModelCore, term: int, data: bytes) -> None:
+        """Into a leader's log; from there into the group's, perhaps."""
         world = self._world
+        commands = [json.loads(text) for text in data.split(b"\n")[1:]]
+        if data not in self._late:
+            for command in commands:
+                self._cluster.faults.proposed(command)
         late, self._next_is_late = self._next_is_late, None
         if late is not None:
-            applied_us, given_up_us = late
-            world.later(given_up_us, member, on_result, "lost", {})
-            world.later(applied_us, None, self._commit, member, command, None, self._term)
+            self._late[data] = world.now + late
+            world.later(late, None, self._commit_late, data)
             return
-        if self.leader is None or not self.reaches(member):
-            world.later(world.between(1_000, GIVE_UP_US), member, on_result, "lost", {})
+        if self._late.get(data, 0) > world.now:
             return
+        delay = world.between(100, self.delay_us)
+        delay += max((self.slow.get(command["op"], 0) for command in commands), default=0)
+        is_own = any("controller_epoch" in c or c["op"] == "claim_controller" for c in commands)
+        if is_own:
+            self._decided += 1
+        order = self._decided if is_own else 0
         fate = world.random.random() / self.loss if self.loss else 1.0
         if fate >= 1.0:
-            delay = world.between(100, self.delay_us) + self.slow.get(command["op"], 0)
-            world.later(delay, None, self._commit, member, command, on_result, self._term)
+            world.later(delay, None, self._commit, core, term, data, order)
+        elif fate < 0.6:
+            # Its way was long: where it was forwarded, another leader may have it by then.
+            delay += world.between(0, 4_000_000)
+            if is_own:
+                world.later(delay, None, self._commit, core, term, data, order)
+            else:
+                world.later(delay, None, self._commit_late, data)
+
+    def _commit(self, core: ModelCore, term: int, data: bytes, order: int) -> None:
+        """Its leader still is the one, and has a majority. What a leader decided itself enters its
+        log in the order in which it was decided: what was overtaken never does."""
+        if term == self.term and core is self._leader and self._is_fit(core.process):
+            if 0 < order < self._entered:
+                self._world.count("decided earlier, never entered")
+                return
+            self._entered = max(order, self._entered)
+            self._append(data)
+
+    def _commit_late(self, data: bytes) -> None:
+        if self._leader is None or not self._is_fit(self._leader.process):
+            self._world.later(CHECK_US, None, self._commit_late, data)
             return
-        world.later(GIVE_UP_US, member, on_result, "lost", {})
-        if fate < 0.7:
-            delay = world.between(100, 5_000) if fate < 0.4 else world.between(0, 4_000_000)
-            world.later(delay, None, self._commit, member, command, None, self._term)
-
-    def _commit(
-        self, member: Member, command: dict[str, Any], on_result: OnResult | None, term: int
-    ) -> None:
-        lost = {"error": {"code": "lost"}}
-        result = lost if self._is_overtaken(command, term) else self.apply(command)
-        if on_result is None:
-            return
-        world = self._world
-        error = result.get("error")
-        code = str(error["code"]) if error else ""
-        delay = world.between(100, self.delay_us)
-        # A result is handed over once the proposer itself has applied the command.
-        delay = max(delay, self._deaf_until.get(member.node_id, 0) - world.now)
-        world.later(delay, member, self._answer, member, self.now.revision, on_result, code, result)
-
-    def _is_overtaken(self, command: dict[str, Any], term: int) -> bool:
-        """What a controller claims and decides enters the log in its order, or never: it leads the
-        group, puts it into its own log, and no entry of its term follows one of a later term."""
-        if command["op"] == "claim_controller":
-            if term < self._claimed_in:
-                return True
-            self._claimed_in = term
-            return False
-        if "controller_epoch" not in command:
-            return False
-        order = command["controller_epoch"], command["id"][1]
-        if order < self._controlled:
-            return True
-        self._controlled = order
-        return False
-
-    @staticmethod
-    def _answer(
-        member: Member, revision: int, on_result: OnResult, code: str, result: dict[str, Any]
-    ) -> None:
-        member.learn(revision)
-        on_result(code, result)
+        self._append(data)
 
     # Leading the group.
 
     def check_leader(self) -> None:
         """Every CHECK_US: is the group's leader there, and if not, is it time for another?"""
-        world, leader = self._world, self.leader
-        if leader is not None and self._is_fit(leader):
-            self._leaderless_since = self._sure_at_us = world.now
-            leader.renew_control(world.now)
+        world, leader = self._world, self._leader
+        if leader is not None and self._is_fit(leader.process):
+            self._leaderless_since = world.now
+            for process in self._members.values():
+                if process is not None and process.core is not None:
+                    core = process.core
+                    if core.commit_index < len(self.log) or core.leader_id() != leader.node_id:
+                        self.tell(process)
         else:
             if leader is not None and self._election_us == 0:
-                self._election_us = world.between(300_000, 1_000_000)
+                self._election_us = world.between(*ELECTION_US)
             if leader is None or world.now - self._leaderless_since > self._election_us:
                 self._elect()
         world.later(CHECK_US, None, self.check_leader)
 
     def depose_leader(self, unless: int = NO_NODE) -> None:
-        """Another is elected though nothing is wrong; the old one has not noticed."""
+        """Another is elected though nothing is wrong; the old one need not notice."""
         self._elect(unless)
 
     def _elect(self, unless: int = NO_NODE) -> None:
-        fit = [m for m in self._members.values() if m is not None and self._is_fit(m)]
-        fit = [member for member in fit if member.node_id != unless]
-        others = [member for member in fit if member is not self.leader]
-        candidates = others or fit
+        """**Raft** The winner has all that is committed, and the votes of a majority."""
+        world = self._world
+        fit = [p for p in self._members.values() if p is not None and self._is_fit(p)]
+        candidates = [p for p in fit if p.node_id != unless and p is not self.leader] or fit
         self._election_us = 0
-        if candidates:
-            self.leader = candidates[self._world.between(0, len(candidates) - 1)]
-            self._term += 1
-            self.earlier_sure_at_us = self._sure_at_us
-            self._leaderless_since = self._world.now
-            self._world.later(1_000, self.leader, self.leader.take_control)
+        if not candidates:
+            return
+        winner = candidates[world.between(0, len(candidates) - 1)]
+        voters = [p for p in self._reached(winner) if p is not winner]
+        # An old leader that others can do without does not notice; nor do those who hear nothing.
+        voters.sort(key=lambda p: (p is self.leader, self._deaf_until.get(p.node_id, 0)))
+        needed = len(self._members) // 2
+        self.term += 1
+        for process in voters[:needed]:
+            assert process.core is not None
+            process.core.vote(self.term)
+        assert winner.core is not None
+        self._leader = winner.core
+        self._leaderless_since = world.now
+        winner.core.vote(self.term)
+        loop = winner.member_loop
+        world.later(1_000, loop, loop.enter, winner.core.lead, self.term, len(self.log))
+        world.later(world.between(1_200, 4_000), None, self._begin_term, self.term)
 
-    def _is_fit(self, member: Member) -> bool:
-        return member.alive and member.paused_until <= self._world.now and self.reaches(member)
+    def _begin_term(self, term: int) -> None:
+        if term == self.term and self._leader is not None:
+            self._append(None)
+
+    def _reached(self, process: Process) -> list[Process]:
+        """The members that are there, and can talk with it; itself among them."""
+        now = self._world.now
+        return [
+            p
+            for p in self._members.values()
+            if p is not None
+            and p.core is not None
+            and p.member_loop.paused_until <= now
+            and self._network.connects(process.node_id, p.node_id)
+        ]
+
+    def reaches(self, process: Process) -> bool:
+        """Whether its member talks with a majority."""
+        return len(self._reached(process)) * 2 > len(self._members)
+
+    def _is_fit(self, process: Process) -> bool:
+        return (
+            process.alive
+            and process.core is not None
+            and process.member_loop.paused_until <= self._world.now
+            and self.reaches(process)
+        )

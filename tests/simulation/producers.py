@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from jetstream_protocol import batch as batches
 from jetstream_protocol.envelope import encode_batch
 from jetstream_protocol.errors import CODES, OutOfSequenceError
-from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.log.producers import BATCHES_KEPT
+from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 OUT_OF_SEQUENCE = CODES[OutOfSequenceError].nats_err_code
-DELIVERY_US = 2_000
-"""So long a message is on its way from NATS at most, mostly."""
 FIRST_REPLY = 1_000_000_000
 """Reply inboxes from here on are of attempts; below, they are of publishes that nobody repeats."""
 
@@ -59,15 +56,9 @@ class Repeating:
 
     def send(self, sender: Sender, attempted: Any, value: bytes, header_block: bytes = b"") -> None:
         """Publish it to whoever is subscribed, with a reply inbox of its own."""
-        cluster, world = self.cluster, self.cluster.world
         reply = b"_INBOX.%d" % (FIRST_REPLY + len(self._attempts))
         self._attempts.append((sender, attempted))
-        for machine in cluster.machines:
-            process = machine.process
-            if process is not None and (sid := process.leading.sid):
-                delivery = Delivery(sid, [b"orders"], [reply], [value], [header_block])
-                delay = world.between(50, DELIVERY_US)
-                world.later(delay, process, process.leading.on_delivery, delivery)
+        self.cluster.nats.publish(b"orders", [(reply, header_block, value)])
 
     def answered(self, number: int, payload: bytes) -> None:
         sender, attempted = self._attempts[number - FIRST_REPLY]
@@ -120,7 +111,7 @@ class Producer:
             world.count("batches repeated")
             for sent in self._waiting:
                 self._send(sent)
-        elif self._all.running and len(self._waiting) < BATCHES_KEPT:
+        elif self._all.running and len(self._waiting) < BATCHES_IN_FLIGHT_MAX:
             numbers = self._all.cluster.publishers.take_numbers(world.between(1, 3))
             keys = self._all.cluster.keys(numbers)
             self._waiting.append(Sent(self._id, self._next, numbers, keys))

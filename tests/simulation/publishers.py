@@ -10,7 +10,8 @@ from jetstream_protocol.errors import (
     NotEnoughReplicasAfterAppendError,
     UnknownOutcomeError,
 )
-from tests.simulation.producers import DELIVERY_US, FIRST_REPLY
+from tests.simulation.nats import DELIVERY_US
+from tests.simulation.producers import FIRST_REPLY
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -31,7 +32,6 @@ class Publishers:
         self.nacked = 0
         self.doubtful: dict[int, None] = {}
         """Publishes that somebody heard and nobody has answered for certain."""
-        self.on_the_way_until = 0
         self.running = True
         self.pause_us = 60_000
 
@@ -48,25 +48,24 @@ class Publishers:
         """One delivery of `count` messages, most of which ask for an acknowledgement; it is on its
         way from NATS for so long at most, to each who listens for another time."""
         world = self._cluster.world
+        cluster = self._cluster
         ids = list(self.take_numbers(count))
         asked = [asking or world.random.random() < 0.9 for _ in ids]
-        for machine in self._cluster.machines:
-            process = machine.process
-            if process is not None and (sid := process.leading.sid):
-                delay = world.between(50, delay_us_max)
-                self.on_the_way_until = max(self.on_the_way_until, world.now + delay)
-                world.later(delay, process, process.leading.on_publish, sid, ids, asked)
-                self.doubtful.update((n, None) for n, asks in zip(ids, asked, strict=True) if asks)
+        replies = [b"_INBOX.%d" % n if asks else b"" for n, asks in zip(ids, asked, strict=True)]
+        blocks = cluster.header_blocks(ids) or [b""] * count
+        messages = list(zip(replies, blocks, cluster.values(ids), strict=True))
+        if cluster.nats.publish(b"orders", messages, delay_us_max):
+            self.doubtful.update((n, None) for n, asks in zip(ids, asked, strict=True) if asks)
 
     def take_numbers(self, count: int) -> tuple[int, ...]:
         """Numbers that no other publish has."""
         self._next += count
         return tuple(range(self._next - count, self._next))
 
-    def answered(self, process: Process, number: int, payload: bytes) -> None:
+    def said(self, process: Process, number: int, payload: bytes) -> None:
+        """A process answers; it is on its way to NATS."""
         self._cluster.checker.acts(process)
         if number >= FIRST_REPLY:
-            self._cluster.repeating.answered(number, payload)
             return
         answer = json.loads(payload)
         if "error" in answer:
@@ -80,3 +79,9 @@ class Publishers:
         self.acked += 1
         self.doubtful.pop(number, None)
         self._cluster.checker.acknowledged(number, answer["seq"] - 1)
+
+    def answered(self, process: Process, subject: bytes, payload: bytes) -> None:
+        """NATS has an answer; those who repeat hear of it."""
+        number = int(subject.rpartition(b".")[2])
+        if number >= FIRST_REPLY:
+            self._cluster.repeating.answered(number, payload)

@@ -10,9 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import Cluster, DamagedCluster
 from tests.simulation.compacting import CompactedCluster
+from tests.simulation.reassigning import ReassignedCluster
 from tests.simulation.world import Violation
+
+PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
+KINDS: dict[str, type[Cluster]] = {
+    PLAIN: Cluster,
+    COMPACTED: CompactedCluster,
+    DAMAGED: DamagedCluster,
+    REASSIGNED: ReassignedCluster,
+}
+"""What a seed is run with: the same seed is another story with each."""
 
 
 @dataclass(slots=True)
@@ -52,8 +62,7 @@ class Failure:
 
     seed: int
     reason: str
-    compacted: bool = False
-    """Whether the stream was a compacted one."""
+    kind: str = PLAIN
 
     @property
     def is_violation(self) -> bool:
@@ -61,15 +70,20 @@ class Failure:
         return not self.reason.startswith("Traceback")
 
 
-def run_seed(seed: int, *, tracing: bool = False, compacted: bool = False) -> tuple[Cluster, str]:
+def run_seed(seed: int, *, tracing: bool = False, kind: str = PLAIN) -> tuple[Cluster, str]:
     """The cluster afterwards, and what was violated ("" when nothing was)."""
-    cluster = (CompactedCluster if compacted else Cluster)(seed, tracing=tracing)
+    cluster = KINDS[kind](seed, tracing=tracing)
+    was_enabled = gc.isenabled()
+    gc.disable()  # What it collects, and when, would be part of the story.
     try:
         cluster.run()
     except Violation as violation:
         return cluster, str(violation)
     except Exception:  # noqa: BLE001  whatever it is, the seed that leads to it is wanted
         return cluster, traceback.format_exc()
+    finally:
+        if was_enabled:
+            gc.enable()
     return cluster, ""
 
 
@@ -78,24 +92,26 @@ def run_seeds(
     totals: Totals,
     deadline: float = float("inf"),
     *,
-    compacted: bool = False,
+    kind: str = PLAIN,
 ) -> Failure | None:
     """Run them until one fails or the time (time.monotonic) is over."""
     started = time.monotonic()
     failure = None
-    gc.disable()  # A seed's cycles are collected after it, all at once.
+    gc.disable()  # The cycles of some seeds are collected all at once.
+    gc.freeze()  # And what is there already is not looked at.
     try:
         for seed in seeds:
             if time.monotonic() >= deadline:
                 break
-            cluster, reason = run_seed(seed, compacted=compacted)
+            cluster, reason = run_seed(seed, kind=kind)
             totals.add(cluster)
             if reason:
-                failure = Failure(seed, reason, compacted)
+                failure = Failure(seed, reason, kind)
                 break
             if seed % 20 == 0:
                 gc.collect()
     finally:
+        gc.unfreeze()
         gc.enable()
     totals.seconds += time.monotonic() - started
     return failure
@@ -103,8 +119,8 @@ def run_seeds(
 
 def story(failure: Failure) -> str:
     """The failing seed again, with its trace: it replays exactly."""
-    cluster, reason = run_seed(failure.seed, tracing=True, compacted=failure.compacted)
-    option = " --compacted" if failure.compacted else ""
+    cluster, reason = run_seed(failure.seed, tracing=True, kind=failure.kind)
+    option = "" if failure.kind == PLAIN else f" --{failure.kind}"
     lines = cluster.world.trace or []
     return "\n".join(
         [

@@ -7,12 +7,13 @@ kinds. The other half are about nothing in particular. A scenario uses only what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from jetstream_protocol.types import NO_NODE
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.messages import Answer, Records
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.metadata.state.model import StreamMetadata
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -35,6 +36,9 @@ class Scenario:
     is_calm = False
     """Nothing goes wrong, and nobody may be left in doubt."""
 
+    duration_us: int | None = None
+    """For how long things go wrong; None: as drawn."""
+
     @property
     def is_about_something(self) -> bool:
         return type(self) is not Scenario
@@ -48,7 +52,7 @@ class Scenario:
     def begins_to_lead(self, process: Process) -> None:
         """A process has applied its election."""
 
-    def send_delay_us(self, process: Process, follower: int, answer: Answer) -> int:
+    def send_delay_us(self, process: Process, follower: int, slices: Sequence[LogSlice]) -> int:
         """How much later than they were chosen an answer's bytes are read."""
         return 0
 
@@ -56,8 +60,23 @@ class Scenario:
         """How much longer a flush takes."""
         return 0
 
+    def flush_told_late_us(self, process: Process) -> int:
+        """How much later than it ended whoever asked for a flush hears of it."""
+        return 0
+
     def registers(self, process: Process) -> None:
         """A process is about to propose its registration."""
+
+    def asks_to_stand_by(self, process: Process, target: int) -> None:
+        """A process asks another to stand by for the leadership."""
+
+    def log_failed(self, process: Process) -> None:
+        """A process has told itself that its log failed."""
+
+    def joins(self, leader: int, joiner: int) -> bool:
+        """That leader proposes that one joins the ISR. Returns whether nothing else is to befall
+        that proposal."""
+        return False
 
     def restart_us(self) -> int | None:
         """After how long an ended process is started again; None: any time."""
@@ -114,9 +133,7 @@ class Swaps(Scenario):
     Or it is replaced once more, with two epochs in its log that its successor knows nothing of."""
 
     _returning: int = NO_NODE
-
-    def prepare(self) -> None:
-        self.cluster.network.remembers = True
+    _muted: int = NO_NODE
 
     def strike(self) -> None:
         chosen = self.leader_and_followers(2)
@@ -125,7 +142,10 @@ class Swaps(Scenario):
         leader, behind, ahead = chosen
         world = self.world
         world.count("leaderships swapped")
-        self.cluster.network.mute(leader, behind, "on_answer")
+        self.cluster.network.mute(leader, behind, "records")
+        # What it says of its log from now on arrives when the leader leads again.
+        self.cluster.network.mute(ahead, leader, "positions")
+        self._muted = ahead
         away_us = world.between(30_000, 250_000)
         back_us = away_us + world.between(20_000, 250_000)
         self.deafen(leader, back_us)
@@ -138,21 +158,22 @@ class Swaps(Scenario):
         self.transfer(leader)
         self.cluster.metadata.undeafen(leader)
         if world.chance(0.4):
+            self.cluster.network.unmute(ahead, leader, "positions")
             world.later(world.between(30_000, 250_000), None, self._replace, leader, behind)
             return
         self._returning = leader
-        self.cluster.network.unmute(leader, behind, "on_answer")
+        self.cluster.network.unmute(leader, behind, "records")
         self.deafen(ahead, world.between(20_000, 400_000))
 
     def _replace(self, leader: int, behind: int) -> None:
         self.transfer(behind)
         self.cluster.faults.fell(self.cluster.machines[leader], False)
-        self.cluster.network.unmute(leader, behind, "on_answer")
+        self.cluster.network.unmute(leader, behind, "records")
 
     def begins_to_lead(self, process: Process) -> None:
         if process.node_id == self._returning:
             self._returning = NO_NODE
-            self.cluster.network.repeat(process.node_id, "on_fetch", 20_000)
+            self.cluster.network.unmute(self._muted, process.node_id, "positions")
 
 
 class Overwritten(Scenario):
@@ -161,6 +182,8 @@ class Overwritten(Scenario):
 
     _armed: tuple[int, int, int] | None = None
     """The leader, the follower that it is not to be heard by, and the one it sends to."""
+    _overtaken: tuple[int, int] | None = None
+    """The leader, and that follower, which is to lead without having heard it."""
 
     def strike(self) -> None:
         chosen = self.leader_and_followers(2)
@@ -168,9 +191,9 @@ class Overwritten(Scenario):
             return
         leader, behind, ahead = chosen
         ends = [self._log_end(node_id) for node_id in chosen]
-        if self._armed is not None or ends != ends[:1] * 3:
+        if self._armed is not None or self._overtaken is not None or ends != ends[:1] * 3:
             return
-        self.cluster.network.mute(leader, behind, "on_answer")
+        self.cluster.network.mute(leader, behind, "records")
         self._armed = leader, behind, ahead
         self.world.count("armed to be overwritten")
         self.keep_quiet(900_000)
@@ -183,22 +206,31 @@ class Overwritten(Scenario):
     def _disarm(self, armed: tuple[int, int, int]) -> None:
         if self._armed == armed:
             self._armed = None
-            self.cluster.network.unmute(armed[0], armed[1], "on_answer")
+            self._let_hear(armed[:2])
 
-    def send_delay_us(self, process: Process, follower: int, answer: Answer) -> int:
+    def _let_hear(self, link: tuple[int, int]) -> None:
+        self._overtaken = None
+        self.cluster.network.unmute(*link, "records")
+
+    def begins_to_lead(self, process: Process) -> None:
+        """What it was sent before comes too late."""
+        link = self._overtaken
+        if link is not None and process.node_id == link[1]:
+            self._let_hear(link)
+
+    def send_delay_us(self, process: Process, follower: int, slices: Sequence[LogSlice]) -> int:
         armed = self._armed
         if armed is None or (process.node_id, follower) != (armed[0], armed[2]):
             return 0
         end = self._log_end(armed[1])
-        if end is None or not isinstance(answer, Records) or answer.slice is None:
-            return 0
         # One record each, so that the new ones are likely to be as long as the old ones.
-        if answer.slice.base_offset != end + 1 or answer.slice.next_offset != end + 2:
+        if end is None or [(s.base_offset, s.next_offset) for s in slices] != [(end + 1, end + 2)]:
             return 0
         self.world.count("sent when overwritten")
         delay = self.world.between(60_000, 400_000)
         self.deafen(follower, delay + 50_000)
-        self._disarm(armed)
+        self._armed, self._overtaken = None, armed[:2]
+        self.world.later(500_000, None, self._let_hear, armed[:2])
         self.transfer(armed[1])
         return delay
 
@@ -229,6 +261,8 @@ class LateFlushes(Scenario):
 
     _slow: int = NO_NODE
     _flushes_at_once = 0
+    _is_late = False
+    """The slow one flushes once before it hears of the policy, and is told of that after it."""
 
     def strike(self) -> None:
         chosen = self.leader_and_followers(1)
@@ -243,16 +277,37 @@ class LateFlushes(Scenario):
         world.count("flushed late")
         self._slow, self._flushes_at_once = slow, int(world.chance(0.7))
         self.keep_quiet(2_500_000)
-        self.deafen(leader, world.between(30_000, 400_000))
         if world.chance(0.3):
+            self.deafen(leader, world.between(30_000, 400_000))
             self.needs_everyone(stream, "group")
             delay = world.between(500, 50_000)
             world.later(delay, None, self.cluster.faults.fell, self.cluster.machines[slow], True)
             return
+        process = self.cluster.machines[slow].process
+        if process is not None and world.chance(0.5):
+            self._is_late, self._flushes_at_once = True, 0
+            self.deafen(leader, world.between(20_000, 100_000))
+            process.flush_now()
+            world.later(5_000, None, self._alter)
+            return
+        self.deafen(leader, world.between(30_000, 400_000))
         self.cluster.faults.alter({"flush": "group"}, stream.stream_epoch)
+
+    def _alter(self) -> None:
+        stream = self.led_stream()
+        if stream is not None and not self.cluster.faults.healing:
+            self.cluster.faults.alter({"flush": "group"}, stream.stream_epoch)
+
+    def flush_told_late_us(self, process: Process) -> int:
+        if process.node_id != self._slow or not self._is_late:
+            return 0
+        self._is_late = False
+        return self.world.between(10_000, 300_000)
 
     def flush_delay_us(self, process: Process) -> int:
         if process.node_id != self._slow or self.cluster.faults.healing:
+            return 0
+        if self._is_late:
             return 0
         self._flushes_at_once -= 1
         return 0 if self._flushes_at_once >= 0 else self.world.between(800_000, 1_900_000)
@@ -323,7 +378,7 @@ class LapsedSessions(Scenario):
         world.count("session lapsed unheard")
         leader, network = int(stream.leader), self.cluster.network
         if world.chance(0.5):
-            network.hold(leader, "on_grant", world.between(300_000, 1_300_000))
+            network.hold(leader, "grant", world.between(300_000, 1_300_000))
         metadata.slow["fence_node"] = world.between(0, 900_000) if world.chance(0.6) else 0
         silent_at_us = world.between(0, 400_000)
         heard_at_us = silent_at_us + world.between(1_350_000, 2_200_000)
@@ -335,12 +390,12 @@ class LapsedSessions(Scenario):
     def _silence(self, leader: int) -> None:
         if not self.cluster.faults.healing:
             for machine in self.cluster.machines:
-                self.cluster.network.mute(leader, machine.node_id, "on_heartbeat")
+                self.cluster.network.mute(leader, machine.node_id, "heartbeat")
 
     def _hear(self, leader: int) -> None:
         for machine in self.cluster.machines:
-            self.cluster.network.unmute(leader, machine.node_id, "on_heartbeat")
-        self.cluster.network.hold(leader, "on_grant", 0)
+            self.cluster.network.unmute(leader, machine.node_id, "heartbeat")
+        self.cluster.network.hold(leader, "grant", 0)
 
 
 class LateRegistrations(Scenario):
@@ -354,7 +409,9 @@ class LateRegistrations(Scenario):
         applied_us = world.between(700_000, 3_000_000)
         self.cluster.metadata.delay_next(applied_us)
         machine = process.machine
-        world.later(world.between(0, 100_000), process, process.die, "killed before it registered")
+        world.later(
+            world.between(0, 100_000), process.loop, process.die, "killed before it registered"
+        )
         world.later(applied_us - 50_000, None, self._let_lead, machine)
         world.later(applied_us - 1_000, None, self.deafen, machine.node_id, 400_000)
         self.keep_quiet(applied_us + 300_000)
@@ -397,7 +454,10 @@ class Collapses(Scenario):
 
 
 class FailingDisks(Scenario):
-    """An fsync fails, and a while after the power does. Or a log rots."""
+    """An fsync fails, and a while after the power does; at times the process is killed in between,
+    before its log is begun anew. Or a log rots."""
+
+    _restarts_soon = False
 
     def strike(self) -> None:
         stream = self.led_stream()
@@ -422,6 +482,23 @@ class FailingDisks(Scenario):
             world.later(world.between(100_000, 2_000_000), None, self.cluster.faults.topple)
         self.keep_quiet(1_500_000)
 
+    def log_failed(self, process: Process) -> None:
+        if self.cluster.faults.healing or not self.world.chance(0.5):
+            return
+        world, machine = self.world, process.machine
+        world.count("fsync fails, then killed")
+        self._restarts_soon = True
+        world.later(world.between(0, 2_000), process.loop, process.die, "killed with a failed log")
+        back_us = world.between(400_000, 1_500_000)
+        world.later(back_us, None, self.cluster.faults.fell, machine, True)
+        self.keep_quiet(back_us + 300_000)
+
+    def restart_us(self) -> int | None:
+        if not self._restarts_soon:
+            return None
+        self._restarts_soon = False
+        return self.world.between(20_000, 150_000)
+
 
 class LostControl(Scenario):
     """The metadata group has a new leader that the old one has not noticed, and the stream's leader
@@ -442,12 +519,12 @@ class LostControl(Scenario):
         self.keep_quiet(lasting_us)
         for machine in self.cluster.machines:
             if machine.node_id != controller.node_id:
-                network.mute(stream.leader, machine.node_id, "on_heartbeat")
+                network.mute(stream.leader, machine.node_id, "heartbeat")
         world.later(lasting_us, None, self._end, int(stream.leader))
 
     def _end(self, leader: int) -> None:
         for machine in self.cluster.machines:
-            self.cluster.network.unmute(leader, machine.node_id, "on_heartbeat")
+            self.cluster.network.unmute(leader, machine.node_id, "heartbeat")
 
 
 class PlannedHandOvers(Scenario):
@@ -456,6 +533,8 @@ class PlannedHandOvers(Scenario):
     its seeds nothing else happens at all."""
 
     plans_hand_overs = True
+    _goes_on = False
+    """The old leader does, although the next target stands by."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -468,7 +547,7 @@ class PlannedHandOvers(Scenario):
         world, cluster = self.world, self.cluster
         process = cluster.machines[stream.leader].process
         assert process is not None
-        world.later(0, process, process.hand_over)
+        process.hand_over()
         if self.is_calm:
             return
         chance = world.random.random()
@@ -477,9 +556,9 @@ class PlannedHandOvers(Scenario):
             cluster.metadata.slow["transfer_leader"] = world.between(0, 900_000)
         elif chance < 0.3:
             cluster.metadata.slow.pop("transfer_leader", None)
-            world.later(delay, None, self._mute, "on_fetch")
+            world.later(delay, None, self._mute, "positions")
         elif chance < 0.4:
-            world.later(delay, None, self._mute, "on_answer")
+            world.later(delay, None, self._mute, "records")
         elif chance < 0.5:
             machine = cluster.machines[stream.leader]
             world.later(delay, None, cluster.faults.fell, machine, world.chance(0.3))
@@ -488,7 +567,7 @@ class PlannedHandOvers(Scenario):
         elif chance < 0.72:
             self._refuse(stream)
         elif chance < 0.87:
-            self._go_on(stream)
+            self._goes_on = True
         elif chance < 0.94:
             self._overtake(stream, delay)
         else:
@@ -503,18 +582,22 @@ class PlannedHandOvers(Scenario):
             world.count("refused while another may stand by")
             self._fill(int(stream.leader), again_us + 100_000)
 
-    def _go_on(self, stream: StreamMetadata) -> None:
+    def asks_to_stand_by(self, process: Process, target: int) -> None:
         """The transfer is void, and the target does not hear that it is called off. It is busy when
         that leads."""
-        world, network = self.world, self.cluster.network
-        again_us = world.between(1_300_000, 2_500_000)
-        if not self._make_void(stream, again_us):
+        if not self._goes_on or self.cluster.faults.healing:
             return
+        self._goes_on = False
+        world, network = self.world, self.cluster.network
         world.count("not called off")
-        for member in stream.replicas:
-            link = int(stream.leader), int(member), "on_hand_over"
-            world.later(90_000, None, network.mute, *link)
-            world.later(again_us, None, network.unmute, *link)
+        self.cluster.metadata.slow["transfer_leader"] = 100_000
+        again_us = world.between(2_300_000, 4_000_000)
+        link = int(process.node_id), target, "hand_over"
+        world.later(20_000, None, network.mute, *link)
+        world.later(30_000, None, self.cluster.faults.alter_anything)
+        world.later(again_us, None, network.unmute, *link)
+        world.later(again_us, None, self._lead_another, target)
+        self.keep_quiet(again_us + 300_000)
         # To be on the way to both when the target comes to lead.
         publish = partial(self.cluster.publishers.publish, 1, delay_us_max=40_000)
         for moment_us in range(again_us - 60_000, again_us + 10_000, 2_000):
@@ -535,7 +618,7 @@ class PlannedHandOvers(Scenario):
     def _lead_another(self, other: int) -> None:
         """One that still stands by, if there is one."""
         processes = [machine.process for machine in self.cluster.machines]
-        who = [p.node_id for p in processes if p is not None and p.handing_over.stands_by]
+        who = [p.node_id for p in processes if p is not None and p.stands_by]
         self.transfer(who[0] if who else other)
 
     def _overtake(self, stream: StreamMetadata, delay: int) -> None:
@@ -565,10 +648,47 @@ class PlannedHandOvers(Scenario):
         chosen = self.leader_and_followers(1)
         if chosen is None or self.cluster.faults.healing:
             return
-        source, target = chosen if method == "on_answer" else chosen[::-1]
+        source, target = chosen if method == "records" else chosen[::-1]
         self.cluster.network.mute(source, target, method)
         delay = self.world.between(50_000, 2_500_000)
         self.world.later(delay, None, self.cluster.network.unmute, source, target, method)
+
+
+class UnknownOutcomes(Scenario):
+    """Nobody knows for more than five seconds what became of a change of the ISR. Meanwhile the
+    follower that was to join is fenced, and then it is back; what its leader says reaches it, and
+    it tells its leader nothing."""
+
+    duration_us = 11_000_000
+    _busy_until = 0
+
+    def strike(self) -> None:
+        chosen = self.leader_and_followers(1)
+        if chosen is None or self.world.now < self._busy_until:
+            return
+        self.cluster.machines[chosen[1]].crash("killed, to join again")
+        self.keep_quiet(500_000)
+
+    def restart_us(self) -> int | None:
+        return self.world.between(20_000, 100_000)
+
+    def joins(self, leader: int, joiner: int) -> bool:
+        world, network = self.world, self.cluster.network
+        if world.now < self._busy_until:
+            return True
+        world.count("outcome unknown for long")
+        applied_us = world.between(6_250_000, 6_600_000)
+        self._busy_until = self.quiet_until = world.now + applied_us + 300_000
+        self.cluster.metadata.delay_next(applied_us)
+        network.mute(joiner, leader, "positions")
+        world.later(2_900_000, None, self._sleep, joiner)
+        world.later(applied_us + 200_000, None, network.unmute, joiner, leader, "positions")
+        return True
+
+    def _sleep(self, node_id: int) -> None:
+        process = self.cluster.machines[node_id].process
+        if process is not None and not self.cluster.faults.healing:
+            process.pause(self.world.now + 2_800_000)
 
 
 SCENARIOS: tuple[type[Scenario], ...] = (
@@ -583,6 +703,7 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     FailingDisks,
     LostControl,
     PlannedHandOvers,
+    UnknownOutcomes,
 )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.simulation.runner import Totals, run_seeds, story
+from tests.simulation.runner import COMPACTED, Totals, run_seeds, story
 
 SEEDS = 40
 
 
 def test_no_seed_violates_an_invariant_while_logs_are_compacted() -> None:
     totals = Totals()
-    failure = run_seeds(range(SEEDS), totals, compacted=True)
+    failure = run_seeds(range(SEEDS), totals, kind=COMPACTED)
     assert failure is None, story(failure)
     assert totals.counts["log compacted"] > 3 * SEEDS
     assert totals.counts["segment compacted"] > 10 * SEEDS

@@ -16,8 +16,8 @@ from tests.simulation.disk import Killed
 Action = Callable[..., None]
 
 
-class Violation(AssertionError):
-    """An invariant does not hold."""
+class Violation(SystemExit):
+    """An invariant does not hold. No Exception: no driver catches it."""
 
 
 class Runner(Protocol):
@@ -43,6 +43,9 @@ class World:
         self.counts: dict[str, int] = {}
         self.trace: list[str] | None = [] if tracing else None
         self.after_event: Action = _nothing
+        self.is_changed = False
+        """Something that `after_event` looks at, in the event that is happening."""
+        self._broken: Exception | None = None
         self._sequence = 0
         self._queue: list[tuple[int, int, Runner | None, Action, tuple[Any, ...]]] = []
 
@@ -73,8 +76,18 @@ class World:
             except Killed:
                 assert runner is not None
                 runner.die("in the middle of a disk operation")
-            self.after_event()
+            if self.is_changed:
+                self.is_changed = False
+                self.after_event()
+            if self._broken is not None:
+                raise self._broken
         self.now = end
+
+    def broken(self, what: str, error: Exception | None) -> None:
+        """A driver raised where it must not, and the run ends with this event."""
+        if self._broken is None:
+            self._broken = RuntimeError(what)
+            self._broken.__cause__ = error
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1

@@ -19,7 +19,14 @@ import pytest
 
 from examples.spark.__main__ import has_java
 from jetstream_client import Client
-from tests.spark.support import Log, SparkSession, local_session, stderr_to
+from tests.spark.support import (
+    JARS,
+    TABLE_FORMATS,
+    Log,
+    SparkSession,
+    local_session,
+    stderr_to,
+)
 from tests.support.server import ServerProcess, running_server
 
 SPARKS = {"spark", "spark_cluster"}
@@ -52,7 +59,9 @@ def spark_said(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(spark_said: Path) -> Iterator[SparkSession]:
     with ExitStack() as stack:
         with stderr_to(spark_said):
-            session = stack.enter_context(local_session(spark_said.parent))
+            lake = {"spark.sql.catalog.lake.warehouse": str(spark_said.parent / "lake")}
+            config = {**TABLE_FORMATS, **lake} if JARS else {}
+            session = stack.enter_context(local_session(spark_said.parent, config=config))
         yield session
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.spark.support import JVM_OPTIONS
 from tests.support.server import free_port_base
 
 START_SECONDS = 300.0
@@ -53,6 +54,7 @@ class StandaloneCluster:
             **os.environ,
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
             "PYSPARK_PYTHON": sys.executable,
         }
         with (self.folder / "standalone.log").open("ab") as log:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,28 @@ needs_admission_control = pytest.mark.skipif(
 PLANS_ONCE = pyspark.__version__ >= "4.1"
 """Whether a DataFrame that is used again has the same rows; PySpark 4.0 plans it anew."""
 
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM of some minutes spends more on compiling well than it gains."""
+JARS = sorted(Path(sys.prefix).glob(f"jars-{pyspark.__version__.rpartition('.')[0]}/*.jar"))
+"""Of Delta and Iceberg, for this version of Spark (scripts/spark-jars)."""
+
+needs_jars = pytest.mark.skipif(
+    not JARS,
+    reason="no jars of Delta and Iceberg for this PySpark: scripts/test-spark 4.1 fetches some",
+)
+
+TABLE_FORMATS = {
+    "spark.jars": ",".join(map(str, JARS)),
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",
+}
+
 CONFIG = {
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "768m",

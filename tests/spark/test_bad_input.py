@@ -15,12 +15,15 @@ from pyspark_jetstream.stream import HAS_ADMISSION_CONTROL
 from tests.spark.support import PLANS_ONCE, Log, last_line, texts
 from tests.support.server import ServerProcess
 
+FIRST = "0three"
+"""Sorts before other tests' streams: an error that lists those there are names ten."""
+
 
 @pytest.fixture(scope="module")
 def three(server: ServerProcess) -> Iterator[Log]:
     """A stream of three records."""
     with Client(server.grpc) as client:
-        log = Log.create(server.grpc, client, "three")
+        log = Log.create(server.grpc, client, FIRST)
         log.publish(range(3))
         yield log
 
@@ -29,7 +32,7 @@ NOBODY = {"servers": "127.0.0.1:1", "timeout": "1s"}
 
 READS = [
     ({"failOnDataLos": "false"}, "did you mean failOnDataLoss?"),
-    ({"streams": "no_such_stream"}, "name one of those there are: three@three.>"),
+    ({"streams": "no_such_stream"}, f"name one of those there are: {FIRST}@{FIRST}.>"),
     (NOBODY, "check that option servers (127.0.0.1:1) names nodes of the cluster"),
     ({"startingOffsets": '{"stranger": 1}'}, "leave it out or add it to option streams"),
     ({"startingOffsets": '{"STREAM": 99}'}, "it holds [0, 3); choose an offset in there"),
@@ -98,7 +101,7 @@ WRITES = [
     ("SELECT 'v' AS value, CAST(NULL AS STRING) AS subject", {}, "coalesce(subject"),
     ("SELECT CAST(NULL AS STRING) AS value", {}, "a null value is a tombstone and needs a key"),
     ("SELECT 'v' AS value", {"subject": "nobody.listens"}, "create one"),
-    ("SELECT 'v' AS value", {"subject": "three.*"}, "name one subject"),
+    ("SELECT 'v' AS value", {"subject": f"{FIRST}.*"}, "name one subject"),
     ("SELECT 'v' AS value", {"txnAppId": "nightly"}, "txnAppId and txnVersion belong together"),
     ("SELECT 'v' AS value, 'nobody.listens' AS subject", {}, "create one"),
     ("SELECT 'v' AS value", {"natsCredentials": "/nowhere.creds"}, "cannot read /nowhere.creds"),

@@ -208,6 +208,23 @@ def test_a_start_by_time_can_be_another_for_each_stream(spark: SparkSession, log
     }
 
 
+def test_a_view_with_refresh_shows_at_each_query_what_has_come(
+    spark: SparkSession, log: Log
+) -> None:
+    log.publish(range(7))
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW refreshed USING jetstream "
+        f"OPTIONS (servers '{log.grpc}', streams '{log.name}', refresh 'true')"
+    )
+    for wanted in (7, 14):
+        rows = spark.sql("SELECT offset, value FROM refreshed ORDER BY offset").collect()
+        assert [row.offset for row in rows] == list(range(wanted))
+        log.publish(range(7))
+    with pytest.raises(PySparkException) as raised:
+        log.read(spark, refresh=True, endingOffsets=json.dumps({log.name: 3})).collect()
+    assert "leave one of them out" in last_line(raised.value)
+
+
 def test_a_view_passes_its_options(spark: SparkSession, log: Log) -> None:
     log.publish(range(7))
     spark.sql(

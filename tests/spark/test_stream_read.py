@@ -199,3 +199,23 @@ def test_an_idle_query_asks_about_once_a_second(
     finally:
         spark.conf.unset(SAYS_IDLE_EVERY)
         spark.streams.removeListener(idle)
+
+
+@needs_admission_control
+def test_a_cursor_shows_how_far_a_query_is(
+    spark: SparkSession, log: Log, client: Client, tmp_path: Path
+) -> None:
+    log.publish(range(300))
+    frame = log.read_stream(
+        spark, startingOffsets="earliest", maxOffsetsPerTrigger=100, cursor="nightly"
+    )
+    sink = Collector()
+    run_available(frame, tmp_path, sink)
+    found = client.describe_cursor("nightly", log.name)
+    assert found.offset in (200, 300)  # Spark says that a batch is done when it plans the next.
+    assert (found.metadata, found.last_epoch, found.lag) == ("spark", 0, 300 - found.offset)
+    # It is only shown: the query goes on by its checkpoint.
+    client.seek_cursor("nightly", log.name, 0)
+    log.publish(range(10))
+    run_available(frame, tmp_path, sink)
+    assert sink.offsets == list(range(310))

@@ -22,7 +22,9 @@ class Api:
     """The gRPC services of one server; errors come as their classes."""
 
     def __init__(self, address: str) -> None:
-        self.channel = grpc.insecure_channel(address)
+        # Of its own: what another channel has met with at the address before is no matter.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self.channel = grpc.insecure_channel(address, options=options)
         self.streams = api_pb2_grpc.StreamsStub(self.channel)
         self.reads = api_pb2_grpc.ReadsStub(self.channel)
         self.cluster = api_pb2_grpc.ClusterStub(self.channel)
@@ -99,7 +101,7 @@ class DataPlane:
     """One blocking data-plane connection."""
 
     def __init__(self, address: tuple[str, int], *, hello: bool = True) -> None:
-        self.sock = socket.create_connection(address, timeout=10)
+        self.sock = socket.create_connection(address, timeout=30)
         if hello:
             self.send(Kind.HELLO, 1, dataplane_pb2.Hello(version=1, client="test"))
             _, reply, _ = self.receive(dataplane_pb2.HelloReply)
@@ -143,7 +145,7 @@ class RawNats:
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("nats://").partition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout=10)
+        self.sock = socket.create_connection((host, int(port)), timeout=30)
         self.file = self.sock.makefile("rb")
         assert self.file.readline().startswith(b"INFO")
         self.sock.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
@@ -171,7 +173,7 @@ class RawNats:
             line = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(value)}\r\n"
             self.sock.sendall(line.encode() + headers + value + b"\r\n")
 
-    def message(self, timeout: float = 5.0) -> tuple[str, bytes]:
+    def message(self, timeout: float = 20.0) -> tuple[str, bytes]:
         """Subject and payload of the next message. Raises TimeoutError."""
         self.sock.settimeout(timeout)
         fields = self.file.readline().decode().split()

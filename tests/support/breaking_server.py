@@ -93,7 +93,7 @@ def main() -> None:
     node = sys.argv[sys.argv.index("--node-id") + 1]
     break_when_told(Faults(folder / node))
 
-    from jetstream_server.cli import main as serve
+    from jetstream_server.node.cli import main as serve
 
     serve()
 

@@ -46,7 +46,7 @@ def main() -> None:
         clocks = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     shift(lambda: int(CLOCK.unpack_from(clocks, CLOCK.size * node)[0]))
 
-    from jetstream_server.cli import main as serve
+    from jetstream_server.node.cli import main as serve
 
     if mutant == NO_MUTANT:
         serve()

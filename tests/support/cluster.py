@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from examples.cluster.local import PORTS_BETWEEN_NODES, LocalCluster
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
+from tests.support import command
 from tests.support.api import Api
+from tests.support.forked_nodes import ForkedNodes
 from tests.support.load import Books
 from tests.support.server import free_port_base
+
+PATIENCE_SECONDS = 60.0
+"""For what takes a few seconds, on a machine that others use, too."""
 
 
 class TestCluster:
@@ -28,6 +31,7 @@ class TestCluster:
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.cluster = self.kind(directory)
+        self.cluster.processes = ForkedNodes(self.cluster.directory)
         self.cluster.create(nodes, free_port_base(PORTS_BETWEEN_NODES * nodes))
         self.nodes = self.cluster.node_ids
         self._apis: dict[int, Api] = {}
@@ -42,12 +46,7 @@ class TestCluster:
 
     def jetstream(self, *arguments: str, code: int = 0) -> str:
         """Run the command; returns what it printed where it should."""
-        done = subprocess.run(
-            [sys.executable, "-m", "jetstream_client", "--server", self.servers, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        done = command.jetstream("--server", self.servers, *arguments)
         assert done.returncode == code, done
         if code:
             assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
@@ -62,12 +61,12 @@ class TestCluster:
     def close(self) -> None:
         for api in self._apis.values():
             api.close()
-        for name in sorted(self.cluster.pids(), reverse=True):
-            self.resume_if_frozen(name)
+        running = self.cluster.pids()
+        for pid in running.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # It ends a frozen one, too.
+        for name in running:
             self.cluster.end(name, signal.SIGKILL)
-
-    def resume_if_frozen(self, name: str) -> None:
-        os.kill(self.cluster.pids()[name], signal.SIGCONT)
 
     def api(self, node: int) -> Api:
         if node not in self._apis:
@@ -86,9 +85,14 @@ class TestCluster:
     def thaw(self, node: int) -> None:
         os.kill(self.cluster.pids()[f"node-{node}"], signal.SIGCONT)
 
-    def restart(self, node: int) -> None:
-        self.cluster.start_node(node)
-        self.cluster.wait_for_nodes(node)
+    def restart(self, *nodes: int) -> None:
+        """All at once."""
+        for node in nodes:
+            self.cluster.start_node(node)
+        self.cluster.wait_for_nodes(*nodes)
+        for node in nodes:
+            if node in self._apis:
+                self._apis.pop(node).close()  # It may not have tried again yet.
 
     def log(self, node: int) -> str:
         return (self.cluster.directory / f"node-{node}.log").read_text()
@@ -105,7 +109,9 @@ class TestCluster:
                 last = error
         raise AssertionError(f"nobody leads {name}") from last
 
-    def wait_for(self, what: str, holds: Callable[[], bool], seconds: float = 20.0) -> float:
+    def wait_for(
+        self, what: str, holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS
+    ) -> float:
         """Until `holds` does, errors counting as no; returns the seconds it took."""
         begun = time.monotonic()
         last: Exception | None = None
@@ -119,7 +125,9 @@ class TestCluster:
         logs = "".join(f"\n--- node {node}\n{self.log(node)[-3000:]}" for node in self.nodes)
         raise AssertionError(f"{what}: not within {seconds} s ({last}){logs}")
 
-    def wait_for_isr(self, name: str, members: list[int], seconds: float = 20.0) -> float:
+    def wait_for_isr(
+        self, name: str, members: list[int], seconds: float = PATIENCE_SECONDS
+    ) -> float:
         return self.wait_for(
             f"ISR of {name} is {members}",
             lambda: sorted(self.describe(name).stream.isr) == sorted(members),

@@ -8,8 +8,8 @@ from itertools import count
 
 from jetstream_protocol.batch import Batch
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.compaction_pass import Done, Mapped, Rewritten, Task, run
-from jetstream_server.log.compaction_state import CompactionState
+from jetstream_server.log.compaction.rewrite_pass import Done, Mapped, Rewritten, Task, run
+from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.log.disk import Disk
 from tests.support.log_batches import read_all
 
@@ -21,7 +21,7 @@ def compact(
     disk: Disk,
     log: CommitLog,
     *,
-    now_us: int = 0,
+    wall_us: int = 0,
     grace_us: int = GRACE_US,
     keys_max: int | None = None,
     kept_base_offsets: frozenset[int] = frozenset(),
@@ -29,7 +29,7 @@ def compact(
     """One pass over everything sealed and flushed; None: there is nothing."""
     found = list(
         steps(
-            disk, log, now_us=now_us, grace_us=grace_us, keys_max=keys_max,
+            disk, log, wall_us=wall_us, grace_us=grace_us, keys_max=keys_max,
             kept_base_offsets=kept_base_offsets,
         )
     )  # fmt: skip
@@ -40,7 +40,7 @@ def steps(
     disk: Disk,
     log: CommitLog,
     *,
-    now_us: int = 0,
+    wall_us: int = 0,
     grace_us: int = GRACE_US,
     keys_max: int | None = None,
     kept_base_offsets: frozenset[int] = frozenset(),
@@ -50,7 +50,7 @@ def steps(
     if not sources:
         return
     task = log.compaction.plan(
-        sources, token=str(next(_TOKENS)), now_us=now_us, grace_us=grace_us,
+        sources, token=str(next(_TOKENS)), wall_us=wall_us, grace_us=grace_us,
         kept_base_offsets=kept_base_offsets,
     )  # fmt: skip
     if keys_max is not None:
@@ -66,7 +66,7 @@ def steps(
                 assert log.compaction.swap(task, step)
             case Done():
                 log.compaction.finish(
-                    task, finished(log.compaction.state, task, step, end, now_us, grace_us)
+                    task, finished(log.compaction.state, task, step, end, wall_us, grace_us)
                 )
                 yield step
                 return
@@ -74,10 +74,10 @@ def steps(
 
 
 def finished(
-    state: CompactionState, task: Task, done: Done, end_offset: int, now_us: int, grace_us: int
+    state: CompactionState, task: Task, done: Done, end_offset: int, wall_us: int, grace_us: int
 ) -> CompactionState:
     return replace(
-        state.after_pass(end_offset, now_us, grace_us),
+        state.after_pass(end_offset, wall_us, grace_us),
         tombstones=done.tombstones,
         swept_below=task.tombstones_below,
     )

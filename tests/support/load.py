@@ -1,4 +1,4 @@
-"""A publisher that keeps books, and the checker of what became of its messages (design 9.3).
+"""A publisher that keeps books, and the checker of what became of its messages.
 
 Every message is published once, under its number, with a reply subject of its own. Afterwards:
 
@@ -20,6 +20,11 @@ from itertools import pairwise
 WINDOW = 128
 ANSWER_SECONDS = 0.25
 """A message not answered by then makes room in the window; a later answer still counts."""
+HURRY_SECONDS = 0.5
+"""How long the load stays at full speed once it has the acks that were waited for: what happens
+next meets a full window."""
+PAUSE_SECONDS = 0.05
+"""Between two windows at other times: it goes on, and leaves the processors to the cluster."""
 
 
 @dataclass
@@ -51,7 +56,8 @@ def values_at(values: list[bytes | None], offset: int) -> int | None:
 
 
 class Load:
-    """Publishes to `subject` from a thread of its own until `stop`."""
+    """Publishes to `subject` from a thread of its own until `stop`, as fast as it can while
+    `wait_for_acks` waits."""
 
     def __init__(self, nats_url: str, subject: str, *, window: int = WINDOW) -> None:
         host, _, port = nats_url.removeprefix("nats://").partition(":")
@@ -60,6 +66,7 @@ class Load:
         self._window = window
         self._stopping = threading.Event()
         self._waiting: dict[int, float] = {}
+        self._hurries_until = 0.0
         self._sock = socket.create_connection((host, int(port)), timeout=5)
         # Its own: an answer to one before, held up on its way, is none of ours.
         self._inbox = f"_INBOX.load-{os.urandom(6).hex()}"
@@ -80,19 +87,25 @@ class Load:
         self._sock.close()
         return self.books
 
-    def wait_for_acks(self, count: int, seconds: float = 20.0) -> None:
+    def wait_for_acks(self, count: int, seconds: float = 60.0) -> None:
         """Until `count` more acks have come."""
         wanted = len(self.books.acked) + count
         deadline = time.monotonic() + seconds
+        self._hurries_until = deadline
         while len(self.books.acked) < wanted:
             assert time.monotonic() < deadline, f"no acks: {self.books.nacked}"
             time.sleep(0.005)
+        self._hurries_until = time.monotonic() + HURRY_SECONDS
 
     def _run(self) -> None:
         self._sock.settimeout(0.02)
+        sent_at = 0.0
         while not self._stopping.is_set() or self._waiting:
-            if not self._stopping.is_set() and len(self._waiting) < self._window:
+            now = time.monotonic()
+            is_due = now < self._hurries_until or now > sent_at + PAUSE_SECONDS
+            if is_due and not self._stopping.is_set() and len(self._waiting) < self._window:
                 self._send(self._window - len(self._waiting))
+                sent_at = now
             self._receive()
             limit = time.monotonic() - ANSWER_SECONDS
             for number in [n for n, at in self._waiting.items() if at < limit]:

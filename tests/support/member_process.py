@@ -17,8 +17,9 @@ import structlog
 
 from jetstream_protocol.errors import UnavailableError, UnknownOutcomeError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.member_config import MemberConfig
-from jetstream_server.metadata.raft import RaftMetadataLog
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.state.commands import RegisterNode
 
 
 def say(event: str, **fields: Any) -> None:
@@ -44,7 +45,7 @@ async def orders() -> AsyncIterator[list[str]]:
         yield line.decode().split()
 
 
-async def register(log: RaftMetadataLog, command: dict[str, Any]) -> None:
+async def register(log: RaftMetadataLog, command: RegisterNode) -> None:
     """Propose the registration until it is known to be done."""
     while log.incarnation is None:
         try:

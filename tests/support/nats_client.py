@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from jetstream_protocol.errors import PermissionDeniedError
-from jetstream_server.ingest.connection import NatsConnection
-from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.ingest.handshake import LinkOptions
+from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.handshake import LinkOptions
 
 
 class Collector:
@@ -20,7 +20,7 @@ class Collector:
         self.deliveries: list[Delivery] = []
         self.refusals: list[tuple[int, PermissionDeniedError]] = []
         self.disconnects: list[str] = []
-        self.reconnects = 0
+        self.connection: NatsConnection | None = None
 
     def deliver(self, delivery: Delivery) -> None:
         self.deliveries.append(delivery)
@@ -31,8 +31,9 @@ class Collector:
     def disconnected(self, reason: str) -> None:
         self.disconnects.append(reason)
 
-    def reconnected(self) -> None:
-        self.reconnects += 1
+    @property
+    def reconnects(self) -> int:
+        return 0 if self.connection is None else self.connection.counters.reconnects
 
     @property
     def values(self) -> list[bytes]:
@@ -56,13 +57,11 @@ async def connected(
 ) -> AsyncIterator[NatsConnection]:
     """A connection that has connected within five seconds, closed in the end."""
     if collector is not None:
-        more = {
-            "on_disconnect": collector.disconnected,
-            "on_reconnect": collector.reconnected,
-            **more,
-        }
+        more = {"on_disconnect": collector.disconnected, **more}
     urls = [servers] if isinstance(servers, str) else servers
     connection = NatsConnection(urls, options, **more)
+    if collector is not None:
+        collector.connection = connection
     try:
         await connection.connect(5.0)
         yield connection

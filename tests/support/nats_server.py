@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,17 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jetstream_server.ingest.nats_child import find_binary
+from jetstream_server.ingest.nats.server_process import find_binary
+from tests.support.server import free_port_base
 
-START_SECONDS = 10.0
-STOP_SECONDS = 5.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
 
 
 class NatsServer:
@@ -39,7 +32,7 @@ class NatsServer:
     """
 
     def __init__(self, config: str = "", *, arguments: tuple[str, ...] = (), port: int = 0) -> None:
-        self.port = port
+        self.port = port or free_port_base(1)
         self.process: subprocess.Popen[bytes] | None = None
         self._config = config
         self._arguments = arguments
@@ -103,8 +96,7 @@ class NatsServer:
             self.signal("reload")
 
     def _write_config(self) -> None:
-        port = self.port or -1  # -1: a free one, told in the ports file
-        self._config_file.write_text(f"listen: 127.0.0.1:{port}\n{self._config}\n")
+        self._config_file.write_text(f"listen: 127.0.0.1:{self.port}\n{self._config}\n")
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

@@ -15,11 +15,13 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
 from jetstream_server.log.flusher import Flusher
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.listeners import ReplicaListener
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.replicas import Replicas
-from jetstream_server.replication.run_book import RunBook
+from jetstream_server.metadata.state.commands import DeleteStream
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import Listeners, ReplicaListener
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.run_record import RunRecordFile
+from tests.support.clocks import FakeClocks
 from tests.support.log_batches import batch
 from tests.unit.metadata.cluster import Cluster
 
@@ -60,38 +62,44 @@ class Node:
         self.folder = folder
         self.cluster = Cluster(nodes=nodes)
         self.flushes = Flushes()
-        self.clock_us = 1_000
+        self.clocks = FakeClocks()
         self.flush_interval_seconds = 3600.0
         self.disk = OsDisk() if disk is None else disk
         self.segment_bytes = segment_bytes
         folder.mkdir(exist_ok=True)
 
-    def start(self, listener: ReplicaListener | None = None, *, clean: bool = False) -> Replicas:
+    def start(
+        self, listener: ReplicaListener | None = None, *, clean: bool = False
+    ) -> ReplicaManager:
         """Open what the registry knows, and take up its roles, as a server's start does."""
-        self.open(listener, clean=clean)
-        self.replicas.begin(self.cluster.registry.nodes[NodeId(0)].incarnation)
+        self.open(clean=clean)
+        self.begin(Listeners() if listener is None else Listeners(leadership=listener))
         return self.replicas
 
-    def open(self, listener: ReplicaListener | None = None, *, clean: bool = False) -> Replicas:
+    def begin(self, listeners: Listeners) -> None:
+        self.replicas.begin(self.cluster.registry.nodes[NodeId(0)].incarnation, listeners)
+
+    def open(self, *, clean: bool = False) -> ReplicaManager:
         """The first half of that: what a node does before it registers."""
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             node_id=0,
             registry=self.cluster.registry,
             disk=self.disk,
             directory=str(self.folder),
             config=LogConfig(segment_bytes=self.segment_bytes),
             flusher=cast(Flusher, self.flushes),
-            runs=RunBook(self.disk, str(self.folder.with_name("runs")), "cluster/0"),
+            runs=RunRecordFile(self.disk, str(self.folder.with_name("runs")), "cluster/0"),
             flush_interval_seconds=self.flush_interval_seconds,
-            clock_us=lambda: self.clock_us,
-            now_us=lambda: self.clock_us,
-            speaks=lambda: True,
+            wall_clock=self.clocks.wall,
+            monotonic_clock=self.clocks.monotonic,
+            lease_held=lambda: True,
         )
-        self.replicas.listener = listener
         self.replicas.open(clean=clean)
         return self.replicas
 
-    def restart(self, listener: ReplicaListener | None = None, *, clean: bool = True) -> Replicas:
+    def restart(
+        self, listener: ReplicaListener | None = None, *, clean: bool = True
+    ) -> ReplicaManager:
         """Close, register anew, open."""
         self.replicas.close()
         self.cluster.register(0)
@@ -115,7 +123,7 @@ class Node:
             self.replicas.apply(change)
 
     def delete(self, replica: Replica) -> None:
-        self.cluster.do("delete_stream", stream_id=replica.stream.id)
+        self.cluster.do(DeleteStream(stream_id=replica.stream.id))
         self.apply()
 
     def replica(self, stream: StreamMetadata) -> Replica:

@@ -26,8 +26,8 @@ import yaml
 
 from examples.cluster.local import NATS, NATS_PORT, READY_SECONDS, LocalCluster, node_name
 from examples.cluster.processes import ClusterError
-from jetstream_server.config import PORTS, split_address
-from jetstream_server.ingest.nats_child import find_binary
+from jetstream_server.ingest.nats.server_process import find_binary
+from jetstream_server.node.config import PORTS, split_address
 from tests.support import clocked_server
 from tests.support.clocked_server import set_clock
 from tests.support.fault_cluster import HOURS_APART_US, MetadataLeader

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-READY_SECONDS = 20.0
+from tests.support.fork_server import ForkedProcess, can_fork, fork_server
+
+READY_SECONDS = 60.0
 PORTS_PER_NODE = 5
 
 
@@ -66,7 +68,7 @@ class ServerProcess:
             **(environment or {}),
         }
         self.ready_line = ""
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | ForkedProcess | None = None
         self.log_path = data.parent / f"{data.name}.log"
 
     @property
@@ -97,10 +99,19 @@ class ServerProcess:
 
     def start(self, ready_seconds: float = READY_SECONDS) -> ServerProcess:
         """Start and wait for the ready line. Raises AssertionError with the log otherwise."""
+        command = self.command()
         with self.log_path.open("a") as log:
-            self.process = subprocess.Popen(
-                self.command(), stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
-            )
+            if can_fork(command):
+                self.process = fork_server.start(
+                    command,
+                    environment=self.environment,
+                    stdout=subprocess.PIPE,
+                    stderr=log.fileno(),
+                )
+            else:
+                self.process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+                )
         assert self.process.stdout is not None
         deadline = time.monotonic() + ready_seconds
         with selectors.DefaultSelector() as selector:
@@ -132,7 +143,7 @@ class ServerProcess:
         if process.poll() is None:
             process.send_signal(number)
         try:
-            code = process.wait(20)
+            code = process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -17,10 +17,10 @@ def command() -> tuple[str, ...]:
 
 
 def main() -> None:
-    from jetstream_server import app
-    from jetstream_server.cli import main as serve
+    from jetstream_server.node import build
+    from jetstream_server.node.cli import main as serve
 
-    setattr(app, "MemberConfig", partial(app.MemberConfig, compact_after_entries=ENTRIES))  # noqa: B010
+    setattr(build, "MemberConfig", partial(build.MemberConfig, compact_after_entries=ENTRIES))  # noqa: B010
     serve()
 
 

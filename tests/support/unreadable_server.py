@@ -75,7 +75,7 @@ def main() -> None:
     node = sys.argv[sys.argv.index("--node-id") + 1]
     lose(Sectors(folder / node))
 
-    from jetstream_server.cli import main as serve
+    from jetstream_server.node.cli import main as serve
 
     serve()
 

@@ -8,6 +8,9 @@ docs/file_formats.md describes the JSON of batches. That of an envelope, a NATS 
 `batch` names the kind and holds its fields as docs/protocol.md calls them, bytes as Latin-1 text,
 null for null and for no key; `batch` of a batch is the name of a batch vector. A file whose JSON
 has neither is a plain message, though it begins with the cookie; `why` says why.
+
+metadata/ is for ourselves: commands of the metadata group in their order with the result of each
+(journal.jsonl), and the state after the last (the lines of a snapshot, snapshot.jsonl).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _NEEDED = ("rich", "typer")
 
 
 def main() -> None:
-    """Entry point. Says how to install the command line where only the SDK is."""
+    """Entry point. If only the SDK is installed, says how to install the command line."""
     if any(find_spec(module) is None for module in _NEEDED):
         print(
             "jetstream needs the cli extra; install it with:\n  pip install 'jetstream-log[cli]'",

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from jetstream_client._sync import Client
 from jetstream_client._types import ClusterInfo, Node
 from jetstream_client.cli import options
-from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table
+from jetstream_client.cli.drain import drain
+from jetstream_client.cli.health import health
+from jetstream_client.cli.output import (
+    emit_json,
+    node_text,
+    print_fields,
+    print_table,
+    stream_row,
+)
+from jetstream_client.cli.reassign import decommission, remove
+from jetstream_client.cli.watching import Watch, show
 
 app = options.group("Look at the cluster.")
-node_app = options.group("Prepare a node for maintenance.")
+node_app = options.group("Empty a node for maintenance, or for good.")
 
 
 @app.command()
 def status(
     context: typer.Context,
+    watch: Watch = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Show the nodes, the controller and the NATS servers to publish to.
 
-    Example:  jetstream cluster status --json | jq .controller
+    Examples:
+
+      jetstream cluster status --json | jq .controller
+
+      jetstream cluster status --watch
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
-        cluster = client.describe_cluster()
-    if options.wants_json(context, json):
-        emit_json(cluster_row(cluster))
-        return
+    as_json = options.wants_json(context, json)
+    with Client.from_config(
+        options.config_of_one_thing(context, server, timeout, watch=watch)
+    ) as client:
+        draw = _draw_json if as_json else _draw
+        show(client.describe_cluster, draw, watch=watch, lines=as_json)
+
+
+def _draw_json(cluster: ClusterInfo) -> None:
+    emit_json(cluster_row(cluster))
+
+
+def _draw(cluster: ClusterInfo) -> None:
     print_fields(
         {
             "cluster": cluster.cluster_id,
@@ -44,29 +67,32 @@ def status(
     print_table(columns, [_node_cells(cluster, node) for node in cluster.nodes])
 
 
-@node_app.command()
-def drain(
+@app.command()
+def record_activity(
     context: typer.Context,
-    node: options.NodeId,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take leaderships again.")] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Move a node's leaderships to others, until --undo, also across its restarts.
+    """From now on, write every change of the cluster to the stream __activity.
 
-    `cluster status` shows the mark, `stream list` who leads.
-
-    Example:  jetstream node drain 2
+    Example:  jetstream cluster record-activity && jetstream fetch __activity --follow
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
-        client.drain_node(node, undo=undo)
+    config = options.config_of_one_thing(context, server, timeout)
+    with Client.from_config(config) as client:
+        stream = client.record_activity()
     if options.wants_json(context, json):
-        emit_json({"node": node, "draining": not undo})
-    elif undo:
-        print(f"node {node} takes leaderships again")
+        emit_json(stream_row(stream))
     else:
-        print(f"node {node} is draining")
+        print(f"changes are written to {stream.name}: jetstream fetch {stream.name} --follow")
+
+
+app.command()(health)
+node_app.command()(drain)
+
+
+node_app.command()(decommission)
+node_app.command()(remove)
 
 
 def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
@@ -89,17 +115,24 @@ def _node_row(cluster: ClusterInfo, node: Node) -> dict[str, Any]:
         "incarnation": node.incarnation,
         "fenced": node.fenced,
         "draining": node.draining,
+        "not_ready": list(node.not_ready),
     }
 
 
 def _node_cells(cluster: ClusterInfo, node: Node) -> tuple[object, ...]:
     state, rack = _state(cluster, node), node.rack or "-"
+    if node.not_ready:
+        state = f"{state} ({', '.join(node.not_ready)})"
     return node.id, state, rack, node.incarnation, node.grpc, node.data, node.http
 
 
 def _state(cluster: ClusterInfo, node: Node) -> str:
-    """The controller alone notices that a node has died: without one nobody knows."""
+    """Only the controller notices that a node has died: without one nobody knows."""
     if cluster.controller < 0:
         return "unknown"
-    said = {"fenced": node.fenced, "draining": node.draining}
+    said = {
+        "fenced": node.fenced,
+        "draining": node.draining,
+        "not ready": bool(node.not_ready),
+    }
     return ", ".join(word for word, holds in said.items() if holds) or "serving"

@@ -26,15 +26,15 @@ def elect(
     ],
     yes: options.Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would cost.")
+        bool, typer.Option("--dry-run", help="Only show what it would cost.")
     ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Elect a leader by hand where the good replicas are gone.
+    """Elect a leader by hand when the good replicas are gone.
 
-    Says first what may be lost, and asks. Where the stream has a leader: transfer-leader.
+    First shows what may be lost, and asks. If the stream has a leader, use transfer-leader.
 
     Example:  jetstream stream elect orders --unclean 2
     """
@@ -78,7 +78,8 @@ def _print_plan(plan: UncleanElection, chosen: int) -> None:
 
 
 def _cells(replica: ReplicaState) -> tuple[object, ...]:
-    """COMMITTED is what this replica knows to be; more may be. After a restart it knows none."""
+    """COMMITTED is what this replica knows to be committed; there may be more. A restart forgets
+    it."""
     where = replica.standing.upper() or "-"
     state = "alive" if replica.alive else "not alive"
     if replica.log_end_offset is None:

@@ -1,4 +1,4 @@
-"""How the command ends: exit codes, one-line errors, no tracebacks.
+"""Exit codes of the command, and its errors: one line, no tracebacks.
 
 0    done
 1    the request failed
@@ -7,6 +7,7 @@
 4    not possible at the moment, or no answer in time: trying again may help
 5    the outcome is unknown: it may or may not have been done
 6    `log verify` or `log dump` found something wrong with the files
+7    `cluster health` found something wrong with the cluster
 130  interrupted by Ctrl-C
 141  whoever read the output stopped reading
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
+import threading
 from enum import IntEnum
 from typing import TextIO
 
@@ -35,6 +38,7 @@ class Exit(IntEnum):
     UNAVAILABLE = 4
     UNKNOWN = 5
     DAMAGED = 6
+    UNHEALTHY = 7
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -58,13 +62,30 @@ def complain(message: str) -> None:
 
 
 def prepare_output() -> None:
-    """What the output's encoding lacks is written as escapes: text is of all languages, and not
-    every terminal. Output that was closed before we began (`>&-`) goes nowhere."""
+    """Characters that the output's encoding lacks are written as escapes, because text may be in
+    any language. Output that was closed before the start (`>&-`) is dropped."""
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def end_with_the_reader() -> None:
+    """If the reader of a pipe leaves, the command ends at once, even while it has nothing to write:
+    `jetstream fetch orders --follow | head -1`. For commands that only read."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return  # Not a file: there is no reader that could leave.
+    threading.Thread(target=_wait_for_the_end_of, args=(output,), daemon=True).start()
+
+
+def _wait_for_the_end_of(pipe: int) -> None:
+    poll = select.poll()
+    poll.register(pipe, 0)  # Errors are always shown.
+    if any(event & select.POLLERR for _, event in poll.poll()):
+        os._exit(Exit.BROKEN_PIPE)
 
 
 def _nowhere() -> TextIO:

@@ -1,7 +1,7 @@
 """`jetstream export`: a range of a stream as a Parquet file or as lines of JSON.
 
-The file appears under its name when it is whole; until then it is `FILE.partial`. Memory is bounded
-whatever the range: a few fetches, for Parquet also one row group.
+The file gets its name when it is complete; until then it is `FILE.partial`. Memory is bounded for
+any range: a few fetches, for Parquet also one row group.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from jetstream_client._messages import Message
-from jetstream_client._scan import Scan
-from jetstream_client._sync import Client, Consumer
-from jetstream_client.cli import options, positions
+from jetstream_client._sync import Client
+from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.output import encoded, json_line, message_row
+from jetstream_client.cli.progress import progress_bar
+from jetstream_client.reading.blocking_consumer import Consumer
+from jetstream_client.reading.messages import Message
+from jetstream_client.reading.scan import Scan
 from jetstream_protocol.errors import InvalidRequestError
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -31,10 +33,6 @@ ROW_GROUP_BYTES = 64 * 1024 * 1024
 class Format(StrEnum):
     parquet = "parquet"
     jsonl = "jsonl"
-
-
-Advance = Callable[[int], None]
-"""Told how many records are written."""
 
 
 def export(
@@ -65,7 +63,8 @@ def export(
       jetstream export orders --from last:1000 | jq .value
     """
     start, stop = positions.parse_position(from_), positions.parse_position(to)
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    config = options.config(context, server, timeout)
+    with interrupts.interrupted_once(), Client.from_config(config) as client:
         if format_ is Format.parquet:
             scan = partial(client.scan, stream, start, stop, read_from=read_from.value)
             _parquet(scan, output)
@@ -79,7 +78,7 @@ def export(
 
 def _jsonl(consumer: Consumer, output: Path | None) -> None:
     length = (consumer.stop or 0) - (consumer.position or 0)
-    with consumer, _whole(output) as file, _progress(length) as advance:
+    with consumer, _whole(output) as file, progress_bar(length) as advance:
         for messages in consumer.batches():
             for message in messages:
                 file.write(json_line(export_row(message)).encode())
@@ -87,13 +86,13 @@ def _jsonl(consumer: Consumer, output: Path | None) -> None:
 
 
 def export_row(message: Message) -> dict[str, Any]:
-    """`message_row`, and the header block as it is: parsing forgets order and spelling."""
+    """`message_row` and the header block as it is stored: parsing loses order and spelling."""
     block, encoding = encoded(message.header_block or None)
     return {**message_row(message), "header_block": block, "header_block_encoding": encoding}
 
 
 def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
-    """`begin` asks the cluster, once it is clear that the file can be written."""
+    """`begin` asks the cluster; it is called when it is clear that the file can be written."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -106,7 +105,7 @@ def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
     scan = begin()
     with (
         _whole(output) as file,
-        _progress(scan.stop - scan.start) as advance,
+        progress_bar(scan.stop - scan.start) as advance,
         parquet.ParquetWriter(file, scan.schema, compression="zstd") as writer,
     ):
         group: list[Any] = []
@@ -137,18 +136,3 @@ def _whole(output: Path | None) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Advance]:
-    """A bar on standard error, if a person watches it."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.advance(task, count)

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated
 
 import typer
 
-from jetstream_client._messages import Message
 from jetstream_client._positions import Position
 from jetstream_client._sync import Client
 from jetstream_client._types import ReadFrom
 from jetstream_client.cli import options, positions
+from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.output import json_line, message_line, message_row
+from jetstream_client.cli.record_format import RecordFormat
+from jetstream_client.reading.messages import Message
+from jetstream_protocol.errors import InvalidRequestError
+
+Write = Callable[[Iterable[Message]], None]
+FilterOption = Annotated[
+    str,
+    typer.Option(
+        "--filter",
+        metavar="SUBJECT",
+        help="Only records on matching subjects; '*' and '>' as in NATS.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[
+    str | None, typer.Option(help="Only records with this key.", show_default=False)
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help=r"Format of each record, for example '%o %s %v\n'; letters below.",
+        show_default=False,
+    ),
+]
 
 
 def fetch(
@@ -26,75 +54,148 @@ def fetch(
             "--offset",
             "--from",
             metavar=positions.METAVAR,
-            help="Where to begin; TIME as 2026-01-31T12:00:00Z or @SECONDS.",
+            help=f"Where to begin: {positions.SAYS}.",
         ),
     ] = "earliest",
     to: Annotated[
         str | None,
         typer.Option(
             metavar=positions.METAVAR,
-            help="Where to stop, not included; default: latest, with --follow nowhere.",
+            help="Where to stop (exclusive), in the same forms as --from. Default: latest; "
+            "with --follow nowhere.",
             show_default=False,
         ),
     ] = None,
-    max_: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many.")] = None,
+    max_: Annotated[
+        int | None, typer.Option("--max", min=1, help="At most this many records.")
+    ] = None,
+    filter_: FilterOption = "",
+    key: KeyOption = None,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", "-r", help="Newest first; with --max the newest.")
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
     ] = False,
+    format_: FormatOption = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Print a stream's records by offset; --follow waits for more.
+    r"""Print a stream's records by offset; --follow waits for more.
 
     Without --follow it ends with what is committed by now.
 
     JSON rows carry offset, timestamp, subject, key, key_encoding, value, value_encoding, headers;
     an encoding is utf8 or base64.
 
+    Letters of --format, as of kcat: %o offset, %s subject, %k key, %v (or %p) value, %h headers,
+    %t time, %T milliseconds since 1970, %S and %K bytes of value and key (-1: null), %% a percent
+    sign; escapes \n \t \r \0 \\ \xHH. Nothing is added: a line needs its \n.
+
     Examples:
 
       jetstream fetch orders --offset 1000 --max 10
 
-      jetstream fetch orders --from last:100 --to 2026-01-31T12:00:00Z
+      jetstream fetch orders --from -10
+
+      jetstream fetch orders --reverse --max 10
+
+      jetstream fetch orders --from 1h --format '%o %s %v\n'
+
+      jetstream fetch orders --filter 'orders.eu.>' --key 42
 
       jetstream fetch orders --offset latest --follow --json | jq .value
     """
-    line = _json_line if options.wants_json(context, json) else message_line
+    as_json = options.wants_json(context, json)
+    if reverse and follow:
+        raise InvalidRequestError("--reverse and --follow: say one of them")
+    write = _writer(as_json, format_)
     start = positions.parse_position(offset)
-    stop: Position | None = None if follow else "latest"
-    if to is not None:
-        stop = positions.parse_position(to)
+    end: Position | None = None if follow else "latest"
+    stop = end if to is None else positions.parse_position(to)
+    if follow:
+        end_with_the_reader()
     with Client.from_config(options.config(context, server, timeout)) as client:
-        _print(client, stream, start, stop, max_, read_from.value, line)
+        only_key = None if key is None else os.fsencode(key)
+        wanted = _Wanted(stream, start, stop, max_, read_from.value, filter_, only_key, reverse)
+        wanted.print_from(client, write)
 
 
-def _print(
-    client: Client,
-    stream: str,
-    start: Position,
-    stop: Position | None,
-    count_max: int | None,
-    read_from: ReadFrom,
-    line: Callable[[Message], str],
-) -> None:
-    if count_max is not None and isinstance(start, int) and stop == "latest":
-        # No need to read ahead of what is wanted.
-        messages = client.fetch(stream, start, max_messages=count_max, read_from=read_from)
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be printed."""
+
+    stream: str
+    start: Position
+    stop: Position | None
+    count_max: int | None
+    read_from: ReadFrom
+    filter: str
+    key: bytes | None
+    reverse: bool
+
+    def print_from(self, client: Client, write: Write) -> None:
+        is_short = self.count_max is not None and isinstance(self.start, int)
+        is_all = not self.filter and self.key is None
+        if is_short and self.stop == "latest" and is_all and not self.reverse:
+            # Do not read ahead more than is wanted.
+            messages = client.fetch(
+                self.stream, self.start, max_messages=self.count_max, read_from=self.read_from
+            )
+            write(messages)
+            sys.stdout.flush()
+            missing = (self.count_max or 0) - len(messages)
+            if missing and len(messages) and messages.next_offset < messages.high_watermark:
+                # There is more that did not come: the next fetch raises the reason.
+                rest = replace(self, start=messages.next_offset, count_max=missing)
+                rest.print_from(client, write)
+            return
+        left = self.count_max
+        # Committed records come at once, or something is wrong.
+        patience = client.config.timeout if self.stop == "latest" else None
+        with client.consume(
+            self.stream,
+            self.start,
+            stop=self.stop,
+            read_from=self.read_from,
+            filter=self.filter,
+            key=self.key,
+            reverse=self.reverse,
+            patience=patience,
+        ) as consumer:
+            for messages in consumer.batches():
+                write(islice(messages, left))
+                sys.stdout.flush()  # With --follow records are shown at once.
+                if left is not None:
+                    left -= min(left, len(messages))
+                    if left == 0:
+                        return
+
+
+def _writer(as_json: bool, format_: str | None) -> Write:
+    if format_ is None:
+        return _line_writer(_json_line if as_json else message_line)
+    if as_json:
+        raise InvalidRequestError("--json and --format: say one of them")
+    return _byte_writer(RecordFormat(format_, for_terminal=sys.stdout.isatty()))
+
+
+def _line_writer(line: Callable[[Message], str]) -> Write:
+    def write(messages: Iterable[Message]) -> None:
+        # Line by line: unbuffered (PYTHONUNBUFFERED), Python drops the rest of one long write when
+        # the reader leaves in the middle, without a word.
         sys.stdout.writelines(map(line, messages))
-        return
-    left = count_max
-    with client.consume(stream, start, stop=stop, read_from=read_from) as consumer:
-        for messages in consumer.batches():
-            # Line by line: unbuffered (PYTHONUNBUFFERED), Python drops the rest of one long write
-            # when the reader leaves in the middle, without a word.
-            sys.stdout.writelines(map(line, islice(messages, left)))
-            sys.stdout.flush()  # Whoever follows wants to see it now.
-            if left is not None:
-                left -= min(left, len(messages))
-                if left == 0:
-                    return
+
+    return write
+
+
+def _byte_writer(record: RecordFormat) -> Write:
+    def write(messages: Iterable[Message]) -> None:
+        sys.stdout.buffer.writelines(map(record, messages))
+
+    return write
 
 
 def _json_line(message: Message) -> str:

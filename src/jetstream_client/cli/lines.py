@@ -20,14 +20,22 @@ def standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
+def is_given() -> bool:
+    """Whether standard input is a pipe or a file, that is, whether it was redirected on purpose."""
+    if sys.stdin is None:
+        return False
+    source = sys.stdin.buffer
+    return is_piped(source) or stat.S_ISREG(os.fstat(source.fileno()).st_mode)
+
+
 def is_piped(source: BinaryIO) -> bool:
-    """Whether another program writes it: that is a list of lines, and a file is one thing."""
+    """Whether another program writes it: a pipe is a list of lines, a file is one record."""
     mode = os.fstat(source.fileno()).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 async def lines_of(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """Lines without their ends, as they come; a last one need not have an end."""
+    """Lines without their line ends, as they come; the last one need not have one."""
     rest = b""
     async for chunk in _chunks_of(source):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -42,7 +50,7 @@ async def _chunks_of(source: BinaryIO) -> AsyncIterator[bytes]:
         while chunk := source.read(CHUNK_BYTES):
             yield chunk
         return
-    # No thread that waits for input: Ctrl-C could not end it.
+    # No thread waits for input, because Ctrl-C could not end it.
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(

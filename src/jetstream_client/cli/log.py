@@ -8,11 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from jetstream_client._messages import Chunk
 from jetstream_client._types import to_datetime
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, message_row, print_table, timestamp_text
+from jetstream_client.reading.messages import Chunk
 from jetstream_protocol.batch import COMPRESSION_MASK, Batch
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError
@@ -37,8 +37,8 @@ LogPath = Annotated[
 def verify(context: typer.Context, path: LogPath, json: options.Json = False) -> None:
     """Name file and position of whatever is wrong. Changes nothing.
 
-    Stop the server first: of a running one, the batch being appended looks torn. Exit code 6 says
-    that something was found; what is repairable, the server puts right at its next start.
+    Stop the server first: while it runs, the batch being appended looks torn. Exit code 6:
+    something was found. The server repairs what is repairable at its next start.
 
     Example:  jetstream log verify ./jetstream-data
     """

@@ -1,19 +1,39 @@
-"""The command's root: what it is made of, and how every failure ends."""
+"""The root command: its parts, and what happens on every failure."""
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from jetstream_client.cli import cluster, log, options, streams
+from jetstream_client.cli import (
+    acl,
+    bench,
+    cluster,
+    contexts,
+    cursor,
+    debug,
+    group,
+    log,
+    options,
+    streams,
+    tokens,
+)
+from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout, prepare_output
 from jetstream_client.cli.export import export
 from jetstream_client.cli.fetch import fetch
+from jetstream_client.cli.importing import import_, mirror
 from jetstream_client.cli.publish import publish
 from jetstream_client.cli.sql import sql
+from jetstream_client.cli.suggestions import Commands
+from jetstream_client.cli.top import top
+from jetstream_command import end_at_interrupt
 from jetstream_protocol.errors import JetstreamError
 
 # typer carries its own copy of click, and older ones use click itself: these are either's.
@@ -23,19 +43,30 @@ _UsageError, _ClickError = typer.BadParameter.__mro__[1:3]
 
 app = typer.Typer(
     name="jetstream",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # See options.group.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(streams.app, name="stream")
+app.add_typer(cursor.app, name="cursor")
+app.add_typer(group.app, name="group")
 app.command()(publish)
 app.command()(fetch)
 app.command()(sql)
 app.command()(export)
+app.command("import")(import_)
+app.command()(mirror)
+app.command()(top)
+app.add_typer(bench.app, name="bench")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(cluster.node_app, name="node")
+app.add_typer(contexts.app, name="context")
+app.add_typer(tokens.app, name="token")
+app.add_typer(acl.app, name="acl")
 app.add_typer(log.app, name="log")
+app.add_typer(debug.app, name="debug")
 
 
 def _show_version(wanted: bool) -> None:
@@ -48,7 +79,13 @@ def _show_version(wanted: bool) -> None:
 def root(
     context: typer.Context,
     server: options.Server = None,
+    timeout: options.TimeoutBefore = None,
     json: options.Json = False,
+    context_name: options.ContextName = None,
+    tls: options.Tls = False,
+    ca: options.Ca = None,
+    cert: options.Cert = None,
+    key: options.Key = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -65,15 +102,26 @@ def root(
       jetstream fetch orders
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such stream or node, 4 no server answered in
-    time, 5 outcome unknown, 6 damaged log files.
+    time, 5 outcome unknown, 6 damaged log files, 7 the cluster is not healthy.
     """
-    context.obj = options.Common(server, json)
+    options.said_before(context, server, timeout, json)
+    context.obj.tls = tls_of(tls, ca, cert, key)
+    context.obj.context = context_name
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit."""
+    end_at_interrupt()
     prepare_output()
-    sys.exit(run(arguments))
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # Warnings are for developers, not for users.
+    code = run(arguments)
+    if code == Exit.INTERRUPTED:
+        # After an interrupt an orderly clean-up is not possible.
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -115,7 +163,8 @@ def _misused(error: Any) -> int:
         command = error.ctx.command_path if error.ctx else "jetstream"
         # typer lets its validation library put the name of the exception in front.
         message = error.format_message().replace(": Value error, ", ": ").rstrip(".")
-        complain(f"{message}. See: {command} --help")
+        end = "" if message.endswith("?") else "."
+        complain(f"{message}{end} See: {command} --help")
     return Exit.USAGE
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._config import (
-    DEFAULT_SERVERS,
-    RACK_VARIABLE,
-    SERVERS_VARIABLE,
-    ClientConfig,
-)
+from jetstream_client._config import DEFAULT_SERVERS, RACK_VARIABLE, SERVERS_VARIABLE, ClientConfig
+from jetstream_client._tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
+from jetstream_client.cli.completion import complete_stream
+from jetstream_client.cli.connecting import Common, reached
+from jetstream_client.cli.context_file import CONTEXT_VARIABLE
+from jetstream_client.cli.suggestions import Commands
 
 Server = Annotated[
     str | None,
@@ -35,12 +35,66 @@ Nats = Annotated[
         show_default=False,
     ),
 ]
+Tls = Annotated[
+    bool,
+    typer.Option("--tls", help="Speak TLS, with the system's authorities unless --ca is given."),
+]
+Ca = Annotated[
+    str | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help=f"Speak TLS and trust these authorities. Default: ${CA_VARIABLE}.",
+        show_default=False,
+    ),
+]
+Cert = Annotated[
+    str | None,
+    typer.Option(
+        "--cert",
+        metavar="FILE",
+        help=f"The certificate to show. Default: ${CERT_VARIABLE}.",
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="FILE", help=f"Its key. Default: ${KEY_VARIABLE}.", show_default=False
+    ),
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help=f"A context's servers, certificates and token: see jetstream context --help. "
+        f"Default: ${CONTEXT_VARIABLE}, else the one in use.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or one on each line.")]
 Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", help="How long to try, in all.", min=0.001)
+    float, typer.Option(metavar="SECONDS", help="How long to try in total.", min=0.001)
 ]
+TimeoutBefore = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="How long to try in total.",
+        min=0.001,
+        show_default=False,
+    ),
+]
+"""The same option in front of the command, with the default."""
 StreamName = Annotated[
-    str, typer.Argument(metavar="STREAM", help="A stream's name, or name@subject.")
+    str,
+    typer.Argument(
+        metavar="STREAM",
+        help="A stream's name, or name@subject.",
+        autocompletion=complete_stream,
+    ),
 ]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's number.")]
 
@@ -50,7 +104,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes`; where nobody can be asked, that is wrong usage."""
+    """Ask, unless `yes`; without a terminal, raise a usage error."""
     if yes:
         return
     if not all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
@@ -79,12 +133,20 @@ ReadFromOption = Annotated[
 DEFAULT_TIMEOUT = 10.0
 
 
-@dataclass(slots=True)
-class Common:
-    """What was said in front of the command."""
-
-    server: str | None = None
-    json: bool = False
+def said_before(
+    context: typer.Context,
+    server: Server = None,
+    timeout: TimeoutBefore = None,
+    json: Json = False,
+) -> None:
+    """Note the options that stand in front of a command, at any level."""
+    before = common(context)
+    context.obj = replace(
+        before,
+        server=server or before.server,
+        json=json or before.json,
+        timeout=before.timeout if timeout is None else timeout,
+    )
 
 
 def common(context: typer.Context) -> Common:
@@ -93,9 +155,11 @@ def common(context: typer.Context) -> Common:
 
 
 def group(help_: str) -> typer.Typer:
-    """Commands under one word. Their help is plain text: rich cuts the names of options to fit its
+    """A group of commands. Their help is plain text: rich cuts the names of options to fit its
     tables, and takes [sql] for markup."""
-    return typer.Typer(help=help_, no_args_is_help=True, rich_markup_mode=None)
+    app = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None)
+    app.callback(help=help_)(said_before)
+    return app
 
 
 def config(
@@ -104,8 +168,20 @@ def config(
     timeout: float = DEFAULT_TIMEOUT,
     nats: str | None = None,
 ) -> ClientConfig:
-    """The client's configuration; what is said behind the command wins."""
-    return ClientConfig.of(server or common(context).server, nats, timeout=timeout)
+    """The client's configuration; options behind the command win."""
+    before = common(context)
+    source = context.get_parameter_source("timeout")
+    if before.timeout is not None and (source is None or source.name != "COMMANDLINE"):
+        timeout = before.timeout
+    return reached(server or before.server, before, timeout, nats)
+
+
+def config_of_one_thing(
+    context: typer.Context, server: str | None, timeout: float, *, watch: bool = False
+) -> ClientConfig:
+    """The same for a command that does one thing: the timeout is that of all its calls together."""
+    found = config(context, server, timeout)
+    return found if watch else replace(found, total_timeout=found.timeout)
 
 
 def wants_json(context: typer.Context, json: bool) -> bool:

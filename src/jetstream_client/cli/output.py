@@ -1,7 +1,7 @@
 """What the command prints: tables for people, JSON for programs.
 
-On a terminal tables are rich's; piped, they are plain aligned columns. Text that came from
-messages is stripped of control characters first: a record must not steer somebody's terminal.
+On a terminal tables are rich's; piped, they are plain aligned columns. Control characters in text
+of messages become escapes first, so that a record cannot control a terminal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from jetstream_client._messages import Message
 from jetstream_client._types import Stream
+from jetstream_client.reading.messages import Message
 
 
 def emit_json(row: dict[str, Any]) -> None:
@@ -24,10 +24,10 @@ def emit_json(row: dict[str, Any]) -> None:
 
 
 def json_line(row: dict[str, Any]) -> str:
-    return json.dumps(row, separators=(",", ":"), default=_json_value) + "\n"
+    return json.dumps(row, separators=(",", ":"), default=json_value) + "\n"
 
 
-def _json_value(value: object) -> object:
+def json_value(value: object) -> object:
     if isinstance(value, datetime):
         return timestamp_text(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -44,7 +44,7 @@ def stream_row(stream: Stream) -> dict[str, Any]:
 
 
 def node_text(node: int) -> str:
-    """A leader, a controller: its number, or that there is none."""
+    """The number of a leader or controller, or "none"."""
     return "-" if node < 0 else str(node)
 
 
@@ -71,7 +71,8 @@ def message_row(message: Message) -> dict[str, Any]:
 
 
 def encoded(data: bytes | None) -> tuple[str | None, str | None]:
-    """Bytes as JSON text, and how: "utf8" where they are that, else "base64"; null for null."""
+    """Bytes as JSON text, and the encoding: "utf8" if they are UTF-8, otherwise "base64"; null for
+    null."""
     if data is None:
         return None, None
     try:
@@ -81,7 +82,7 @@ def encoded(data: bytes | None) -> tuple[str | None, str | None]:
 
 
 def shown(data: bytes) -> str:
-    """Bytes for people: text, and escapes where they are none."""
+    """Bytes for people: text, with escapes for bytes that are not UTF-8."""
     return data.decode("utf-8", "backslashreplace")
 
 

@@ -1,36 +1,39 @@
 """Positions on the command line: what `--from` and `--to` take.
 
-    earliest | latest | N | last:N | TIME
+    earliest | latest | N | -N | last:N | 1h | TIME
 
-TIME is ISO 8601 (`2026-01-31T12:00:00Z`; without a zone, local time) or `@` and the seconds since
+-N and last:N are the last N records; 1h, 90s, 1h30m, 7d so long ago. TIME is ISO 8601
+(`2026-01-31`, `2026-01-31T12:00:00Z`; without a zone, local time) or `@` and the seconds since
 1970, with up to six decimals, as `date` writes it.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from jetstream_client._positions import At, Last, Position, check_offset
+from jetstream_client.cli.units import parse_duration
 from jetstream_protocol.errors import InvalidRequestError
 
-METAVAR = "earliest|latest|N|last:N|TIME"
+METAVAR = "POSITION"
+SAYS = (
+    "earliest, latest, an offset, -10 (the last ten), 1h (ago), 2026-01-31, "
+    "2026-01-31T12:00:00Z or @SECONDS"
+)
 
-_NUMBER = re.compile(r"(last:)?(\d{1,19})", re.ASCII)
+_NUMBER = re.compile(r"(last:|-)?(\d{1,19})", re.ASCII)
+_AGO = re.compile(r"(\d+(\.\d+)?(ms|[smhdw]))+", re.ASCII)
 _SECONDS = re.compile(r"@(-?)(\d{1,12})(?:\.(\d{1,6}))?", re.ASCII)
 
-From = Annotated[
-    str,
-    typer.Option(
-        "--from", metavar=METAVAR, help="Where to begin; TIME as 2026-01-31T12:00:00Z or @SECONDS."
-    ),
-]
+From = Annotated[str, typer.Option("--from", metavar=METAVAR, help=f"Where to begin: {SAYS}.")]
 To = Annotated[
     str,
-    typer.Option("--to", metavar=METAVAR, help="Where to stop, not included."),
+    typer.Option(metavar=METAVAR, help="Where to stop (exclusive), in the same forms as --from."),
 ]
 
 
@@ -44,6 +47,8 @@ def parse_position(text: str) -> Position:
     if number:
         count = check_offset(int(number[2]))
         return Last(count) if number[1] else count
+    if _AGO.fullmatch(text):
+        return At(time.time_ns() // 1000 - round(parse_duration(text) * 1_000_000))
     seconds = _SECONDS.fullmatch(text)
     if seconds:
         sign, whole, decimals = seconds.groups()
@@ -52,7 +57,5 @@ def parse_position(text: str) -> Position:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidRequestError(
-            f"invalid position {text!r}: say earliest, latest, an offset, last:N or a time"
-        ) from error
+        raise InvalidRequestError(f"invalid position {text!r}: say {SAYS}") from error
     return moment.astimezone() if moment.tzinfo is None else moment

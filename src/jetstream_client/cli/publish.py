@@ -12,34 +12,41 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from jetstream_client._ack import Ack, PublishResult
 from jetstream_client._async import AsyncClient
 from jetstream_client._config import ClientConfig
-from jetstream_client._deliveries import Delivery
-from jetstream_client._publish import Wishes
-from jetstream_client._publisher import AsyncPublisher
-from jetstream_client.cli import options
-from jetstream_client.cli.lines import is_piped, lines_of, standard_input
+from jetstream_client.cli import interrupts, options
+from jetstream_client.cli.completion import complete_subject
+from jetstream_client.cli.lines import is_given, is_piped, lines_of, standard_input
 from jetstream_client.cli.output import emit_json
+from jetstream_client.publishing.ack import Ack, PublishResult
+from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.deliveries import Delivery
+from jetstream_client.publishing.plain_publisher import PublishOptions
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 PUBLISHERS = 2048
-"""Messages on their way at a time: enough that the round trip does not limit the rate."""
+"""How many messages may be in flight: enough that the round trip does not limit the rate."""
 
 
 def publish(
     context: typer.Context,
-    subject: Annotated[str, typer.Argument(help="NATS subject, without wildcards.")],
-    value: Annotated[
+    subject: Annotated[
         str,
-        typer.Argument(metavar="[VALUE|-]", help="The payload; - reads it from stdin."),
-    ] = "",
+        typer.Argument(help="NATS subject, without wildcards.", autocompletion=complete_subject),
+    ],
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VALUE|-]",
+            help="The payload; - reads standard input. Without it a pipe or a file is read.",
+        ),
+    ] = None,
     lines: Annotated[
         bool | None,
         typer.Option(
             "--lines/--whole",
-            help="With -: each line a record, or all of it one. Default: lines of a pipe, a whole "
-            "file.",
+            help="Each line of standard input is a record, or the whole of it is one. "
+            "Default: lines of a pipe, the whole of a file.",
             show_default=False,
         ),
     ] = None,
@@ -49,13 +56,17 @@ def publish(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Publish it that many times.")] = 1,
     msg_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Store one message of this id, for a while.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Store only one message with this id within the stream's duplicate window.",
+        ),
     ] = None,
     expected_offset: Annotated[
         int | None, typer.Option(min=0, help="Store it only as the record of this offset.")
     ] = None,
     acks: Annotated[
-        str, typer.Option(help="Wait for: all streams, any, or names with commas.")
+        str, typer.Option(help="Wait for all streams, any, or names separated by commas.")
     ] = "all",
     server: options.Server = None,
     nats: options.Nats = None,
@@ -68,38 +79,43 @@ def publish(
 
       jetstream publish orders.eu '{"id": 42}' --key 42 --header source:web
 
-      tail -f orders.jsonl | jetstream publish orders.eu -
+      tail -f orders.jsonl | jetstream publish orders.eu
 
-      jetstream publish files.report - < report.pdf
+      jetstream publish files.report < report.pdf
     """
     job = _Job(
         options.config(context, server, timeout, nats),
         subject,
         None if key is None else os.fsencode(key),
         _headers(header or []),
-        Wishes(
+        PublishOptions(
             acks if acks in ("all", "any") else [name for name in acks.split(",") if name],
             msg_id=msg_id,
             expected_offset=expected_offset,
         ),
         options.wants_json(context, json),
     )
-    if value != "-":
-        if lines is not None:
-            raise InvalidRequestError("--lines and --whole go with -, which reads standard input")
-        asyncio.run(job.run(os.fsencode(value), count))
+    if value == "-" or (value is None and (lines is not None or is_given())):
+        _publish_input(job, lines, count)
+    elif lines is None:
+        interrupts.run(job.run(os.fsencode(value or ""), count))
     else:
-        source = standard_input()
-        if is_piped(source) if lines is None else lines:
-            if count > 1 or job.asks_for_one:
-                raise InvalidRequestError(
-                    "--count, --msg-id, --expected-offset and --acks speak of one record, and each "
-                    "line would be one: say --whole"
-                )
-            asyncio.run(job.run_lines(source))
-        else:
-            asyncio.run(job.run(source.read(), count))
+        raise InvalidRequestError("--lines and --whole go with -, which reads standard input")
     job.report()
+
+
+def _publish_input(job: _Job, lines: bool | None, count: int) -> None:
+    """lines: whether each line is a record; None: yes for a pipe, no for a file."""
+    source = standard_input()
+    if not (is_piped(source) if lines is None else lines):
+        interrupts.run(job.run(source.read(), count))
+        return
+    if count > 1 or job.asks_for_one:
+        raise InvalidRequestError(
+            "--count, --msg-id, --expected-offset and --acks speak of one record, and each "
+            "line would be one: say --whole"
+        )
+    interrupts.run(job.run_lines(source))
 
 
 def _headers(given: list[str]) -> dict[str, list[str]]:
@@ -137,7 +153,7 @@ class _Job:
         subject: str,
         key: bytes | None,
         headers: dict[str, list[str]],
-        wishes: Wishes,
+        wishes: PublishOptions,
         json: bool,
     ) -> None:
         self._config = config
@@ -151,7 +167,7 @@ class _Job:
         self._stored: dict[str, _Stored] = {}
 
     async def run(self, payload: bytes, count: int) -> None:
-        """The first alone, so that a mistake is met once; then many at a time."""
+        """Publish the first one alone, so that a mistake shows once; then many at a time."""
         begun = time.perf_counter()
         async with AsyncClient.from_config(self._config) as client:
             await self._publish(client, payload)
@@ -166,8 +182,8 @@ class _Job:
 
     @property
     def asks_for_one(self) -> bool:
-        """Whether something is asked that is of one message, and not of all lines."""
-        return self._wishes != Wishes()
+        """Whether an option is given that is for one message and not for all lines."""
+        return self._wishes != PublishOptions()
 
     async def run_lines(self, source: BinaryIO) -> None:
         """Each line a record, in their order."""
@@ -177,7 +193,7 @@ class _Job:
             try:
                 await publisher.begin()
             except InvalidRequestError:
-                # Of a group: in batches, each would go to another stream.
+                # A group: each batch would go to another stream.
                 async for lines in lines_of(source):
                     for line in lines:
                         await self._publish(client, line)

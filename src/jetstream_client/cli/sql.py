@@ -1,9 +1,9 @@
 """`jetstream sql`: DuckDB over streams, each a table under its name.
 
 Only the streams a query names are read, from their start to what was committed when it began; a
-stream that it names twice is read twice. Nothing a query says can change anything: it must be one
-SELECT (or EXPLAIN, or what DuckDB treats as one, such as DESCRIBE), in a database in memory that
-may touch no file, no network and no extension.
+stream that it names twice is read twice. A query cannot change anything: it must be one SELECT (or
+EXPLAIN, or what DuckDB treats as one, such as DESCRIBE), in a database in memory without access to
+files, network and extensions.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jetstream_client._positions import Position
-from jetstream_client._scan import Scan
 from jetstream_client._sync import Client
 from jetstream_client._text import check_text
 from jetstream_client._types import ReadFrom
-from jetstream_client.cli import options, positions
+from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
+from jetstream_client.reading.scan import Scan
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def sql(
     """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'
 
     Columns: stream, subject, "offset", timestamp, key, value, headers; key, value and headers are
-    BLOBs: decode(value) is text, decode(value)->>'$.price' a field of JSON. A stream whose name
-    alone does not say which one is "name@subject", in double quotes.
+    BLOBs: decode(value) is text, decode(value)->>'$.price' a field of JSON. Write a stream whose
+    name is ambiguous as "name@subject", in double quotes.
 
     Examples:
 
@@ -58,13 +58,14 @@ def sql(
     """
     check_text("the query", query)
     start, stop = positions.parse_position(from_), positions.parse_position(to)
+    interrupts.end_in_foreign_code()
     with Client.from_config(options.config(context, server, timeout)) as client:
         asked = _Query(client, query, start, stop, read_from.value)
         asked.run(as_json=options.wants_json(context, json))
 
 
 class _Table:
-    """A scan as DuckDB reads it; keeps the SDK's own error, which DuckDB would only quote."""
+    """A scan as DuckDB reads it. Keeps the SDK's error, which DuckDB would only quote."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
@@ -124,7 +125,7 @@ class _Query:
 
     def _register(self, connection: duckdb.DuckDBPyConnection) -> None:
         named = connection.get_table_names(self._query)
-        streams = self._client.list_streams() if named else []
+        streams = self._client.list_streams(internal=True) if named else []
         known = {name for stream in streams for name in (stream.name, stream.full_name)}
         self._unknown = named - known
         for name in sorted(named & known):
@@ -143,7 +144,7 @@ def _duckdb() -> Any:
 
 
 def _print(relation: duckdb.DuckDBPyRelation, as_json: bool) -> None:
-    """JSON line by line as the answer comes; a table once it is there."""
+    """JSON line by line as the answer comes; a table when it is complete."""
     import sys
 
     import pyarrow
@@ -161,7 +162,7 @@ def _print(relation: duckdb.DuckDBPyRelation, as_json: bool) -> None:
 
 
 def _json(cell: object) -> object:
-    """Bytes as text (base64 where they are none), whole decimals as integers."""
+    """Bytes as text (base64 if they are not UTF-8), whole decimals as integers."""
     if isinstance(cell, bytes):
         return encoded(cell)[0]
     if isinstance(cell, Decimal):

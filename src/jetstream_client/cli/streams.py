@@ -1,25 +1,31 @@
-"""`jetstream stream …`: create, list, describe, alter, hand over, delete."""
+"""`jetstream stream …`: create, list, describe, alter, pause, hand over, purge, delete."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from jetstream_client._sync import Client
-from jetstream_client._types import DamagedRange, ReplicaProgress
-from jetstream_client.cli import options
+from jetstream_client._types import DamagedRange, ReplicaProgress, Stream, StreamDescription
+from jetstream_client.cli import options, positions
+from jetstream_client.cli.backup import backup, restore
+from jetstream_client.cli.digest import digest
 from jetstream_client.cli.elect import elect
-from jetstream_client.cli.output import (
-    emit_json,
-    node_text,
-    print_fields,
-    print_table,
-    stream_row,
+from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table, stream_row
+from jetstream_client.cli.reassign import reassign
+from jetstream_client.cli.units import (
+    age_text,
+    duration_text,
+    parse_duration,
+    parse_size,
+    size_text,
 )
-from jetstream_client.cli.units import duration_text, parse_duration, parse_size
+from jetstream_client.cli.watching import Watch, show
 
 app = options.group("Create, look at, alter and delete streams.")
 
@@ -37,7 +43,7 @@ class AcksChoice(StrEnum):
 
 
 MinInsyncReplicas = Annotated[
-    int | None, typer.Option(min=1, help="Copies in sync without which nothing is acknowledged.")
+    int | None, typer.Option(min=1, help="Replicas that must be in sync for an acknowledgement.")
 ]
 FlushOption = Annotated[
     FlushChoice | None,
@@ -100,7 +106,16 @@ SegmentAge = Annotated[
 
 
 _DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
-"""What `describe` has in seconds."""
+"""Fields of `describe` in seconds."""
+
+_ZERO_MEANS = {
+    "max_age": "unlimited",
+    "max_bytes": "unlimited",
+    "max_messages": "unlimited",
+    "duplicate_window": "off",
+    "segment_bytes": "the server's default",
+    "segment_age": "as the other settings need",
+}
 
 
 @app.command()
@@ -111,7 +126,8 @@ def create(
         str, typer.Option(help="NATS subject to keep; '*' and '>' as in NATS.", metavar="SUBJECT")
     ],
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Copies. Default: 3, or as many as there are nodes.")
+        int | None,
+        typer.Option(min=1, help="Number of replicas. Default: 3, or as many as there are nodes."),
     ] = None,
     min_insync_replicas: MinInsyncReplicas = None,
     group: Annotated[
@@ -130,7 +146,7 @@ def create(
     allow_same_name: Annotated[
         bool,
         typer.Option(
-            "--allow-same-name", help="Also beside a stream of that name on another subject."
+            "--allow-same-name", help="Even if another subject has a stream of that name."
         ),
     ] = False,
     server: options.Server = None,
@@ -141,7 +157,7 @@ def create(
 
     Example:  jetstream stream create orders --subject 'orders.>'
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         stream = client.create_stream(
             name,
             subject,
@@ -183,7 +199,7 @@ def alter(
     segment_age: SegmentAge = None,
     stream_epoch: Annotated[
         int | None,
-        typer.Option(min=0, help="Only if the stream has not changed since: its epoch then."),
+        typer.Option(min=0, help="Change it only if the stream still has this epoch."),
     ] = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
@@ -193,7 +209,7 @@ def alter(
 
     Example:  jetstream stream alter orders --max-age 1h --max-bytes 10GB
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.alter_stream(
             stream,
             stream_epoch=stream_epoch,
@@ -219,63 +235,108 @@ def alter(
 def list_(
     context: typer.Context,
     feeding: Annotated[
-        str, typer.Option(metavar="SUBJECT", help="Only those a message there goes to.")
+        str,
+        typer.Option(metavar="SUBJECT", help="Only streams that store messages on this subject."),
     ] = "",
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the server's own, such as __cursors.")
+    ] = False,
+    watch: Watch = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """List the streams.
 
-    Example:  jetstream stream list --feeding orders.eu
+    REPLICAS: how many are in sync, of how many. LAST: the age of the last record. "-": no leader
+    answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound.
+
+    Examples:
+
+      jetstream stream list --feeding orders.eu
+
+      jetstream stream list --watch
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
-        streams = client.list_streams(feeding)
-    if options.wants_json(context, json):
-        for stream in streams:
-            emit_json(stream_row(stream))
-        return
-    columns = ("NAME", "SUBJECT", "GROUP", "LEADER", "REPLICAS", "ISR", "FLUSH", "ACKS")
-    rows = [
-        (
-            stream.name,
-            stream.subject,
-            stream.group or "-",
-            node_text(stream.leader),
-            ",".join(map(str, stream.replicas)),
-            ",".join(map(str, stream.isr)),
-            stream.flush,
-            stream.acks,
+    as_json = options.wants_json(context, json)
+    with Client.from_config(
+        options.config_of_one_thing(context, server, timeout, watch=watch)
+    ) as client:
+        draw = _draw_json_lines if as_json else _draw_list
+        show(
+            lambda: client.describe_streams(feeding, internal=internal),
+            draw,
+            watch=watch,
+            lines=as_json,
         )
-        for stream in streams
-    ]
-    print_table(columns, rows)
+
+
+def _draw_json_lines(streams: Sequence[StreamDescription]) -> None:
+    for stream in streams:
+        _draw_json(stream)
+
+
+def _draw_list(streams: Sequence[StreamDescription]) -> None:
+    columns = ("NAME", "SUBJECT", "GROUP", "LEADER", "REPLICAS", "MESSAGES", "BYTES", "LAST")
+    now = datetime.now(UTC)
+    print_table(columns, [_list_cells(stream, now) for stream in streams])
+
+
+def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
+    """See `list_`."""
+    messages = "-"
+    if stream.high_watermark is not None and stream.log_start_offset is not None:
+        at_most = "<=" if stream.compact else ""
+        messages = f"{at_most}{stream.high_watermark - stream.log_start_offset}"
+    return (
+        stream.name,
+        stream.subject or "-",
+        stream.group or "-",
+        node_text(stream.leader),
+        f"{len(stream.isr)}/{len(stream.replicas)}",
+        messages,
+        "-" if stream.size_bytes is None else size_text(stream.size_bytes),
+        "-" if stream.last_append is None else age_text(now - stream.last_append),
+    )
 
 
 @app.command()
 def describe(
     context: typer.Context,
     stream: options.StreamName,
+    watch: Watch = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Show a stream: settings, replicas, offsets, counters.
 
-    Example:  jetstream stream describe orders --json | jq .high_watermark
+    Examples:
+
+      jetstream stream describe orders --json | jq .high_watermark
+
+      jetstream stream describe orders --watch
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
-        description = client.describe_stream(stream)
+    as_json = options.wants_json(context, json)
+    with Client.from_config(
+        options.config_of_one_thing(context, server, timeout, watch=watch)
+    ) as client:
+        draw = _draw_json if as_json else _draw_description
+        show(lambda: client.describe_stream(stream), draw, watch=watch, lines=as_json)
+
+
+def _draw_json(stream: Stream) -> None:
+    emit_json(stream_row(stream))
+
+
+def _draw_description(description: StreamDescription) -> None:
     row = stream_row(description)
-    if options.wants_json(context, json):
-        emit_json(row)
-    else:
-        row["leader"] = node_text(description.leader)
-        row["progress"] = tuple(map(_progress_text, description.progress))
-        row |= _compaction_fields(row.pop("compaction"))
-        row["damaged"] = tuple(map(_damaged_text, description.damaged))
-        row |= {name: duration_text(row[name]) for name in _DURATIONS if row[name] is not None}
-        print_fields(row)
+    row["leader"] = node_text(description.leader)
+    row["progress"] = tuple(map(_progress_text, description.progress))
+    row |= _compaction_fields(row.pop("compaction"))
+    row["damaged"] = tuple(map(_damaged_text, description.damaged))
+    row |= {name: duration_text(row[name]) for name in _DURATIONS if row[name] is not None}
+    row |= {name: said for name, said in _ZERO_MEANS.items() if not getattr(description, name)}
+    print_fields(row)
 
 
 def _compaction_fields(compaction: dict[str, Any] | None) -> dict[str, Any]:
@@ -300,6 +361,73 @@ def _progress_text(follower: ReplicaProgress) -> str:
     return f"node {follower.node} at {follower.offset} (lag {follower.lag})"
 
 
+@app.command()
+def readonly(
+    context: typer.Context,
+    stream: options.StreamName,
+    undo: Annotated[bool, typer.Option("--undo", help="Make it writable again.")] = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Make a stream refuse every record; it is read as before.
+
+    Examples:
+
+      jetstream stream readonly orders
+
+      jetstream stream readonly orders --undo
+    """
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        after = client.set_stream_readonly(stream, not undo)
+    said = "takes records again" if undo else "is read-only"
+    _say_changed(context, json, after, f"{after.name} {said}")
+
+
+@app.command()
+def pause(
+    context: typer.Context,
+    stream: options.StreamName,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Stop listening to a stream's subject, until `resume`.
+
+    What is published meanwhile is not stored, and publishers that ask for no acknowledgement are
+    not told. The stream is read as before.
+
+    Example:  jetstream stream pause orders
+    """
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        after = client.pause_stream(stream)
+    _say_changed(context, json, after, f"paused {after.name}")
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    stream: options.StreamName,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Listen to the subject of a paused stream again.
+
+    Example:  jetstream stream resume orders
+    """
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        after = client.resume_stream(stream)
+    _say_changed(context, json, after, f"{after.name} keeps {after.subject} again")
+
+
+def _say_changed(context: typer.Context, json: bool, after: Stream, said: str) -> None:
+    if options.wants_json(context, json):
+        emit_json(stream_row(after))
+    else:
+        print(said)
+
+
 @app.command("transfer-leader")
 def transfer_leader(
     context: typer.Context,
@@ -313,7 +441,7 @@ def transfer_leader(
 
     Example:  jetstream stream transfer-leader orders 2
     """
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.transfer_leader(stream, node)
     if options.wants_json(context, json):
         emit_json(stream_row(after))
@@ -322,6 +450,10 @@ def transfer_leader(
 
 
 app.command()(elect)
+app.command()(backup)
+app.command()(restore)
+app.command()(digest)
+app.command()(reassign)
 
 
 @app.command()
@@ -339,9 +471,49 @@ def delete(
     """
     if not yes and all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
         typer.confirm(f"Delete stream {stream} and all its records?", abort=True)
-    with Client.from_config(options.config(context, server, timeout)) as client:
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_stream(stream)
     if options.wants_json(context, json):
         emit_json({"deleted": stream})
     else:
         print(f"deleted {stream}")
+
+
+@app.command()
+def purge(
+    context: typer.Context,
+    stream: options.StreamName,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar=positions.METAVAR,
+            help=f"Keep records from this position on: {positions.SAYS}. Default: keep nothing.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Remove a stream's records, all or the oldest, for good. On a terminal it asks first.
+
+    Only whole batches are removed, so a few records before the position may stay. A log loses
+    records only at its beginning, so the records of one subject cannot be purged.
+
+    Examples:
+
+      jetstream stream purge orders
+
+      jetstream stream purge orders --before 1h --yes
+    """
+    position = None if before is None else positions.parse_position(before)
+    if not yes and all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
+        what = "all records" if before is None else f"the records before {before}"
+        typer.confirm(f"Purge {what} of stream {stream}?", abort=True)
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        start = client.purge_stream(stream, position)
+    if options.wants_json(context, json):
+        emit_json({"purged": stream, "log_start_offset": start})
+    else:
+        print(f"purged {stream}: its first offset is {start} now")

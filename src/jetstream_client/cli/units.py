@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import typer
 
@@ -14,7 +15,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 def parse_duration(text: str | float) -> float:
     """Seconds. A bare number is seconds. Raises typer.BadParameter."""
-    if isinstance(text, int | float):  # A default: it has been parsed.
+    if isinstance(text, int | float):  # A default, which is parsed already.
         return float(text)
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
@@ -33,6 +34,24 @@ def duration_text(seconds: float) -> str:
     if microseconds:
         text += f"{microseconds / 1000:g}ms"
     return text or "0"
+
+
+def age_text(age: timedelta) -> str:
+    """How long ago, in its largest unit: 90 minutes are 1h. Never negative, although clocks
+    differ."""
+    seconds = max(0.0, age.total_seconds())
+    unit = next((unit for unit in ("d", "h", "m") if seconds >= _SECONDS[unit]), "s")
+    return f"{int(seconds // _SECONDS[unit])}{unit}"
+
+
+def size_text(size: int) -> str:
+    """As `parse_size` reads it, to three digits or so: 1.5MiB."""
+    value, units = float(size), iter(("B", "KiB", "MiB", "GiB"))
+    for unit in units:
+        if value < 1024:
+            return f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"
+        value /= 1024
+    return f"{value:.4g}TiB"
 
 
 def parse_size(text: str | int) -> int:

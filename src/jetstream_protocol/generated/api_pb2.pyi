@@ -31,7 +31,7 @@ ACKS_ENVELOPE: Acks
 ACKS_OFF: Acks
 
 class StreamConfig(_message.Message):
-    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us")
+    __slots__ = ("replicas", "min_insync_replicas", "flush", "acks", "group", "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us", "duplicate_window_us", "segment_bytes", "segment_age_us", "restoring")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class StreamConfig(_message.Message):
     DUPLICATE_WINDOW_US_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_AGE_US_FIELD_NUMBER: _ClassVar[int]
+    RESTORING_FIELD_NUMBER: _ClassVar[int]
     replicas: int
     min_insync_replicas: int
     flush: Flush
@@ -58,10 +59,11 @@ class StreamConfig(_message.Message):
     duplicate_window_us: int
     segment_bytes: int
     segment_age_us: int
-    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ...) -> None: ...
+    restoring: bool
+    def __init__(self, replicas: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., acks: _Optional[_Union[Acks, str]] = ..., group: _Optional[str] = ..., max_age_us: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_messages: _Optional[int] = ..., compact: _Optional[bool] = ..., tombstone_grace_us: _Optional[int] = ..., duplicate_window_us: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., segment_age_us: _Optional[int] = ..., restoring: _Optional[bool] = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections")
+    __slots__ = ("id", "name", "subject", "config", "replicas", "leader", "leader_epoch", "stream_epoch", "isr", "elr", "created_at_us", "lossy_elections", "readonly", "paused", "target_replicas")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +76,9 @@ class Stream(_message.Message):
     ELR_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
     LOSSY_ELECTIONS_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    TARGET_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     subject: str
@@ -86,10 +91,13 @@ class Stream(_message.Message):
     elr: _containers.RepeatedScalarFieldContainer[int]
     created_at_us: int
     lossy_elections: int
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ...) -> None: ...
+    readonly: bool
+    paused: bool
+    target_replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., subject: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., stream_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., created_at_us: _Optional[int] = ..., lossy_elections: _Optional[int] = ..., readonly: _Optional[bool] = ..., paused: _Optional[bool] = ..., target_replicas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StreamDescription(_message.Message):
-    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged")
+    __slots__ = ("stream", "log_start_offset", "high_watermark", "log_end_offset", "flushed_offset", "size_bytes", "segments", "state", "records_appended", "acks_sent", "nacks_sent", "acks_suppressed", "suspected_gaps", "progress", "hand_overs", "hand_over_gap_us", "compaction", "damaged", "last_append_us")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +116,7 @@ class StreamDescription(_message.Message):
     HAND_OVER_GAP_US_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_US_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     log_start_offset: int
     high_watermark: int
@@ -126,7 +135,8 @@ class StreamDescription(_message.Message):
     hand_over_gap_us: int
     compaction: Compaction
     damaged: _containers.RepeatedCompositeFieldContainer[DamagedRange]
-    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
+    last_append_us: int
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., segments: _Optional[int] = ..., state: _Optional[str] = ..., records_appended: _Optional[int] = ..., acks_sent: _Optional[int] = ..., nacks_sent: _Optional[int] = ..., acks_suppressed: _Optional[int] = ..., suspected_gaps: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., hand_overs: _Optional[int] = ..., hand_over_gap_us: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ..., damaged: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., last_append_us: _Optional[int] = ...) -> None: ...
 
 class DamagedRange(_message.Message):
     __slots__ = ("node_id", "start_offset", "end_offset")
@@ -203,18 +213,24 @@ class DescribeStreamResponse(_message.Message):
     def __init__(self, description: _Optional[_Union[StreamDescription, _Mapping]] = ...) -> None: ...
 
 class ListStreamsRequest(_message.Message):
-    __slots__ = ("feeding_subject",)
+    __slots__ = ("feeding_subject", "describe_led", "include_internal")
     FEEDING_SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_LED_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_INTERNAL_FIELD_NUMBER: _ClassVar[int]
     feeding_subject: str
-    def __init__(self, feeding_subject: _Optional[str] = ...) -> None: ...
+    describe_led: bool
+    include_internal: bool
+    def __init__(self, feeding_subject: _Optional[str] = ..., describe_led: _Optional[bool] = ..., include_internal: _Optional[bool] = ...) -> None: ...
 
 class ListStreamsResponse(_message.Message):
-    __slots__ = ("streams", "revision")
+    __slots__ = ("streams", "revision", "led")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    LED_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     revision: int
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    led: _containers.RepeatedCompositeFieldContainer[StreamDescription]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., revision: _Optional[int] = ..., led: _Optional[_Iterable[_Union[StreamDescription, _Mapping]]] = ...) -> None: ...
 
 class DeleteStreamRequest(_message.Message):
     __slots__ = ("stream",)
@@ -241,6 +257,76 @@ class AlterStreamResponse(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     stream: Stream
     def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class PurgeStreamRequest(_message.Message):
+    __slots__ = ("stream", "offset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    offset: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class PurgeStreamResponse(_message.Message):
+    __slots__ = ("stream_id", "log_start_offset")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    log_start_offset: int
+    def __init__(self, stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
+
+class SetStreamReadonlyRequest(_message.Message):
+    __slots__ = ("stream", "readonly")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    readonly: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., readonly: _Optional[bool] = ...) -> None: ...
+
+class SetStreamReadonlyResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class PauseStreamRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class PauseStreamResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class ResumeStreamRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class ResumeStreamResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class RestoreBatchesRequest(_message.Message):
+    __slots__ = ("stream", "batches")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    batches: bytes
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., batches: _Optional[bytes] = ...) -> None: ...
+
+class RestoreBatchesResponse(_message.Message):
+    __slots__ = ("stream_id", "next_offset")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    next_offset: int
+    def __init__(self, stream_id: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "decode")
@@ -345,24 +431,44 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResponse.Result, _Mapping]]] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("readiness",)
+    READINESS_FIELD_NUMBER: _ClassVar[int]
+    readiness: bool
+    def __init__(self, readiness: _Optional[bool] = ...) -> None: ...
+
+class NodeUse(_message.Message):
+    __slots__ = ("streams", "streams_led", "log_bytes", "disk_free_bytes", "disk_reserve_bytes")
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_LED_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_RESERVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    streams: int
+    streams_led: int
+    log_bytes: int
+    disk_free_bytes: int
+    disk_reserve_bytes: int
+    def __init__(self, streams: _Optional[int] = ..., streams_led: _Optional[int] = ..., log_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., disk_reserve_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
     __slots__ = ("cluster_id", "controller", "nodes", "nats", "server_version", "answering_node")
     class Node(_message.Message):
-        __slots__ = ("address", "rack", "incarnation", "fenced", "draining")
+        __slots__ = ("address", "rack", "incarnation", "fenced", "draining", "not_ready", "use")
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         RACK_FIELD_NUMBER: _ClassVar[int]
         INCARNATION_FIELD_NUMBER: _ClassVar[int]
         FENCED_FIELD_NUMBER: _ClassVar[int]
         DRAINING_FIELD_NUMBER: _ClassVar[int]
+        NOT_READY_FIELD_NUMBER: _ClassVar[int]
+        USE_FIELD_NUMBER: _ClassVar[int]
         address: _common_pb2.NodeAddress
         rack: str
         incarnation: int
         fenced: bool
         draining: bool
-        def __init__(self, address: _Optional[_Union[_common_pb2.NodeAddress, _Mapping]] = ..., rack: _Optional[str] = ..., incarnation: _Optional[int] = ..., fenced: _Optional[bool] = ..., draining: _Optional[bool] = ...) -> None: ...
+        not_ready: _containers.RepeatedScalarFieldContainer[str]
+        use: NodeUse
+        def __init__(self, address: _Optional[_Union[_common_pb2.NodeAddress, _Mapping]] = ..., rack: _Optional[str] = ..., incarnation: _Optional[int] = ..., fenced: _Optional[bool] = ..., draining: _Optional[bool] = ..., not_ready: _Optional[_Iterable[str]] = ..., use: _Optional[_Union[NodeUse, _Mapping]] = ...) -> None: ...
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -449,6 +555,32 @@ class DescribeReplicaResponse(_message.Message):
     replica: ReplicaState
     def __init__(self, replica: _Optional[_Union[ReplicaState, _Mapping]] = ...) -> None: ...
 
+class DigestReplicaRequest(_message.Message):
+    __slots__ = ("stream", "start_offset", "end_offset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    start_offset: int
+    end_offset: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class DigestReplicaResponse(_message.Message):
+    __slots__ = ("node_id", "digest", "next_offset", "log_start_offset", "high_watermark", "cleaned_to")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    CLEANED_TO_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    digest: bytes
+    next_offset: int
+    log_start_offset: int
+    high_watermark: int
+    cleaned_to: int
+    def __init__(self, node_id: _Optional[int] = ..., digest: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., cleaned_to: _Optional[int] = ...) -> None: ...
+
 class DrainNodeRequest(_message.Message):
     __slots__ = ("node_id", "draining")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -461,22 +593,245 @@ class DrainNodeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class TakeOverRequest(_message.Message):
-    __slots__ = ("stream", "silent_us", "end_offset", "leader_epoch", "urgent")
+class DebugNodeRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+
+class DebugNodeResponse(_message.Message):
+    __slots__ = ("config", "metrics", "log", "versions")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    config: str
+    metrics: str
+    log: _containers.RepeatedScalarFieldContainer[str]
+    versions: str
+    def __init__(self, config: _Optional[str] = ..., metrics: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., versions: _Optional[str] = ...) -> None: ...
+
+class ReassignStreamRequest(_message.Message):
+    __slots__ = ("stream", "replicas")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReassignStreamResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class PlanReassignmentRequest(_message.Message):
+    __slots__ = ("drain_node", "balance")
+    DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
+    drain_node: int
+    balance: bool
+    def __init__(self, drain_node: _Optional[int] = ..., balance: _Optional[bool] = ...) -> None: ...
+
+class PlanReassignmentResponse(_message.Message):
+    __slots__ = ("moves",)
+    class Move(_message.Message):
+        __slots__ = ("stream", "replicas")
+        STREAM_FIELD_NUMBER: _ClassVar[int]
+        REPLICAS_FIELD_NUMBER: _ClassVar[int]
+        stream: Stream
+        replicas: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    moves: _containers.RepeatedCompositeFieldContainer[PlanReassignmentResponse.Move]
+    def __init__(self, moves: _Optional[_Iterable[_Union[PlanReassignmentResponse.Move, _Mapping]]] = ...) -> None: ...
+
+class RemoveNodeRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+
+class RemoveNodeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordActivityRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordActivityResponse(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class PrepareHandOverRequest(_message.Message):
+    __slots__ = ("stream", "urgent")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    urgent: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., urgent: _Optional[bool] = ...) -> None: ...
+
+class PrepareHandOverResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StandByRequest(_message.Message):
+    __slots__ = ("stream", "silent_us", "end_offset", "leader_epoch")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     SILENT_US_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    URGENT_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     silent_us: int
     end_offset: int
     leader_epoch: int
-    urgent: bool
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., silent_us: _Optional[int] = ..., end_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., urgent: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., silent_us: _Optional[int] = ..., end_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
-class TakeOverResponse(_message.Message):
+class StandByResponse(_message.Message):
     __slots__ = ("gap_us",)
     GAP_US_FIELD_NUMBER: _ClassVar[int]
     gap_us: int
     def __init__(self, gap_us: _Optional[int] = ...) -> None: ...
+
+class CancelStandByRequest(_message.Message):
+    __slots__ = ("stream", "leader_epoch")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    leader_epoch: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class CancelStandByResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("id", "principal", "created_at_us", "expires_at_us")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_US_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    principal: str
+    created_at_us: int
+    expires_at_us: int
+    def __init__(self, id: _Optional[str] = ..., principal: _Optional[str] = ..., created_at_us: _Optional[int] = ..., expires_at_us: _Optional[int] = ...) -> None: ...
+
+class CreateTokenRequest(_message.Message):
+    __slots__ = ("principal", "lifetime_us")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    LIFETIME_US_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    lifetime_us: int
+    def __init__(self, principal: _Optional[str] = ..., lifetime_us: _Optional[int] = ...) -> None: ...
+
+class CreateTokenResponse(_message.Message):
+    __slots__ = ("token", "text")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    token: Token
+    text: str
+    def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ListTokensRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTokensResponse(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AclRule(_message.Message):
+    __slots__ = ("id", "principal", "operations", "allow", "stream", "subject")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    principal: str
+    operations: _containers.RepeatedScalarFieldContainer[str]
+    allow: bool
+    stream: str
+    subject: str
+    def __init__(self, id: _Optional[int] = ..., principal: _Optional[str] = ..., operations: _Optional[_Iterable[str]] = ..., allow: _Optional[bool] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
+
+class AddAclRequest(_message.Message):
+    __slots__ = ("rule",)
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    rule: AclRule
+    def __init__(self, rule: _Optional[_Union[AclRule, _Mapping]] = ...) -> None: ...
+
+class AddAclResponse(_message.Message):
+    __slots__ = ("rule", "created")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    rule: AclRule
+    created: bool
+    def __init__(self, rule: _Optional[_Union[AclRule, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class ListAclsRequest(_message.Message):
+    __slots__ = ("principal",)
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    def __init__(self, principal: _Optional[str] = ...) -> None: ...
+
+class ListAclsResponse(_message.Message):
+    __slots__ = ("rules",)
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    rules: _containers.RepeatedCompositeFieldContainer[AclRule]
+    def __init__(self, rules: _Optional[_Iterable[_Union[AclRule, _Mapping]]] = ...) -> None: ...
+
+class RemoveAclRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class RemoveAclResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TestAclRequest(_message.Message):
+    __slots__ = ("principal", "operation", "stream", "subject")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    operation: str
+    stream: str
+    subject: str
+    def __init__(self, principal: _Optional[str] = ..., operation: _Optional[str] = ..., stream: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
+
+class TestAclResponse(_message.Message):
+    __slots__ = ("allowed", "rule")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    rule: AclRule
+    def __init__(self, allowed: _Optional[bool] = ..., rule: _Optional[_Union[AclRule, _Mapping]] = ...) -> None: ...
+
+class BootstrapRequest(_message.Message):
+    __slots__ = ("principal", "lifetime_us")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    LIFETIME_US_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    lifetime_us: int
+    def __init__(self, principal: _Optional[str] = ..., lifetime_us: _Optional[int] = ...) -> None: ...

@@ -59,6 +59,31 @@ class StreamsStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.AlterStreamRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.AlterStreamResponse.FromString,
                 _registered_method=True)
+        self.PurgeStream = channel.unary_unary(
+                '/jetstream.v1.Streams/PurgeStream',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.PurgeStreamRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.PurgeStreamResponse.FromString,
+                _registered_method=True)
+        self.SetStreamReadonly = channel.unary_unary(
+                '/jetstream.v1.Streams/SetStreamReadonly',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.SetStreamReadonlyRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.SetStreamReadonlyResponse.FromString,
+                _registered_method=True)
+        self.PauseStream = channel.unary_unary(
+                '/jetstream.v1.Streams/PauseStream',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.PauseStreamRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.PauseStreamResponse.FromString,
+                _registered_method=True)
+        self.ResumeStream = channel.unary_unary(
+                '/jetstream.v1.Streams/ResumeStream',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ResumeStreamRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ResumeStreamResponse.FromString,
+                _registered_method=True)
+        self.RestoreBatches = channel.unary_unary(
+                '/jetstream.v1.Streams/RestoreBatches',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesResponse.FromString,
+                _registered_method=True)
 
 
 class StreamsServicer:
@@ -98,6 +123,45 @@ class StreamsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeStream(self, request, context):
+        """Removes the oldest records, for good, on every replica. When it returns, the leader serves them
+        no more; followers and files follow.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetStreamReadonly(self, request, context):
+        """Makes a stream read-only, or writable again. When it returns, its leader refuses every record
+        with `stream_readonly`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseStream(self, request, context):
+        """Pauses a stream: its leader does not listen to its subject. When it returns, all that NATS had
+        delivered is stored, and nothing more is. Records stay readable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeStream(self, request, context):
+        """Undoes PauseStream. When it returns, the leader's NATS subscription is confirmed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreBatches(self, request, context):
+        """Appends batches with the offsets and times they say, to a stream that was created with
+        `restoring`. When it returns, they are committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StreamsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -125,6 +189,31 @@ def add_StreamsServicer_to_server(servicer, server):
                     servicer.AlterStream,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.AlterStreamRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.AlterStreamResponse.SerializeToString,
+            ),
+            'PurgeStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeStream,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.PurgeStreamRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.PurgeStreamResponse.SerializeToString,
+            ),
+            'SetStreamReadonly': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetStreamReadonly,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.SetStreamReadonlyRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.SetStreamReadonlyResponse.SerializeToString,
+            ),
+            'PauseStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseStream,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.PauseStreamRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.PauseStreamResponse.SerializeToString,
+            ),
+            'ResumeStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeStream,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ResumeStreamRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ResumeStreamResponse.SerializeToString,
+            ),
+            'RestoreBatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreBatches,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.RestoreBatchesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -262,6 +351,141 @@ class Streams:
             '/jetstream.v1.Streams/AlterStream',
             jetstream_dot_v1_dot_api__pb2.AlterStreamRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.AlterStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/PurgeStream',
+            jetstream_dot_v1_dot_api__pb2.PurgeStreamRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.PurgeStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetStreamReadonly(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/SetStreamReadonly',
+            jetstream_dot_v1_dot_api__pb2.SetStreamReadonlyRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.SetStreamReadonlyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/PauseStream',
+            jetstream_dot_v1_dot_api__pb2.PauseStreamRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.PauseStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/ResumeStream',
+            jetstream_dot_v1_dot_api__pb2.ResumeStreamRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ResumeStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Streams/RestoreBatches',
+            jetstream_dot_v1_dot_api__pb2.RestoreBatchesRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.RestoreBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -463,15 +687,55 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaResponse.FromString,
                 _registered_method=True)
+        self.DigestReplica = channel.unary_unary(
+                '/jetstream.v1.Cluster/DigestReplica',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/jetstream.v1.Cluster/DrainNode',
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.FromString,
                 _registered_method=True)
-        self.TakeOver = channel.unary_unary(
-                '/jetstream.v1.Cluster/TakeOver',
-                request_serializer=jetstream_dot_v1_dot_api__pb2.TakeOverRequest.SerializeToString,
-                response_deserializer=jetstream_dot_v1_dot_api__pb2.TakeOverResponse.FromString,
+        self.DebugNode = channel.unary_unary(
+                '/jetstream.v1.Cluster/DebugNode',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DebugNodeRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DebugNodeResponse.FromString,
+                _registered_method=True)
+        self.ReassignStream = channel.unary_unary(
+                '/jetstream.v1.Cluster/ReassignStream',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ReassignStreamRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ReassignStreamResponse.FromString,
+                _registered_method=True)
+        self.PlanReassignment = channel.unary_unary(
+                '/jetstream.v1.Cluster/PlanReassignment',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/jetstream.v1.Cluster/RemoveNode',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
+        self.RecordActivity = channel.unary_unary(
+                '/jetstream.v1.Cluster/RecordActivity',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.RecordActivityRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.RecordActivityResponse.FromString,
+                _registered_method=True)
+        self.PrepareHandOver = channel.unary_unary(
+                '/jetstream.v1.Cluster/PrepareHandOver',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.PrepareHandOverRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.PrepareHandOverResponse.FromString,
+                _registered_method=True)
+        self.StandBy = channel.unary_unary(
+                '/jetstream.v1.Cluster/StandBy',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.StandByRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.StandByResponse.FromString,
+                _registered_method=True)
+        self.CancelStandBy = channel.unary_unary(
+                '/jetstream.v1.Cluster/CancelStandBy',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.CancelStandByRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.CancelStandByResponse.FromString,
                 _registered_method=True)
 
 
@@ -507,6 +771,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DigestReplica(self, request, context):
+        """A digest of committed batches that the replica of the node that is asked holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """Marks a node as draining, or takes the mark back: its leaderships move to other nodes, and new
         streams go to it only where there are too few others. The mark outlives the node's restarts.
@@ -515,9 +786,58 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def TakeOver(self, request, context):
-        """From a stream's leader to the node that is to lead next: whether it can; then to listen from
-        now on, which is answered once NATS has confirmed it.
+    def DebugNode(self, request, context):
+        """What support needs to know of one node: its configuration without secrets, its metrics and its
+        last log lines.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReassignStream(self, request, context):
+        """Move a stream to other nodes, or change how many replicas it has. Returns at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanReassignment(self, request, context):
+        """Which streams would have to move where; nothing is changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forget a node that has stopped and holds no replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecordActivity(self, request, context):
+        """From now on every change of the metadata is a record of the stream `__activity`. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrepareHandOver(self, request, context):
+        """Between nodes, from a stream's leader to the next one: whether it could lead at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StandBy(self, request, context):
+        """Between nodes: listen to the stream's subject from now on; returns once NATS has confirmed it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelStandBy(self, request, context):
+        """Between nodes: the leader goes on; undo StandBy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -546,15 +866,55 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DescribeReplicaResponse.SerializeToString,
             ),
+            'DigestReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.DigestReplica,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaResponse.SerializeToString,
+            ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeResponse.SerializeToString,
             ),
-            'TakeOver': grpc.unary_unary_rpc_method_handler(
-                    servicer.TakeOver,
-                    request_deserializer=jetstream_dot_v1_dot_api__pb2.TakeOverRequest.FromString,
-                    response_serializer=jetstream_dot_v1_dot_api__pb2.TakeOverResponse.SerializeToString,
+            'DebugNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DebugNode,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DebugNodeRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DebugNodeResponse.SerializeToString,
+            ),
+            'ReassignStream': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReassignStream,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ReassignStreamRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ReassignStreamResponse.SerializeToString,
+            ),
+            'PlanReassignment': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanReassignment,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'RecordActivity': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordActivity,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.RecordActivityRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.RecordActivityResponse.SerializeToString,
+            ),
+            'PrepareHandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareHandOver,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.PrepareHandOverRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.PrepareHandOverResponse.SerializeToString,
+            ),
+            'StandBy': grpc.unary_unary_rpc_method_handler(
+                    servicer.StandBy,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.StandByRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.StandByResponse.SerializeToString,
+            ),
+            'CancelStandBy': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelStandBy,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.CancelStandByRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.CancelStandByResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -676,6 +1036,33 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def DigestReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/DigestReplica',
+            jetstream_dot_v1_dot_api__pb2.DigestReplicaRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DigestReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DrainNode(request,
             target,
             options=(),
@@ -703,7 +1090,7 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
-    def TakeOver(request,
+    def DebugNode(request,
             target,
             options=(),
             channel_credentials=None,
@@ -716,9 +1103,579 @@ class Cluster:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/jetstream.v1.Cluster/TakeOver',
-            jetstream_dot_v1_dot_api__pb2.TakeOverRequest.SerializeToString,
-            jetstream_dot_v1_dot_api__pb2.TakeOverResponse.FromString,
+            '/jetstream.v1.Cluster/DebugNode',
+            jetstream_dot_v1_dot_api__pb2.DebugNodeRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DebugNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReassignStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/ReassignStream',
+            jetstream_dot_v1_dot_api__pb2.ReassignStreamRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ReassignStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanReassignment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/PlanReassignment',
+            jetstream_dot_v1_dot_api__pb2.PlanReassignmentRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.PlanReassignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/RemoveNode',
+            jetstream_dot_v1_dot_api__pb2.RemoveNodeRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordActivity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/RecordActivity',
+            jetstream_dot_v1_dot_api__pb2.RecordActivityRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.RecordActivityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrepareHandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/PrepareHandOver',
+            jetstream_dot_v1_dot_api__pb2.PrepareHandOverRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.PrepareHandOverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StandBy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/StandBy',
+            jetstream_dot_v1_dot_api__pb2.StandByRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.StandByResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelStandBy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Cluster/CancelStandBy',
+            jetstream_dot_v1_dot_api__pb2.CancelStandByRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.CancelStandByResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class SecurityStub:
+    """Who may do what: bearer tokens and ACL rules, the same on all nodes.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CreateToken = channel.unary_unary(
+                '/jetstream.v1.Security/CreateToken',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.CreateTokenResponse.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/jetstream.v1.Security/ListTokens',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ListTokensResponse.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/jetstream.v1.Security/RevokeToken',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.RevokeTokenResponse.FromString,
+                _registered_method=True)
+        self.AddAcl = channel.unary_unary(
+                '/jetstream.v1.Security/AddAcl',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.AddAclRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.AddAclResponse.FromString,
+                _registered_method=True)
+        self.ListAcls = channel.unary_unary(
+                '/jetstream.v1.Security/ListAcls',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.ListAclsRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.ListAclsResponse.FromString,
+                _registered_method=True)
+        self.RemoveAcl = channel.unary_unary(
+                '/jetstream.v1.Security/RemoveAcl',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.RemoveAclRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.RemoveAclResponse.FromString,
+                _registered_method=True)
+        self.TestAcl = channel.unary_unary(
+                '/jetstream.v1.Security/TestAcl',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.TestAclRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.TestAclResponse.FromString,
+                _registered_method=True)
+        self.Bootstrap = channel.unary_unary(
+                '/jetstream.v1.Security/Bootstrap',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.BootstrapRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.CreateTokenResponse.FromString,
+                _registered_method=True)
+
+
+class SecurityServicer:
+    """Who may do what: bearer tokens and ACL rules, the same on all nodes.
+    """
+
+    def CreateToken(self, request, context):
+        """Makes a token for a principal. Its text is in this answer, and nowhere else ever again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Ends a token; connections that came with it are closed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddAcl(self, request, context):
+        """Adds a rule. One that says the same as another is that one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestAcl(self, request, context):
+        """What would be decided, and why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Bootstrap(self, request, context):
+        """The first administrator, for whoever has the cluster's credential: a token, and every right.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SecurityServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.CreateTokenRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.CreateTokenResponse.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ListTokensRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ListTokensResponse.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.RevokeTokenResponse.SerializeToString,
+            ),
+            'AddAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddAcl,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.AddAclRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.AddAclResponse.SerializeToString,
+            ),
+            'ListAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAcls,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.ListAclsRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.ListAclsResponse.SerializeToString,
+            ),
+            'RemoveAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveAcl,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.RemoveAclRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.RemoveAclResponse.SerializeToString,
+            ),
+            'TestAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestAcl,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.TestAclRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.TestAclResponse.SerializeToString,
+            ),
+            'Bootstrap': grpc.unary_unary_rpc_method_handler(
+                    servicer.Bootstrap,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.BootstrapRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.CreateTokenResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'jetstream.v1.Security', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('jetstream.v1.Security', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Security:
+    """Who may do what: bearer tokens and ACL rules, the same on all nodes.
+    """
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/CreateToken',
+            jetstream_dot_v1_dot_api__pb2.CreateTokenRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.CreateTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/ListTokens',
+            jetstream_dot_v1_dot_api__pb2.ListTokensRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ListTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/RevokeToken',
+            jetstream_dot_v1_dot_api__pb2.RevokeTokenRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.RevokeTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/AddAcl',
+            jetstream_dot_v1_dot_api__pb2.AddAclRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.AddAclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/ListAcls',
+            jetstream_dot_v1_dot_api__pb2.ListAclsRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.ListAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/RemoveAcl',
+            jetstream_dot_v1_dot_api__pb2.RemoveAclRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.RemoveAclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/TestAcl',
+            jetstream_dot_v1_dot_api__pb2.TestAclRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.TestAclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Bootstrap(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jetstream.v1.Security/Bootstrap',
+            jetstream_dot_v1_dot_api__pb2.BootstrapRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.CreateTokenResponse.FromString,
             options,
             channel_credentials,
             insecure,

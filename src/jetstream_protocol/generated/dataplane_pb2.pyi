@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("version", "client")
+    __slots__ = ("version", "client", "token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     client: str
-    def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, version: _Optional[int] = ..., client: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("error", "node_id", "cluster_id", "nonce")
@@ -114,7 +116,7 @@ class Records(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...
 
 class DataFetchRequest(_message.Message):
-    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused")
+    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused", "filter_subject", "filter_key")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +124,8 @@ class DataFetchRequest(_message.Message):
     BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    FILTER_SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    FILTER_KEY_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
@@ -129,10 +133,12 @@ class DataFetchRequest(_message.Message):
     bytes_min: int
     wait_ms_max: int
     refused: bool
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ...) -> None: ...
+    filter_subject: str
+    filter_key: bytes
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ..., filter_subject: _Optional[str] = ..., filter_key: _Optional[bytes] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
-    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below")
+    __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +146,8 @@ class DataFetchResponse(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OUT_OF_SYNC_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONES_GONE_BELOW_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     stream_id: int
     log_start_offset: int
@@ -147,4 +155,6 @@ class DataFetchResponse(_message.Message):
     leader_epoch: int
     out_of_sync: bool
     tombstones_gone_below: int
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ...) -> None: ...
+    next_offset: int
+    last_epoch: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., stream_id: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., out_of_sync: _Optional[bool] = ..., tombstones_gone_below: _Optional[int] = ..., next_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...

@@ -16,6 +16,7 @@ The checkpoint of a log (kind "log", owner: the folder's name) holds
     clean_size              after a clean close, bytes of the last segment; else -1. The recovery
                             point is then the log end
     producers               whether the file `producers` was written with it; may be left out: no
+    compaction              whether the file `compaction` was written; may be left out: no
     segments                [[base offset, next offset, bytes], …] of the sealed segments below the
                             recovery point; bytes -1: it is being compacted. Left out by releases
                             that had no offsets file, whose log start is not always recorded
@@ -30,6 +31,7 @@ from typing import Any
 
 from jetstream_protocol.batch import crc32c
 from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.types import WallUs
 
 _PREFIX = b"JSLC 1 "
 _HEAD_BYTES = len(_PREFIX) + 9
@@ -70,10 +72,11 @@ class LogCheckpoint:
 
     log_start_offset: int = 0
     recovery_point: int = 0
-    last_append_timestamp: int = 0
+    last_append_timestamp: WallUs = WallUs(0)
     epochs: tuple[tuple[int, int], ...] = ()
     clean_size: int = -1
     producers: bool = False
+    compaction: bool = False
     segments: tuple[tuple[int, int, int], ...] | None = None
 
     def cut_to(self, log_end_offset: int) -> LogCheckpoint:
@@ -84,6 +87,7 @@ class LogCheckpoint:
             last_append_timestamp=self.last_append_timestamp,
             epochs=tuple(entry for entry in self.epochs if entry[1] < log_end_offset),
             producers=self.producers,
+            compaction=self.compaction,
             segments=tuple(entry for entry in self.segments or () if entry[1] <= log_end_offset),
         )
 
@@ -105,8 +109,8 @@ class LogCheckpoint:
             raise CorruptBatchError(f"checkpoint lacks or garbles {error}") from error
         log_start_offset, recovery_point, last_append_timestamp, clean_size = numbers
         checkpoint = cls(
-            log_start_offset, recovery_point, last_append_timestamp, epochs, clean_size,
-            bool(state.get("producers", False)), segments,
+            log_start_offset, recovery_point, WallUs(last_append_timestamp), epochs, clean_size,
+            bool(state.get("producers", False)), bool(state.get("compaction", False)), segments,
         )  # fmt: skip
         growing = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(epochs))
         if not 0 <= log_start_offset <= recovery_point or not growing:

@@ -14,8 +14,9 @@ Little-endian, back to back behind a file header of HEADER_BYTES. Kinds: ENTRY (
 payload); TRUNCATE (entries from index on are gone); VOTE (term, payload the node voted for,
 empty: none); BEGINNING (index: the generation of this journal file, one more than that of the
 file it replaced); STANDING (index: up to which entry it looked, payload JSON: whether the node
-votes, and its runs: jetstream_server.metadata.standing); in a snapshot STATE (index and term of the
-last entry it includes, payload the state), then the ENTRY records a log needs to go on from there.
+votes, and its runs: metadata/raft/standing.py of the server); in a snapshot STATE (index and term
+of the last entry it includes, payload the state), then the ENTRY records a log needs to go on from
+there.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ FILE_BYTES: Final = 128
 _HEAD = struct.Struct("<4sHHI")  # magic, version, flags, CRC of all else in the slot and the owner
 _BOUNDS = struct.Struct("<4xqq")  # log start, flushed
 _END = struct.Struct("<4xq40s")  # log end, boot id
+BOUNDS_END: Final = BOUNDS_AT + _HEAD.size + _BOUNDS.size
 _BOUNDS_MAGIC = b"JSLO"
 _END_MAGIC = b"JSLE"
 _VERSION = 1
@@ -59,10 +60,12 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What the file says; None: nothing that can be believed."""
+    """What the file says; None: nothing that can be believed. damage: what of it cannot be, in
+    words; "": nothing was written that does not read."""
 
     bounds: Bounds | None = None
     end: End | None = None
+    damage: str = ""
 
     @property
     def end_offset(self) -> int:
@@ -84,17 +87,28 @@ def encode_end(owner: bytes, log_end_offset: int, boot_id: bytes) -> bytes:
 def decode(data: bytes, owner: bytes) -> Offsets:
     """Of a damaged or foreign file as much as can be believed."""
     bounds = end = None
-    found = _read(data[BOUNDS_AT : BOUNDS_AT + _HEAD.size + _BOUNDS.size], _BOUNDS_MAGIC, owner)
+    found = _read(data[BOUNDS_AT:BOUNDS_END], _BOUNDS_MAGIC, owner)
     if found is not None:
         flags, rest = found
         start, flushed = _BOUNDS.unpack(rest)
         if 0 <= start <= flushed and flags in (0, 1, 2, 3):
             bounds = Bounds(start, flushed, Mark(flags))
-    found = _read(data[END_AT : END_AT + _HEAD.size + _END.size], _END_MAGIC, owner)
+    found = _read(data[END_AT:FILE_BYTES], _END_MAGIC, owner)
     if found is not None:
         log_end_offset, boot_id = _END.unpack(found[1])
         end = End(log_end_offset, boot_id.rstrip(b"\0").decode("ascii", "replace"))
-    return Offsets(bounds, end)
+    return Offsets(bounds, end, _damage(data, bounds, end))
+
+
+def _damage(data: bytes, bounds: Bounds | None, end: End | None) -> str:
+    """A first slot of zeros was not written yet, and an empty file was just made."""
+    if bounds is None and any(data[BOUNDS_AT:BOUNDS_END]):
+        return "the slot with log start and flushed offset fails its CRC"
+    if end is None and len(data) > END_AT:
+        return "the slot with the log end fails its CRC"
+    if len(data) not in (0, BOUNDS_END, FILE_BYTES):
+        return f"the file has {len(data)} bytes and not {FILE_BYTES}"
+    return "bytes between the slots are not zero" if any(data[BOUNDS_END:END_AT]) else ""
 
 
 def _slot(magic: bytes, flags: int, owner: bytes, rest: bytes) -> bytes:

@@ -1,8 +1,7 @@
-"""What is on record of a log, beside its batches: the checkpoint and the offsets file together.
-
-Either may be missing or damaged; then the other one tells. Where both speak, the greater offset
-holds: before a log becomes shorter, both are brought down, durably. Where neither does, the log
-starts with the first segment that is left, and one that does not begin at 0 is incomplete.
+"""The records about a log beside its batches: the checkpoint and the offsets file together. If one
+of them is missing or damaged, the other one is used. If both can be read, the greater offset
+counts: before a log becomes shorter, both are lowered, durably. If neither can be read, the log
+starts with the first segment that is left, and is incomplete if that does not begin at 0.
 
 Data folders of releases without an offsets file have checkpoints without `segments`, and there the
 first segment that is left is where the log starts.
@@ -59,6 +58,18 @@ class Recorded:
         return self.checkpoint is None and (self.offsets is None or self.offsets.bounds is None)
 
     @property
+    def offsets_damage(self) -> str:
+        """What is wrong with the offsets file; "": nothing is."""
+        offsets, checkpoint = self.offsets, self.checkpoint
+        if offsets is None or offsets.damage:
+            return "" if offsets is None else offsets.damage
+        # A checkpoint is written after the first slot; a power failure may lose that all the same.
+        was_written = checkpoint is not None and checkpoint.segments is not None
+        if offsets.bounds is None and was_written and self.is_same_boot:
+            return "the slot with log start and flushed offset is empty"
+        return ""
+
+    @property
     def flushed_offset(self) -> int:
         bounds = None if self.offsets is None else self.offsets.bounds
         flushed = 0 if bounds is None else bounds.flushed_offset
@@ -71,10 +82,11 @@ class Recorded:
         noted = end.log_end_offset if end is not None and self.is_same_boot else 0
         return max(self.flushed_offset, noted)
 
-    def first_loss(self, sizes: dict[int, int]) -> tuple[int, str] | None:
+    def first_loss(self, sizes: dict[int, int], from_offset: int) -> tuple[int, str] | None:
         """Base offset of the first sealed segment that is gone or has another size, and what is
-        wrong. sizes: of the segments that are there, by base offset."""
-        start = self.log_start_offset or 0
+        wrong. sizes: of the segments that are there, by base offset. from_offset: of the first of
+        them; what is missing before it is not looked at."""
+        start = max(self.log_start_offset or 0, from_offset)
         for base, next_offset, size in (self.checkpoint and self.checkpoint.segments) or ():
             if next_offset <= start:
                 continue
@@ -85,4 +97,18 @@ class Recorded:
                     f"the segment with the offsets [{base}, {next_offset}) has {sizes[base]} bytes "
                     f"and had {size}"
                 )
-        return None
+        return self._missing_behind_listed(sizes, start)
+
+    def _missing_behind_listed(self, sizes: dict[int, int], start: int) -> tuple[int, str] | None:
+        """The segment behind the listed ones was the last when the checkpoint was written, so its
+        end is unknown. **safety** If the log was flushed beyond its base it must be there, unless
+        it lies wholly below the log start."""
+        listed = (self.checkpoint and self.checkpoint.segments) or ()
+        end = max((next_offset for _, next_offset, _ in listed), default=None)
+        if end is None or end in sizes or self.flushed_offset <= end:
+            return None
+        following = min((base for base in sizes if base > end), default=None)
+        if following is not None and following <= start:
+            return None
+        upto = self.flushed_offset if following is None else following
+        return end, f"the segment with the offsets [{end}, {upto}) is missing"

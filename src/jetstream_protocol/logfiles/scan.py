@@ -5,7 +5,7 @@ every batch begins at a multiple of 8. A *valid* batch passes both CRCs; it *con
 when its base offset is the next offset, or is behind it and the batch is marked AFTER_GAP, and its
 leader epoch is not below the one before.
 
-Validity (design 5). At the first position that holds no valid, continuing batch:
+Validity (docs/file_formats.md, "Segments"). At the first position without a valid next batch:
 
 * a valid batch there (it only does not continue) or anywhere behind it is **corruption**: a torn
   write cannot leave one. The bytes must be kept.
@@ -20,14 +20,21 @@ this code. It never writes.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from jetstream_protocol.batch import HEADER_BYTES, MAGIC, BatchHeader, crc32c, decode_header
+from jetstream_protocol.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    crc32c,
+    decode_header,
+    extent_fields,
+)
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.types import WallUs
 
 Read = Callable[[int, int], bytes]
 """`read(position, length)`: those bytes of the segment, fewer only at its end."""
@@ -36,7 +43,6 @@ SCAN_BYTES = 1 << 20
 """Read at a time by a scan of everything: large enough to make the reads' own cost vanish."""
 
 _ALIGNMENT = 8
-_SKIM = struct.Struct("<4s2xHI4xq20xI")  # magic, flags, length, base_offset, last_offset_delta
 _AFTER_GAP = int(Flags.AFTER_GAP)
 
 
@@ -46,7 +52,7 @@ class Tail:
 
     offset: int
     leader_epoch: int = -1
-    timestamp: int = 0
+    timestamp: WallUs = WallUs(0)
 
     def problem(self, header: BatchHeader) -> str:
         """Why the batch does not continue the log; "" when it does."""
@@ -150,7 +156,7 @@ def skim(
             buffer, origin, at = read(position, min(chunk_bytes, end - position)), position, 0
         if len(buffer) - at < HEADER_BYTES:
             raise CorruptBatchError("batch header cut short", position=position)
-        magic, flags, length, base_offset, last_offset_delta = _SKIM.unpack_from(buffer, at)
+        magic, flags, length, base_offset, last_offset_delta = extent_fields(buffer, at)
         following = position + length
         if magic != MAGIC or base_offset != next_offset or not position < following <= end:
             if base_offset < next_offset or not flags & _AFTER_GAP or following > end:

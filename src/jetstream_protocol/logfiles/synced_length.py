@@ -61,6 +61,22 @@ def decode(data: bytes) -> SyncedLength | None:
     return max(slots, key=lambda slot: slot.sequence, default=None)
 
 
+def damage(data: bytes) -> str:
+    """What is wrong with a file; "": nothing is. Its newest slot may read all the same."""
+    if len(data) != FILE_BYTES:
+        return f"it has {len(data)} bytes and not {FILE_BYTES}"
+    newest = decode(data)
+    for at, end in zip(SLOT_OFFSETS, (*SLOT_OFFSETS[1:], FILE_BYTES), strict=True):
+        slot = data[at : at + SLOT_BYTES]
+        if any(slot) and _decode_slot(slot) is None:
+            return f"the slot at byte {at} fails its CRC"
+        if not any(slot) and (newest is None or newest.sequence > 0):
+            return f"the slot at byte {at} is empty"
+        if any(data[at + SLOT_BYTES : end]):
+            return f"bytes behind the slot at byte {at} are not zero"
+    return ""
+
+
 def _decode_slot(data: bytes) -> SyncedLength | None:
     if len(data) < SLOT_BYTES:
         return None

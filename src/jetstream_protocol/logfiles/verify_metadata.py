@@ -1,4 +1,4 @@
-"""Examining what a data folder holds beside its streams: whose it is, the metadata, the runs.
+"""Examines the files of a data folder beside its streams: its owner, the metadata, the runs.
 
     meta.json, metadata/group.json   compared by the server, which stops at a difference
     metadata/journal, snapshot       records (metadata_records.py); damage but a torn tail stops it
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jetstream_protocol.errors import CorruptBatchError
-from jetstream_protocol.logfiles import checkpoint_file
+from jetstream_protocol.logfiles import checkpoint_file, identity_file
 from jetstream_protocol.logfiles.files import IDENTITY_NAME
 from jetstream_protocol.logfiles.findings import Finding, Kind
 from jetstream_protocol.logfiles.metadata_records import (
@@ -43,6 +43,8 @@ METADATA_NAME = "metadata"
 RUNS_NAME = "runs"
 _RUNS_KIND = "runs"
 _JOURNAL, _SNAPSHOT, _GROUP = "journal", "snapshot", "group.json"
+_META_FIELDS = ("format_version", "cluster", "cluster_id", "node_id")
+_GROUP_FIELDS = ("format", "node_id", "voters", "cluster_id", "recoveries")
 _COMMANDS, _NOTHING = b"\x00", b"\x01"
 """The first byte of an entry: what it is."""
 _DECODING_ERRORS = (ValueError, KeyError, TypeError, zlib.error)
@@ -58,7 +60,7 @@ def verify_beside_streams(folder: Path) -> Iterator[Finding]:
     """What is wrong with a data folder, its streams aside."""
     file = folder / IDENTITY_NAME
     try:
-        meta = json.loads(file.read_bytes())
+        meta = identity_file.decode(file.read_bytes(), _META_FIELDS)
         int(meta["format_version"]), str(meta["cluster"])
         identity = _Identity(int(meta["node_id"]), str(meta["cluster_id"]))
     except (OSError, *_DECODING_ERRORS) as error:
@@ -100,9 +102,12 @@ def _verify_metadata(folder: Path, identity: _Identity | None) -> Iterator[Findi
 
 def _verify_group(file: Path, identity: _Identity | None) -> Iterator[Finding]:
     if not file.exists():
-        return  # Written anew from the configuration.
+        if (file.parent / _JOURNAL).exists():
+            message = "missing: nothing says to whom the metadata belongs"
+            yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
+        return
     try:
-        group = json.loads(file.read_bytes())
+        group = identity_file.decode(file.read_bytes(), _GROUP_FIELDS)
         int(group["format"]), [int(voter) for voter in group["voters"]]
         found = _Identity(int(group["node_id"]), str(group["cluster_id"]))
     except _DECODING_ERRORS as error:
@@ -137,9 +142,7 @@ def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
     entries = _JournalVerifier(str(journal), journal.read_bytes(), slot)
     yield from entries.findings()
     if slot is None and entries.generation:
-        message = (
-            "missing or damaged: a voter's vote will count again once others have taken it back"
-        )
+        message = "missing or damaged: a voter votes again when the others have restored its vote"
         yield Finding(str(synced), 0, Kind.BAD_SYNCED, message)
     if entries.first is None or snapshot_end is None:
         return  # Whether something is missing between the two cannot be told.

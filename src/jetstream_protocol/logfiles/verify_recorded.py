@@ -49,7 +49,8 @@ def verify_recorded(
         first = segments[0].base_offset
         yield _missing(folder, f"the segments with the offsets [{start}, {first}) are missing")
     else:
-        hole = recorded.first_loss({segment.base_offset: segment.size for segment in segments})
+        sizes = {segment.base_offset: segment.size for segment in segments}
+        hole = recorded.first_loss(sizes, segments[0].base_offset)
         if hole is not None:
             yield _missing(folder / segment_name(hole[0]), hole[1])
 

@@ -1,8 +1,8 @@
 """All streams this node leads, on one NATS connection: subscriptions follow leaderships.
 
-The `ReplicaListener` of the node. A stream is listened to exactly while this node leads it, but
-for the last moments before a hand-over (replication/hand_over.py); group members that cannot store
-leave their queue group, so that it does not feed a black hole.
+The `ReplicaListener` of the node. This node listens to a stream exactly while it leads it, except
+for the last moments before a hand-over (replication/drivers/hand_over.py). Group members that
+cannot store leave their queue group: otherwise their messages would be lost.
 """
 
 from __future__ import annotations
@@ -20,40 +20,42 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_server.ingest.acks import AckPolicy
-from jetstream_server.ingest.connection import NatsConnection
-from jetstream_server.ingest.stand_by import StandBy
-from jetstream_server.ingest.stream import Bounds, StreamIngest
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.replicas import Replicas
+from jetstream_server.background import run_in_background
+from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.ingest.stream.stand_by import StandBy
+from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import ReplicaListener
+from jetstream_server.replication.replica_manager import ReplicaManager
 
 CONFIRM_SECONDS = 5.0
-"""A NATS server that takes longer to confirm a subscription is as good as away."""
+"""A NATS server that takes longer to confirm a subscription counts as unreachable."""
 DRAIN_SECONDS = 5.0
 STAND_BY_SECONDS = 5.0
-"""More than a leader takes to hand over once nobody listens (replication/hand_over.py)."""
-QUIET_SECONDS = 1.0
-"""Meanwhile nobody listens: rather no hand-over than a longer wait."""
+"""Longer than the rest of a hand-over takes (replication/drivers/hand_over.py)."""
+PAUSE_SECONDS = 1.0
+"""Nobody listens meanwhile, so a hand-over that takes longer is given up."""
 _POLL_SECONDS = 0.005
 
 logger = structlog.get_logger("jetstream.ingest")
 
 
-class Ingest:
+class Ingest(ReplicaListener):
     """See the module. `start` must have returned before streams can be created."""
 
     def __init__(
         self,
         connection: NatsConnection,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         policy: AckPolicy,
         bounds: Bounds,
-        speaks: Callable[[], bool],
+        lease_held: Callable[[], bool],
     ) -> None:
-        """speaks: whether this node's session lease holds, at this very moment."""
+        """lease_held: whether this node's session lease holds now."""
         self._connection = connection
-        self._speaks = speaks
+        self._lease_held = lease_held
         self._silenced = False  # the subscriptions are given up
         self._withheld = False  # acks of committed records wait for the lease
         self._replicas = replicas
@@ -61,12 +63,13 @@ class Ingest:
         self._bounds = bounds
         self._streams: dict[int, StreamIngest] = {}
         self._by_sid: dict[int, StreamIngest] = {}
-        self._members: dict[int, StreamIngest] = {}  # those of `_streams` that are in a group
-        self._quiet: set[int] = set()  # ids of those that are about to be handed over
-        self._standing_by: dict[int, StandBy] = {}  # those that are about to be led here
+        self._members: dict[int, StreamIngest] = {}  # the streams of `_streams` that are in a group
+        self._handing_over: set[int] = set()  # ids of streams that are about to be handed over
+        self._drains: set[asyncio.Task[None]] = set()  # of streams that were paused
+        self._standing_by: dict[int, StandBy] = {}  # streams that this node is about to lead
 
     def leading(self, replica: Replica) -> None:
-        """Subscribe; what arrives from now on is appended under this leadership."""
+        """Subscribe; messages that arrive from now on are appended under this leadership."""
         ingest = StreamIngest(
             replica, self._replicas, self._policy, self._bounds, self._connection.write
         )
@@ -75,37 +78,38 @@ class Ingest:
             self._members[replica.stream.id] = ingest
         stand_by = self._standing_by.pop(replica.stream.id, None)
         if stand_by is not None:
-            if self._speaks() and self._wants(ingest) and self._adopt(ingest, stand_by):
+            if self._lease_held() and self._wants(ingest) and self._adopt(ingest, stand_by):
                 return
             self._connection.unsubscribe(stand_by.sid)
-        if not self._speaks():
+        if not self._lease_held():
             self._silenced = True  # `check_lease` subscribes once it does.
         elif self._wants(ingest) and not self._silenced:
             self._subscribe(ingest)
 
     def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> bool:
-        """What has arrived since nobody else listens, then what arrives from now on. False: that
-        is not to be stored, and a subscription is wanted that begins now."""
+        """Store what has arrived while standing by, then what arrives from now on. False: it must
+        not be stored, and a new subscription is needed."""
         replica = ingest.replica
-        counters = replica.counters
         ingest.sid = stand_by.sid
         self._by_sid[ingest.sid] = ingest
         if not stand_by.store(ingest, replica.stream.leader_epoch, replica.log.log_end_offset):
             del self._by_sid[ingest.sid]
-            counters.suspected_gaps += 1
+            replica.counters.gap_suspected()
             return False
-        counters.hand_overs += 1
-        counters.hand_over_gap_us = stand_by.gap_us
-        counters.hand_over_gaps_us += stand_by.gap_us
+        replica.counters.handed_over(stand_by.gap_us)
         return True
 
     def _wants(self, ingest: StreamIngest) -> bool:
-        """A member of a queue group that cannot store leaves the messages to the others."""
-        replica = ingest.replica
-        if replica.stream.id in self._quiet:
+        """Whether to listen. A member of a queue group that cannot store leaves the messages to the
+        others."""
+        stream = ingest.replica.stream
+        if stream.id in self._handing_over or stream.is_silent:
             return False
-        if not replica.stream.group:
+        if not stream.group:
             return True
+        if stream.readonly:
+            return False
+        replica = ingest.replica
         leadership = replica.leadership
         can_commit = leadership is not None and leadership.can_commit
         return can_commit and not replica.log.offline_reason and not self._replicas.full_reason
@@ -134,7 +138,7 @@ class Ingest:
             self._connection.unsubscribe(ingest.sid)
 
     def _refused(self, sid: int, error: PermissionDeniedError) -> None:
-        """NATS does not let us subscribe: the stream hears nothing until that is mended."""
+        """NATS refuses the subscription: the stream receives nothing until that is corrected."""
         ingest = self._by_sid.get(sid)
         if ingest is not None:
             ingest.refusal = error
@@ -145,7 +149,7 @@ class Ingest:
             )
 
     def stopped_leading(self, replica: Replica) -> None:
-        self._quiet.discard(replica.stream.id)
+        self._handing_over.discard(replica.stream.id)
         self._members.pop(replica.stream.id, None)
         ingest = self._streams.pop(replica.stream.id, None)
         if ingest is not None:
@@ -155,63 +159,97 @@ class Ingest:
     def committed(self, replica: Replica) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
-            if self._speaks():
+            if self._lease_held():
                 ingest.committed()
             else:
                 self._withheld = True
+
+    # Pausing.
+
+    def access_changed(self, replica: Replica) -> None:
+        """Listen again, or stop to: what NATS has delivered by then is still stored."""
+        ingest = self._streams.get(replica.stream.id)
+        if ingest is None or self._silenced:
+            return
+        is_listening = self._by_sid.get(ingest.sid) is ingest
+        if self._wants(ingest) and not is_listening:
+            self._subscribe(ingest)
+            replica.counters.gap_suspected()  # Nobody listened meanwhile.
+        elif is_listening and not self._wants(ingest):
+            del self._by_sid[ingest.sid]
+            drain = run_in_background(self._drain(ingest, ingest.sid), "draining a paused stream")
+            self._drains.add(drain)
+            drain.add_done_callback(self._drains.discard)
+
+    async def _drain(self, ingest: StreamIngest, sid: int) -> None:
+        try:
+            await self._connection.drain_subscriptions([sid], PAUSE_SECONDS)
+        except UnavailableError as error:
+            logger.warning(
+                "subscriptions_not_drained",
+                stream=ingest.replica.stream.full_name,
+                reason=error.message,
+            )
+
+    async def drained(self) -> None:
+        """Return once everything is stored that NATS has delivered to streams that were paused, or
+        it does not answer."""
+        await asyncio.gather(*self._drains)
 
     # Handing over.
 
     @property
     def hears(self) -> bool:
-        """Whether NATS is connected, and has said something lately."""
+        """Whether NATS is connected and has answered lately."""
         return self._connection.hears
 
     @property
     def listens(self) -> bool:
-        """Whether a stream led from now on would be heard."""
-        return self.hears and self._speaks()
+        """Whether a stream led from now on would receive messages."""
+        return self.hears and self._lease_held()
 
     def pending(self, stream_id: int) -> int:
         """Batches whose acknowledgements wait for the commit."""
         ingest = self._streams.get(stream_id)
         return 0 if ingest is None else ingest.pending_count
 
-    async def quiet(self, stream_id: int) -> None:
-        """Stop listening to a stream; done once all that NATS had delivered by then is stored. What
-        is on its way from a server that is not heard is not waited for, nor stored.
+    async def pause(self, stream_id: int) -> None:
+        """Stop listening to a stream; returns when everything that NATS has delivered is stored. If
+        the NATS server does not answer, messages in flight are neither waited for nor stored.
 
         Raises UnavailableError when NATS does not answer in time, NotLeaderError.
         """
         ingest = self._streams.get(stream_id)
         if ingest is None:
             raise NotLeaderError("this node does not lead the stream any more")
-        self._quiet.add(stream_id)
+        self._handing_over.add(stream_id)
         if self._by_sid.pop(ingest.sid, None) is None:
             return
         if self.hears:
-            await self._connection.drain_subscriptions([ingest.sid], QUIET_SECONDS)
+            await self._connection.drain_subscriptions([ingest.sid], PAUSE_SECONDS)
         else:
             self._connection.unsubscribe(ingest.sid)
 
     def resume(self, stream_id: int) -> None:
-        """Undo `quiet`."""
-        self._quiet.discard(stream_id)
+        """Undo `pause`."""
+        self._handing_over.discard(stream_id)
         ingest = self._streams.get(stream_id)
         if ingest is not None and not self._silenced and self._wants(ingest):
-            self._unsubscribe(ingest)  # If `quiet` was not even begun.
+            self._unsubscribe(ingest)  # If `pause` was not even begun.
             self._subscribe(ingest)
-            ingest.replica.counters.suspected_gaps += 1  # Nobody has listened meanwhile.
+            ingest.replica.counters.gap_suspected()  # Nobody listened meanwhile.
 
     async def stand_by(
         self, stream: StreamMetadata, leader_epoch: int, end_offset: int, silent_us: int
     ) -> int:
         """Listen to a stream that this node is about to lead, for STAND_BY_SECONDS at most.
 
-        leader_epoch, end_offset: of the leader until now. silent_us: for how long nobody has
-        listened. Returns that in all, once NATS has confirmed. Raises UnavailableError when it does
+        leader_epoch, end_offset: of the leader until now. silent_us: how long nobody has listened.
+        Returns the whole gap in µs, once NATS has confirmed. Raises UnavailableError when it does
         not.
         """
+        if stream.is_silent:
+            return silent_us
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self._end_stand_by(stream.id)
@@ -220,56 +258,58 @@ class Ingest:
             stream.subject, stream.group, stand_by.deliver, stand_by.refused
         )
         loop.call_later(STAND_BY_SECONDS, self._end_stand_by, stream.id, stand_by)
-        await self._connection.flush(QUIET_SECONDS)
+        await self._connection.flush(PAUSE_SECONDS)
         if stand_by.refusal is not None:
             self._end_stand_by(stream.id, stand_by)
             raise UnavailableError(f"this node cannot listen: {stand_by.refusal.message}")
         stand_by.gap_us = silent_us + round((loop.time() - asked_at) * 1e6)
         return stand_by.gap_us
 
-    def stand_down(self, stream_id: int, leader_epoch: int) -> None:
-        """The leader of that epoch goes on: undo `stand_by`. In a queue group it would take
-        messages from that."""
+    def cancel_stand_by(self, stream_id: int, leader_epoch: int) -> None:
+        """The leader of that epoch goes on: undo `stand_by`. In a queue group the subscription
+        would take its messages."""
         stand_by = self._standing_by.get(stream_id)
         if stand_by is not None and stand_by.leader_epoch == leader_epoch:
             self._end_stand_by(stream_id)
 
     def _end_stand_by(self, stream_id: int, which: StandBy | None = None) -> None:
-        """Of that stream; if it is `which`, where that is given."""
+        """End the stream's stand-by; only if it is `which`, where that is given."""
         stand_by = self._standing_by.get(stream_id)
         if stand_by is not None and which in (None, stand_by):
             del self._standing_by[stream_id]
             self._connection.unsubscribe(stand_by.sid)
 
-    # Only a current leader speaks (design 6).
+    # Only a current leader may answer publishers.
 
     def may_feed(self) -> bool:
-        """Asked before the bytes of a read are looked at: right after a sleep, above all.
+        """Called before the bytes of a read are parsed; this matters most right after the process
+        was suspended.
 
-        **safety** Without its lease this node may have been replaced: the bytes are not looked at,
-        and the connection forgets every subscription, so that the successor has them alone.
+        **safety** Without its lease this node may have been replaced: the bytes are dropped, and
+        the connection ends every subscription, so that only the new leader has them.
         """
-        if self._speaks():
+        if self._lease_held():
             return True
         self._by_sid.clear()
         self._silence()
         return False
 
     def check_lease(self) -> None:
-        """Called several times a second, for when nothing arrives.
+        """Called when the lease has changed, and several times a second.
 
-        Members of groups that can store again, or no longer, come and go at the same pace.
+        Group members leave and rejoin their queue groups at the same pace.
         """
-        if not self._speaks():
+        if not self._lease_held():
             for ingest in self._streams.values():
                 self._unsubscribe(ingest)
             self._silence()
         elif self._silenced or self._withheld:
             resubscribe = self._silenced
             self._silenced = self._withheld = False
-            logger.info("session_regained", streams=len(self._streams))
+            logger.info("ingest_resumed", streams=len(self._streams))
             for ingest in self._streams.values():
-                if resubscribe and self._wants(ingest):
+                # One that has just taken over what it stood by for is subscribed already.
+                if resubscribe and ingest.sid not in self._by_sid and self._wants(ingest):
                     self._subscribe(ingest)
                 ingest.committed()
         else:
@@ -281,9 +321,8 @@ class Ingest:
             self._end_stand_by(stream_id)
         if not self._silenced:
             self._silenced = True
-            logger.warning("session_lost", streams=len(self._streams))
-            for ingest in self._streams.values():
-                ingest.replica.counters.suspected_gaps += 1
+            logger.info("ingest_stopped", streams=len(self._streams))
+            self._suspect_gaps()
 
     def fell_below_minimum(self, replica: Replica) -> None:
         ingest = self._streams.get(replica.stream.id)
@@ -298,29 +337,35 @@ class Ingest:
             )
 
     def _doubt(self, ingest: StreamIngest, error: UnknownOutcomeError) -> None:
-        """Say that nobody knows what becomes of what waits. **safety** Without a session nothing is
-        said: another node may lead by now, and answer for it."""
-        if self._speaks():
+        """Answer what waits with an unknown outcome. **safety** Without a session answer nothing:
+        another node may lead by now and answer itself."""
+        if self._lease_held():
             ingest.fail(error)
 
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
             self._keep_membership(ingest)  # First: who hears of it may publish again at once.
-            # `error` names our files: it is for the log and `describe`, not for publishers.
+            # `error` names our files: show it in the log and in `describe`, not to publishers.
             reason = "stored, but not known to be durable: a disk failed"
             self._doubt(ingest, UnknownOutcomeError(reason))
 
     def disconnected(self, reason: str) -> None:
-        """The NATS connection was lost: what was published meanwhile without ack is missing."""
+        """The NATS connection was lost: messages published meanwhile without an ack are lost."""
+        self._suspect_gaps()
         for ingest in self._streams.values():
-            ingest.replica.counters.suspected_gaps += 1
-            ingest.refusal = None  # The next connection's subscriptions are judged anew.
+            ingest.refusal = None  # The next connection's subscriptions are checked again.
+
+    def _suspect_gaps(self) -> None:
+        """Nobody listens to the streams of this node."""
+        for ingest in self._streams.values():
+            if not ingest.replica.stream.is_internal:
+                ingest.replica.counters.gap_suspected()
 
     async def confirm(self, stream_id: int) -> None:
         """Return once the NATS server has the stream's subscription.
 
-        It may be given up, or made anew, while NATS is asked: then NATS is asked again. Raises
+        If the subscription ends or is made again meanwhile, NATS is asked again. Raises
         UnavailableError when it does not answer, PermissionDeniedError when it refuses,
         NotLeaderError when the stream is not led here (any more).
         """
@@ -334,10 +379,10 @@ class Ingest:
                 break
             if asyncio.get_running_loop().time() > deadline:
                 raise UnavailableError(
-                    "the stream exists, but its leader does not listen now; create it again"
+                    "the stream exists, but its leader does not listen now; try again"
                 )
             if self._by_sid.get(ingest.sid) is not ingest:
-                await asyncio.sleep(_POLL_SECONDS)  # The session comes and goes.
+                await asyncio.sleep(_POLL_SECONDS)  # The session may lapse and return.
                 continue
             asked = (ingest, ingest.sid)
             await self._flush()
@@ -349,9 +394,13 @@ class Ingest:
             )
 
     def _may_stay_unheard(self, ingest: StreamIngest) -> bool:
-        """A group member that cannot store: the others of its group are heard."""
+        """Whether it is silent, or a group member that cannot store: the other members receive the
+        messages."""
         stream = ingest.replica.stream
-        return bool(stream.group) and stream.id not in self._quiet and not self._wants(ingest)
+        if stream.is_silent:
+            return True
+        is_handed_over = stream.id in self._handing_over
+        return bool(stream.group) and not is_handed_over and not self._wants(ingest)
 
     async def _flush(self) -> None:
         try:
@@ -359,11 +408,11 @@ class Ingest:
         except UnavailableError as error:
             raise UnavailableError(
                 "the stream exists, but NATS did not confirm its subscription "
-                f"({error.message}); create it again once NATS answers"
+                f"({error.message}); try again once NATS answers"
             ) from error
 
     async def stop(self) -> None:
-        """Unsubscribe, store what is on its way, acknowledge what commits, and disconnect."""
+        """Unsubscribe, store what is in flight, acknowledge what commits, and disconnect."""
         try:
             await self._connection.drain_subscriptions()
         except UnavailableError as error:

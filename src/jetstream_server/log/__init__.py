@@ -1,6 +1,6 @@
-"""The log on disk: index → segment → commit log, with recovery, flushing and the data folder.
+"""One stream's log on disk: segments, index, recovery, flushing, and the data folder of the node.
 
-Read in that order: `index`, `segment`, `epochs`, `checkpoint`, `recovery`, `commit_log`. Every
-file operation goes through `disk.Disk`, so that a simulated disk can stand in; only `disk`,
-`flusher` and `folder` touch the operating system. docs/file_formats.md gives the bytes.
+Read in this order: `index`, `segment`, `epochs`, `recovery`, `commit_log`. Files are reached
+through `disk.Disk` alone, so that a simulated disk can stand in. Only `disk`, `flusher` and
+`data_folder` touch the operating system. docs/file_formats.md gives the bytes.
 """

@@ -5,14 +5,14 @@ Offsets: `log_start_offset <= flushed_offset <= log_end_offset`; the log holds t
 Epochs never fall from batch to batch, and append timestamps never go back.
 
 Threads. The loop thread owns the log: append, roll, truncate, close. `flush` runs on the flusher
-thread meanwhile; `read` and `pread` may run anywhere. Whatever moves or removes files takes the
-mutex, which `flush` holds for its whole run; an append never waits for it.
+thread meanwhile; `read` and `pread` may run anywhere. Operations that move or remove files take the
+mutex. `flush` holds it while it runs; an append never waits for it.
 
-Failures. `health` says what they mean. After a failed append, what it left behind is cut off, so
-that later ones succeed once there is room.
+Failures. `health` says what they mean. What a failed append has written is cut off, so that later
+appends succeed once there is space.
 
-Deliberately not here: high watermark and acknowledgements (replication), and when to flush, roll
-by time or delete (their schedulers).
+Not here: high watermark and acknowledgements (replication), and when to flush, roll by time or
+delete (their drivers).
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.logfiles.offsets_file import Mark
 from jetstream_protocol.logfiles.scan import Tail
+from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.log.checkpointer import LogCheckpointer
+from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.damage import LogDamage
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
-from jetstream_server.log.incoming import check_incoming, count_fitting, last_gap
-from jetstream_server.log.log_compaction import LogCompaction
-from jetstream_server.log.log_offsets import LogOffsets
-from jetstream_server.log.log_records import LogRecords
+from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers, concerns
 from jetstream_server.log.recovery import Recovered, recover
 from jetstream_server.log.retention import Span
 from jetstream_server.log.segment import LogSlice, Segment
 from jetstream_server.log.slice_reader import SliceReader
 from jetstream_server.log.storage import LogStorage
+from jetstream_server.log.validator import check_incoming, count_fitting, last_gap
 
 __all__ = ["CommitLog", "LogConfig", "LogSlice"]
 
@@ -52,9 +53,9 @@ class CommitLog:
 
     __slots__ = (
         "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
-        "compaction", "damage", "epochs", "flushed_offset", "incomplete_reason", "lacks_front",
-        "last_append_timestamp", "log_end_offset", "log_start_offset", "producers",
-        "records",
+        "compaction", "damage", "damaged_files", "epochs", "flushed_offset", "incomplete_reason",
+        "is_start_unknown", "lacks_front", "last_append_timestamp", "log_end_offset",
+        "log_start_offset", "producers", "records",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -62,13 +63,14 @@ class CommitLog:
         self._config = config
         self._mutex = disk.mutex()
         self._noting = disk.mutex()  # around `producers`, whose image the flusher thread takes
-        offsets = recovered.offsets or LogOffsets(disk, directory, recovered.recorded.boot_id)
+        offsets = recovered.offsets or OffsetsFile(disk, directory, recovered.recorded.boot_id)
         self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered, offsets)
         self._health = Health(directory, recovered.offline_reason)
-        self.records = LogRecords(self, self._storage, offsets, self._health, self._noting)
+        self.records = LogCheckpointer(self, self._storage, offsets, self._health, self._noting)
         save = self.records.save
         self.compaction = LogCompaction(disk, self._storage, self._health, self._mutex, save)
         self.damage = LogDamage(disk, self._storage, self._mutex, save)
+        self.damaged_files = (*recovered.damaged_files, *self.damage.damaged_files)
         self._reader = SliceReader(disk, self)
         self.epochs: LeaderEpochCache = recovered.epochs
         self.producers: Producers = recovered.producers
@@ -80,8 +82,10 @@ class CommitLog:
         """Records are missing before the first segment, or all are: this log cannot be mended by
         what comes behind its end. Offline as well, until `reset` or `mend`."""
         self.incomplete_reason = recovered.incomplete_reason
-        """Why it may lack records that were acknowledged, although all that is there reads well;
-        "": it surely does not. Until `incompleteness_told`."""
+        """Why acknowledged records may be missing although everything in the log is valid; "" when
+        none is missing. Cleared by `incompleteness_told`."""
+        self.is_start_unknown = recovered.is_start_unknown
+        """Nothing on record says where the log starts, so records may be missing in front."""
 
     @classmethod
     def open(
@@ -90,9 +94,10 @@ class CommitLog:
     ) -> CommitLog:  # fmt: skip
         """Recover the log in `directory`; one that never existed is empty.
 
-        clean: the server stopped cleanly, so a log that looks as its close left it is believed.
-        boot_id: of the machine, now: what was written in this boot is there, flushed or not. "":
-        it is not known. After damage the log is returned offline, readable up to there.
+        clean: whether the server stopped cleanly: a log that is as its close left it is then
+        accepted without a scan. boot_id: of the machine, now: what was written during this boot is
+        still there, flushed or not. "" when unknown. A damaged log is returned offline, readable up
+        to the damage.
         """
         config = config or LogConfig()
         try:
@@ -106,14 +111,15 @@ class CommitLog:
         if recovered.recorded.mark & Mark.EMPTYING:
             log._finish_reset(recovered.recorded.log_start_offset or 0)
         if not clean and not log.offline_reason:
-            # Or what is appended where a power failure took the end would pass for what was there.
+            # Otherwise new records at lost offsets would count as compacted.
             log.compaction.cut_to(log.log_end_offset)
         if recovered.exists and not log.offline_reason:
             log.records.opened()
+            log.compaction.opened(is_rebuilt=recovered.has_lost_compaction)
         return log
 
     def configure(self, config: LogConfig) -> None:
-        """From now on; what is there stays as it is."""
+        """Change the settings from now on; existing segments stay as they are."""
         self._config = config
 
     @property
@@ -123,18 +129,19 @@ class CommitLog:
 
     @property
     def health(self) -> Health:
-        """Why it is offline; who finds a reason outside the log says so there."""
+        """Why the log is offline. Other parts report their reasons here too."""
         return self._health
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is offline because of damage: what is readable is as good as before."""
+        """Whether it is offline because of damage; what can be read is still valid."""
         return self._health.is_damaged
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing is left of records that were here: not even their offsets can be told."""
-        return self.lacks_front and not self.segment_count
+        """Whether the records that were here are all gone, and with them their offsets."""
+        bases = self._storage.segments.base_offsets
+        return self.lacks_front and bases[:1] in ([], [self.log_end_offset])
 
     def incompleteness_told(self) -> None:
         """The metadata knows that this log may lack records (register_node). Raises StorageError,
@@ -142,6 +149,7 @@ class CommitLog:
         if self.incomplete_reason:
             with self._mutex:
                 self.incomplete_reason = ""
+                self.is_start_unknown = False
                 self.records.note_bounds(durable=True)
 
     @property
@@ -158,8 +166,8 @@ class CommitLog:
 
     @property
     def tombstones_gone_below(self) -> int:
-        """Compaction has removed tombstones from it, or had from the log it is a copy of: all below
-        this offset. Raises StorageError."""
+        """Compaction has removed tombstones from this log, or from the log it was copied from; all
+        of them were below this offset. Raises StorageError."""
         state = self.compaction.state
         return max(state.tombstones_gone_below, state.copied_under)
 
@@ -171,31 +179,29 @@ class CommitLog:
 
     @property
     def committed_below(self) -> int:
-        """What is below this offset was committed when compaction last told; 0: not known."""
+        """Compaction has recorded records below this offset as committed; 0: unknown."""
         return self.compaction.committed_below
 
     @property
     def lost_range(self) -> tuple[int, int] | None:
-        """The first offsets, [start, end), that the disk has lost; None: it has all."""
+        """The first offsets, [start, end), that the disk has lost; None: none."""
         return self.damage.first
 
     @property
     def flush_due(self) -> bool:
-        """A sealed segment awaits its flush: ask for one whatever the flush policy, so that
-        recovery need not scan it."""
+        """Whether a sealed segment waits for its flush, which spares recovery a scan."""
         return self._storage.has_sealed_unsynced
 
     # Appending.
 
     def append(
-        self, batch: EncodedBatch, *, leader_epoch: int, timestamp_us: int,
-        now_us: int | None = None,
+        self, batch: EncodedBatch, *, leader_epoch: int, timestamp_us: WallUs,
+        now_us: MonotonicUs | None = None,
     ) -> int:  # fmt: skip
         """As the leader: stamp the batch, write it, return its base offset.
 
-        timestamp_us: of the wall clock. now_us: of the monotonic one, by which message ids age;
-        without it they age by timestamps. Raises StorageFullError (nothing was appended; try
-        later), StorageError.
+        now_us: message ids age by it; without it they age by timestamps. Raises StorageFullError
+        (nothing was appended; try later), StorageError.
         """
         self._health.require_online()
         base_offset = self.log_end_offset
@@ -215,13 +221,13 @@ class CommitLog:
 
     def append_replica(
         self, data: bytes, *, leader_epoch: int | None = None, gaps_below: int = 0,
-        now_us: int | None = None,
+        now_us: MonotonicUs | None = None,
     ) -> None:  # fmt: skip
         """As a follower: append whole stamped batches, back to back.
 
         leader_epoch: the epoch they were asked for under; none may be newer. gaps_below: where the
-        gaps that compaction leaves may be; above, none may. now_us: the monotonic time, if they
-        have just been appended by the leader. Raises CorruptBatchError when the bytes are not whole
+        gaps that compaction leaves may be; above, none may. now_us: if the
+        leader has just appended them. Raises CorruptBatchError when the bytes are not whole
         valid batches, DivergedError when they do not continue this log: then none is appended.
         StorageFullError, StorageError: those that went into the segments before the failure are.
         """
@@ -253,14 +259,14 @@ class CommitLog:
         self.log_end_offset = newest.next_offset
 
     def note_end(self) -> None:
-        """What was appended may be acknowledged before it is flushed: the next start, if it is in
-        this boot of the machine, is to know that it was there."""
+        """Record the log end: records may be acknowledged before they are flushed, and the next
+        start in this boot of the machine must know that they existed."""
         self.records.note_end()
 
     def start_epoch(self, leader_epoch: int) -> None:
         """Begin a leadership at the log end; before anything is appended or served under it.
 
-        The epoch's first batch makes it durable (design 7). Raises FencedEpochError when the log
+        The epoch's first batch makes it durable. Raises FencedEpochError when the log
         knows a newer epoch.
         """
         latest = self.epochs.latest_epoch
@@ -277,7 +283,7 @@ class CommitLog:
         if last is not None and last.size:
             self._begin_segment()
 
-    def _segment_for(self, length: int, timestamp: int) -> Segment:
+    def _segment_for(self, length: int, timestamp: WallUs) -> Segment:
         """The segment that takes the next batch; a new one when the last is full or too old."""
         segment = self._storage.segments.last
         if segment is None:
@@ -286,7 +292,7 @@ class CommitLog:
             return self._begin_segment()
         return segment
 
-    def roll_due_us(self) -> int | None:
+    def roll_due_us(self) -> WallUs | None:
         """When the last segment is old enough to be sealed although nothing is appended; None:
         never, as it is empty or age does not matter. May read an index: any thread."""
         last = self._storage.segments.last
@@ -316,8 +322,8 @@ class CommitLog:
                 segment.undo_write()
             raise failure from error
 
-    def forget_message_ids(self, now_us: int) -> None:
-        """Those whose window has passed, so that idle logs hold none. now_us: monotonic."""
+    def forget_message_ids(self, now_us: MonotonicUs) -> None:
+        """Forget message ids whose window has passed."""
         if self.producers.holds_message_ids:
             with self._noting:
                 self.producers.expire(now_us)
@@ -328,10 +334,9 @@ class CommitLog:
         """Where the whole batches from the one that holds `offset` on are, in one segment.
 
         Only batches wholly below `limit_offset`, and not more than `bytes_max` bytes, except that
-        the first always fits. None when the limit leaves nothing. Headers are looked at, bodies
-        are not: whoever uses the bytes checks their CRCs. Raises OffsetOutOfRangeError below the
-        log start and beyond the log end, CorruptBatchError with file and position,
-        RecordsDamagedError where that is known already.
+        the first always fits. None when the limit leaves nothing. Checks headers, not bodies:
+        callers check the CRCs. Raises OffsetOutOfRangeError below the log start and beyond the log
+        end, CorruptBatchError with file and position, RecordsDamagedError for a marked range.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
@@ -370,7 +375,7 @@ class CommitLog:
         """
         return self._reader.pread(slice_)
 
-    def offset_for_timestamp(self, timestamp_us: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(self, timestamp_us: WallUs) -> tuple[int, int] | None:
         """Offset and leader epoch of the first record appended at that time or later."""
         with self._health.reading():
             header = self._storage.segments.find_timestamp(timestamp_us)
@@ -407,10 +412,10 @@ class CommitLog:
             if last.base_offset > self._storage.checkpoint.recovery_point:
                 self.records.save()
         except StorageFullError:
-            pass  # The older one stays, and only makes recovery scan more.
+            pass  # The older checkpoint stays valid; recovery only scans more.
         return target
 
-    # Removing. For the loop thread; each may wait for a running flush, and syncs what it did.
+    # Removing. For the loop thread. Each may wait for a running flush, and is durable on return.
 
     def truncate(self, offset: int) -> int:
         """Drop every batch that reaches to `offset` or beyond; returns the new log end, where the
@@ -429,7 +434,7 @@ class CommitLog:
         segment = self._storage.segments.holding(offset)
         with self._health.reading():
             position, end = segment.locate_end(offset)
-        self.records.cutting_to(end)  # First, or what is missing then would look like a loss.
+        self.records.cutting_to(end)  # First: otherwise the missing records would look lost.
         self.compaction.cut_to(end)
         self.epochs.truncate_from_end(end)
         self.log_start_offset = min(self.log_start_offset, end)
@@ -446,25 +451,27 @@ class CommitLog:
         that has failed is whole again then."""
         with self._mutex:
             self._health.require_mendable()
+            self.records.emptying(offset)
+            # Not earlier: a log whose emptying fails may be revived, with the records that it has.
             with self._noting:
                 self.producers.clear()
-            self.records.emptying(offset)
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):
                 self._storage.restart_at(offset)
-            # Not sooner, or what a kill leaves of a copy would pass for complete.
+            # Not earlier: otherwise a copy that a kill interrupted would be taken for complete.
             self.compaction.forget()
             self.damage.forget()
+            self.is_start_unknown = False
             self.records.save()
             self._damage_is_gone()
 
     def _finish_reset(self, offset: int) -> None:
-        """A process died in the middle of one."""
+        """Complete a reset during which the process died."""
         try:
             self.reset(offset)
         except StorageFullError:
-            pass  # It stays offline: what is left is no log.
+            pass  # The log stays offline: what is left is not a log.
 
     def mend(self) -> None:
         """Drop what is damaged, or what failed operations have left, and all behind it; take what
@@ -485,40 +492,28 @@ class CommitLog:
             self.damage.cut_to(self.log_end_offset)
             bases = self._storage.segments.base_offsets
             self.log_start_offset = max(self.log_start_offset, *bases[:1], 0)
+            if self.lacks_front:
+                with self._noting:
+                    self.producers.lose_front(self.log_start_offset)
             self.flushed_offset = max(self.flushed_offset, self.log_start_offset)
             self.records.save()
             self._damage_is_gone()
 
     def _damage_is_gone(self) -> None:
-        self.lacks_front = False
+        self.lacks_front = self.is_start_unknown = False
         self.incomplete_reason = ""
         self.records.note_all(durable=True)
         self._health.mended()
 
-    def advance_log_start(self, offset: int) -> None:
-        """Records below `offset` are gone for readers; segments wholly below it are removed.
-
-        Raises StorageFullError when the checkpoint could not be written.
-        """
-        with self._mutex:
-            self._health.require_online()
-            if offset <= self.log_start_offset:
-                return
-            self._require_within(offset, 0)
-            if offset > self.flushed_offset:
-                self._flush()
-            self._start_at(offset)
-            self._remove_retired()
-
     @property
     def begins_below_start(self) -> bool:
-        """Whether a sealed segment lies wholly below the log start, perhaps rolled since."""
+        """Whether a sealed segment lies wholly below the log start."""
         sealed = self._storage.segments.sealed
         return bool(sealed) and sealed[0].next_offset <= self.log_start_offset
 
     def begin_advance(self, offset: int) -> None:
-        """The first half of `advance_log_start`, which waits for nothing: records below `offset`
-        are gone for readers. `finish_advance` removes the files.
+        """Records below `offset` are gone for readers. Waits for nothing: `finish_advance` removes
+        the segments wholly below it.
 
         Segments that await their sync stay; calling this again with the log start takes them.
         """
@@ -527,9 +522,9 @@ class CommitLog:
         self._start_at(max(offset, self.log_start_offset))
 
     def finish_advance(self) -> None:
-        """The other half; blocks, for a thread. A log that is offline by now is left alone.
+        """The second half. Blocks: call it in a thread. Does nothing if the log is offline by now.
 
-        Raises as `advance_log_start`.
+        Raises StorageFullError when the checkpoint could not be written.
         """
         with self._mutex:
             if not self.offline_reason:
@@ -543,19 +538,13 @@ class CommitLog:
 
     def _remove_retired(self) -> None:
         if self.log_start_offset > self.flushed_offset:
-            self._flush()  # Else a crash could leave a log that ends before it starts.
-        self.records.removing_in_front()  # **safety** First, or it would be damage.
+            self._flush()  # Otherwise a crash could leave a log that ends before it starts.
+        # **safety** First: otherwise the missing segments would be damage.
+        self.records.removing_in_front()
         with self._health.changing("removing segments of"):
             self._storage.remove_retired()
         self.damage.begin_at()
         self.records.save()
-
-    def delete_segments_before(self, offset: int) -> int:
-        """Retention: remove sealed segments wholly below `offset`; returns the new log start."""
-        bases = [base for base in self._storage.segments.base_offsets if base <= offset]
-        if len(bases) > 1:
-            self.advance_log_start(bases[-1])
-        return self.log_start_offset
 
     # The end.
 

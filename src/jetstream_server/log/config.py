@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jetstream_protocol.types import WallUs
 from jetstream_server.log.segment import Segment
 
 
@@ -18,7 +19,7 @@ class LogConfig:
     """How many offsets a segment may cover."""
 
     def is_full(
-        self, segment: Segment, length: int, timestamp_us: int, log_end_offset: int
+        self, segment: Segment, length: int, timestamp_us: WallUs, log_end_offset: int
     ) -> bool:
         """Whether a batch of that length and time belongs into the next segment. May read an
         index."""
@@ -30,9 +31,9 @@ class LogConfig:
         offsets = self.segment_offsets
         return offsets is not None and log_end_offset - segment.base_offset >= offsets
 
-    def roll_due_us(self, segment: Segment) -> int | None:
+    def roll_due_us(self, segment: Segment) -> WallUs | None:
         """When its age seals a segment; None: never. May read an index."""
         if self.segment_age_us is None:
             return None
         first = segment.first_timestamp()
-        return None if first is None else first + self.segment_age_us
+        return None if first is None else WallUs(first + self.segment_age_us)

@@ -1,15 +1,15 @@
-"""What a log knows to be bad in its segments, durably: the file `damage` of a stream's folder.
+"""The bad ranges of a log's segments, durably: the file `damage` of a stream's folder.
 
     inspect (any thread) ──> mark ──> save ──(repair.py: fetched, verified, swapped in)──> repaired
 
-Readers are served what lies before and behind a marked range; at it they are told. **safety** A log
-with a mark does not hold all it should: its replica is not to be counted in sync (`is_damaged`).
+Readers get the records before and behind a marked range, and an error at it. **safety** A log with
+a mark lacks records: its replica must not count as in sync (`is_damaged`).
 
 Crash policy. A mark is in memory first and in the file as soon as possible: a crash in between
 leaves damage that nobody has found yet. It leaves the file only after the folder was synced in
 which the repaired segment has its name; of every mark that is read from the file the segment is
-inspected again (replication/healing.py). A file that cannot be believed means that the whole log
-has to be inspected (`is_unknown`).
+inspected again (replication/drivers/healing.py). A file that cannot be believed means that the
+whole log has to be inspected (`is_unknown`).
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, Final
 
-from jetstream_protocol.errors import CorruptBatchError, RecordsDamagedError, StorageError
+from jetstream_protocol.errors import RecordsDamagedError, StorageError
 from jetstream_protocol.logfiles.names import DAMAGE_NAME
-from jetstream_server.log.checkpoint import owner_of, read_state, write_state
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.inspection import BadRange, Inspected
 from jetstream_server.log.repair import Successor
 from jetstream_server.log.segment import Segment
+from jetstream_server.log.state_files import DamagedFile, owner_of, read_state, write_state
 from jetstream_server.log.storage import LogStorage
 
 KIND: Final = "damage"
 RANGES_MAX: Final = 10_000
-"""Of one log: a segment with more is bad from the first to the last of its ranges."""
+"""Ranges in one log. A segment with more is bad from the first to the last of its ranges."""
 
 
 class LogDamage:
     """Owned by the log's thread, except `save`. `ranges` is replaced, never changed."""
 
     __slots__ = (
-        "_disk", "_mutex", "_save_checkpoint", "_storage", "is_unknown", "marked", "ranges",
+        "_disk", "_mutex", "_save_checkpoint", "_storage", "damaged_files", "is_unknown", "marked",
+        "ranges",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class LogDamage:
         self.is_unknown = False
         self.marked = 0
         """How many bad ranges were found since the log was opened."""
+        self.damaged_files: list[DamagedFile] = []
+        """The file itself, if it was not believed."""
         if disk.exists(self._path):
             self._load()
 
@@ -68,12 +71,12 @@ class LogDamage:
 
     @property
     def first(self) -> tuple[int, int] | None:
-        """The first offsets that are bad; where it is not known which, all may be: (0, 0)."""
+        """The first bad range of offsets; (0, 0) when it is unknown which offsets are bad."""
         if self.ranges:
             return self.ranges[0].start_offset, self.ranges[0].end_offset
         return (0, 0) if self.is_unknown else None
 
-    # What readers are to know.
+    # For readers.
 
     def limit(self, offset: int, limit_offset: int) -> int:
         """Up to where records can be read from `offset` on. Raises RecordsDamagedError at a bad
@@ -206,11 +209,13 @@ class LogDamage:
     def _load(self) -> None:
         try:
             state = read_state(self._disk, self._path, KIND, owner_of(self._storage.directory))
-            if state is None or state["is_unknown"]:
-                raise CorruptBatchError("the file says nothing")
-            found = [_range_of(values) for values in state["ranges"]]
-        except (StorageError, KeyError, TypeError, ValueError):
+            self.is_unknown = state is None or bool(state["is_unknown"])
+            found = [] if state is None else [_range_of(values) for values in state["ranges"]]
+        except (StorageError, KeyError, TypeError, ValueError) as error:
             self.is_unknown = True
+            damaged = DamagedFile(self._path, str(error), "every segment is inspected")
+            self.damaged_files.append(damaged)
+        if self.is_unknown:
             return
         sizes = {segment.base_offset: segment.size for segment in self.segments()}
         kept = [bad for bad in found if bad.end_position <= sizes.get(bad.base_offset, -1)]

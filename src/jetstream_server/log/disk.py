@@ -12,9 +12,9 @@ What the log relies on (a simulated disk must be no kinder):
 * a failed `fsync` may have lost them, and trying again proves nothing.
 
 `OsDisk` keeps at most `descriptors_max` files open, whatever the number of logs. A descriptor in
-use is pinned: closing it under a running fsync would let its number be reused, and the fsync
-would report on another file. Closing a descriptor with unsynced bytes is safe on Linux: a
-write-back error nobody has seen is reported to whoever opens the file next.
+use is pinned: if it were closed during an fsync, its number could be reused, and the fsync would
+report on another file. Closing a descriptor with unsynced bytes is safe on Linux: the next open of
+the file reports a write-back error that nobody has seen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Protocol
 
 from jetstream_protocol.errors import StorageError, StorageFullError
@@ -39,7 +38,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the operation failed only for want of space, and may succeed later."""
+    """Whether the operation failed only because the disk is full; it may succeed later."""
     return error.errno in _FULL
 
 
@@ -59,7 +58,9 @@ class Disk(Protocol):
 
     def writable(self, directory: str) -> bool: ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is one. From now on it is that file which is read and written, should
+        somebody have put it in the place of one that is open."""
 
     def size(self, path: str) -> int: ...
 
@@ -67,7 +68,7 @@ class Disk(Protocol):
         """The names in it, sorted."""
 
     def make_directory(self, path: str) -> None:
-        """Make one folder; its parent is there."""
+        """Make one folder; its parent must exist."""
 
     def create(self, path: str) -> None:
         """Make an empty file. FileExistsError when there is one."""
@@ -98,7 +99,7 @@ class Disk(Protocol):
 
 
 class _Open:
-    """An open file: closed when the last user lets go after it fell out of the cache."""
+    """An open file: closed when it has left the cache and its last user has released it."""
 
     __slots__ = ("dropped", "fd", "pins")
 
@@ -106,30 +107,6 @@ class _Open:
         self.fd = fd
         self.pins = 1
         self.dropped = False
-
-
-class Descriptor(AbstractContextManager[int]):
-    """A file descriptor that stays open within the `with` block, for sendfile."""
-
-    __slots__ = ("_disk", "_open", "_path")
-
-    def __init__(self, disk: OsDisk, path: str) -> None:
-        self._disk = disk
-        self._path = path
-        self._open: _Open | None = None
-
-    def __enter__(self) -> int:
-        self._open = self._disk._acquire(self._path)
-        return self._open.fd
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._open is not None
-        self._disk._release(self._open)
 
 
 class OsDisk:
@@ -148,7 +125,17 @@ class OsDisk:
         return os.access(directory, os.W_OK | os.X_OK)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            found = os.stat(path)
+        except OSError:
+            self._forget(path)
+            return False
+        with self._lock:
+            opened = self._open.get(path)
+            held = None if opened is None else os.fstat(opened.fd)
+        if held is not None and (held.st_dev, held.st_ino) != (found.st_dev, found.st_ino):
+            self._forget(path)
+        return True
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
@@ -161,6 +148,7 @@ class OsDisk:
 
     def create(self, path: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        self._forget(path)  # Somebody else may have removed an earlier file under that name.
 
     def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         opened = self._acquire(path)
@@ -168,7 +156,8 @@ class OsDisk:
             wanted = sum(map(len, buffers))
             written = os.pwritev(opened.fd, buffers, position)
             if written != wanted:
-                # Only an almost full disk or a signal cuts a write short; the rest says which.
+                # Only an almost full disk or a signal cuts a write short; writing the rest shows
+                # which.
                 rest = memoryview(b"".join(buffers))
                 while written < wanted:
                     written += os.pwrite(opened.fd, rest[written:], position + written)
@@ -203,7 +192,7 @@ class OsDisk:
                     os.fsync(file.fileno())
         except OSError:
             if os.path.exists(temporary):
-                os.unlink(temporary)  # On a full disk it would hold space for nothing.
+                os.unlink(temporary)  # On a full disk it would waste space.
             raise
         self.rename(temporary, path)
         if durable:
@@ -219,7 +208,7 @@ class OsDisk:
     def fsync(self, path: str) -> None:
         opened = self._acquire(path)
         try:
-            os.fdatasync(opened.fd)  # It writes the file's length too, only not its times.
+            os.fdatasync(opened.fd)  # It writes the file's length too, but not its times.
         finally:
             self._release(opened)
 
@@ -246,12 +235,8 @@ class OsDisk:
 
     # What only a real disk has.
 
-    def descriptor(self, path: str) -> Descriptor:
-        """`with disk.descriptor(path) as fd:` for os.sendfile; raises OSError on entry."""
-        return Descriptor(self, path)
-
     def read_resident(self, path: str, position: int, length: int) -> bytearray | None:
-        """Those bytes; None unless all of them are there without waiting for the device."""
+        """Those bytes; None unless all of them are in the page cache."""
         data = bytearray(length)
         opened = self._acquire(path)
         try:
@@ -265,7 +250,8 @@ class OsDisk:
         return data if found == length else None
 
     def close(self) -> None:
-        """Close every descriptor that is not in use; those in use close when let go."""
+        """Close every descriptor that is not in use; the others are closed when they are
+        released."""
         with self._lock:
             entries = list(self._open.values())
             self._open.clear()
@@ -286,12 +272,12 @@ class OsDisk:
         evicted: list[_Open] = []
         with self._lock:
             if self._renames != renames:
-                # Perhaps over this very path: then this is the file that was there before. It
-                # serves its caller, and must not serve the next one.
+                # A rename may have replaced this path: then the descriptor is the old file's. It
+                # serves this caller, but must not serve the next one.
                 fresh.dropped = True
                 return fresh
             opened = self._open.setdefault(path, fresh)
-            if opened is not fresh:  # Another thread opened it meanwhile.
+            if opened is not fresh:  # Another thread has opened it meanwhile.
                 opened.pins += 1
             while len(self._open) > self._descriptors_max:
                 evicted.append(self._open.popitem(last=False)[1])

@@ -1,9 +1,9 @@
 """Where each leader epoch of a log begins.
 
-Entries (leader epoch, start offset), strictly growing in both. A leadership is entered at its log
-end before anything is appended or any fetch answered; a follower enters the epochs of the batches
-it appends: one rule for both (design 7). The entry becomes durable with the epoch's first batch,
-from which recovery reads it again; an epoch without a batch leaves nothing to agree about.
+Entries (leader epoch, start offset), strictly growing in both. A leader adds its entry at the log
+end before it appends anything or answers a fetch. A follower adds the epochs of the batches that it
+appends. An entry becomes durable with the epoch's first batch; recovery reads it from there. An
+epoch without a batch needs no entry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeaderEpochCache:
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
-        """Begin `leader_epoch` at `start_offset`, over whatever is not before it in both."""
+        """Begin `leader_epoch` at `start_offset`; drop entries that are not before it in both."""
         if leader_epoch == self.latest_epoch and start_offset >= self._entries[-1][1]:
             return
         entries = self._entries
@@ -69,14 +69,19 @@ class LeaderEpochCache:
         end = entries[above][1]
         return EpochEnd(entries[above - 1][0] if above else leader_epoch, end)
 
+    def end_of(self, leader_epoch: int, log_end_offset: int) -> int:
+        """Where the records end that are of `leader_epoch` or older ones."""
+        above = bisect_right(self._entries, leader_epoch, key=lambda entry: entry[0])
+        return self._entries[above][1] if above < len(self._entries) else log_end_offset
+
     def truncate_from_end(self, log_end_offset: int) -> None:
         """Forget epochs that begin at or behind the new log end."""
         while self._entries and self._entries[-1][1] >= log_end_offset:
             self._entries.pop()
 
     def truncate_from_start(self, log_start_offset: int) -> None:
-        """Forget epochs that end before the new log start. That of the record right before it
-        stays: a log that ends there can be held against this one."""
+        """Forget epochs that end before the new log start. The epoch of the record right before it
+        stays, so that a log that ends there can be compared with this one."""
         above = bisect_right(self._entries, log_start_offset - 1, key=lambda entry: entry[1])
         if above:
             del self._entries[: above - 1]

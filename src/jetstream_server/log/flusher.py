@@ -1,12 +1,12 @@
-"""Group commit: a few threads that sync logs, one fsync of a log for all that queued up behind it.
+"""Group commit: a few threads sync logs; one fsync of a log serves all requests that waited for it.
 
 While a log's fsync runs, further requests for that log wait together; the next fsync covers them
-all, since it begins after they were appended. A log is with one thread at a time, and logs take
-turns in the order of their first request. Several threads, because file systems commit what many
-ask for at once about as fast as one: a thousand logs one after the other would take seconds.
-Results are handed to the loop through `call_soon_threadsafe`, those of a log in order.
+all, since it begins after they were appended. One thread at a time flushes a log, and logs take
+turns in the order of their first request. There are several threads because file systems commit
+many concurrent requests about as fast as one: a thousand logs one after the other would take
+seconds. Results reach the loop through `call_soon_threadsafe`; those of one log in order.
 
-A failure is handed on like a success and never retried here: the log is offline by then.
+A failure is reported like a success and never retried here: the log is offline by then.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import threading
 from collections.abc import Callable
 
 from jetstream_protocol.errors import InternalError, StorageError, UnavailableError
+from jetstream_server.clocks import MonotonicClock, monotonic_clock
 from jetstream_server.log.commit_log import CommitLog
 
 OnFlushed = Callable[[CommitLog, int | StorageError], None]
-"""Called on the loop with the log and its flushed offset, or with why it cannot be flushed."""
+"""Called on the loop with the log and its flushed offset, or with the error."""
 
 CallSoonThreadsafe = Callable[..., object]
 """`loop.call_soon_threadsafe`: takes a function and its arguments."""
@@ -36,10 +37,15 @@ class Flusher:
         *,
         name: str = "jetstream-flusher",
         threads: int = THREADS,
+        clock: MonotonicClock = monotonic_clock,
+        timed: Callable[[float], object] | None = None,
     ) -> None:
+        """timed: told how long each flush took, in seconds, on the flush's thread."""
+        self._clock = clock
+        self._timed = timed
         self._call_soon_threadsafe = call_soon_threadsafe
         self._wakeup = threading.Condition()
-        # Both dictionaries are used as sets that keep their order.
+        # Both dictionaries serve as ordered sets.
         self._queued: dict[CommitLog, dict[OnFlushed, None]] = {}
         self._busy: set[CommitLog] = set()
         self._closing = False
@@ -53,8 +59,8 @@ class Flusher:
     def request(self, log: CommitLog, on_flushed: OnFlushed) -> None:
         """Flush what `log` holds now. A callback queued twice for one flush is called once.
 
-        Raises UnavailableError after `close`, InternalError when a thread died of a bug: an
-        acknowledgement that waits for it would wait for ever.
+        Raises UnavailableError after `close`, InternalError when a thread died of a bug:
+        acknowledgements that wait for it would wait for ever.
         """
         with self._wakeup:
             if self._closing:
@@ -88,18 +94,22 @@ class Flusher:
                 callbacks = self._queued.pop(log)
                 self._busy.add(log)
             result: int | StorageError
+            begun_us = self._clock()
             try:
                 result = log.flush()
             except StorageError as error:
                 result = error
             self._call_soon_threadsafe(_deliver, log, result, callbacks)
+            if self._timed is not None:
+                self._timed((self._clock() - begun_us) / 1e6)
             with self._wakeup:
                 self._busy.discard(log)
                 if self._closing:
                     self._wakeup.notify_all()
 
     def _next(self) -> CommitLog | None:
-        """Of the logs that wait the first one that no other thread is at: who is, comes back."""
+        """The first waiting log that no other thread is flushing; the others take theirs again
+        themselves."""
         return next((log for log in self._queued if log not in self._busy), None)
 
 

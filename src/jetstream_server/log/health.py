@@ -1,14 +1,15 @@
-"""What a failure of the disk means for a log (design 5).
+"""What a disk failure means for a log.
 
 * A **full disk** fails the operation and nothing else: StorageFullError, to be tried again.
-* A **failed read** fails the reader. The place it could not read is damaged; what is held elsewhere
-  in the log is as good as before.
+* A **failed read** fails the reader. The place that could not be read is damaged; the rest of the
+  log is still valid.
 * **Anything else**, above all a failed fsync, is a failure of the log and takes it offline: appends
   and flushes raise StorageError, reads go on. A failed fsync is never tried again: the kernel may
   have dropped the pages it could not write, and a second fsync would call that success. The log
-  comes back only by being emptied (`CommitLog.reset`), or, where nobody holds more, as what can be
-  read of it (`CommitLog.mend`).
-* **Damage** found when the log was opened does too, until the damaged records are discarded.
+  comes back only by being emptied (`CommitLog.reset`) or, where no replica holds more, with what
+  can be read of it (`CommitLog.mend`).
+* **Damage** found when the log was opened takes it offline too, until the damaged records are
+  discarded.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from jetstream_server.log.disk import is_full, storage_error
 
 
 class Health:
-    """`offline_reason` is "" while the log takes appends. `has_failed`: an operation of it failed,
-    so what it holds is not to be believed. on_failure: called once per failure, by any thread."""
+    """`offline_reason` is "" while the log takes appends. `has_failed`: an operation has failed, so
+    the log's content is not trusted. on_failure: called once per failure, by any thread."""
 
     __slots__ = ("_directory", "_is_damaged", "has_failed", "offline_reason", "on_failure")
 
@@ -45,11 +46,11 @@ class Health:
             self.require_online()
 
     def end(self, reason: str) -> None:
-        """Nothing more is to be done with the log; an older reason stays."""
+        """The log takes no more operations; an older reason stays."""
         self.offline_reason = self.offline_reason or reason
 
     def fail(self, reason: str) -> None:
-        """The log has failed. Of several failures the first is told."""
+        """The log has failed. Of several failures the first is reported."""
         if self.has_failed or (self.offline_reason and not self._is_damaged):
             return
         self.has_failed = True
@@ -64,13 +65,13 @@ class Health:
         return self._is_damaged
 
     def mended(self) -> None:
-        """What had failed or was damaged is out of the log."""
+        """The failed or damaged part has left the log."""
         self._is_damaged = self.has_failed = False
         self.offline_reason = ""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around what only reads."""
+        """Wraps code that only reads."""
         try:
             yield
         except OSError as error:
@@ -78,7 +79,7 @@ class Health:
 
     @contextmanager
     def changing(self, doing: str) -> Iterator[None]:
-        """Around what leaves the log as it was if there is no room for it."""
+        """Wraps code that leaves the log unchanged when the disk is full."""
         try:
             yield
         except OSError as error:
@@ -86,20 +87,20 @@ class Health:
 
     @contextmanager
     def committed(self, doing: str) -> Iterator[None]:
-        """Around what has to succeed, lest the files differ from what the log believes."""
+        """Wraps code that must succeed: otherwise files and memory would differ."""
         try:
             yield
         except OSError as error:
             raise self._take_offline(error, doing) from error
 
     def failure(self, error: OSError, doing: str) -> StorageError:
-        """What to raise for `error`; takes the log offline unless the disk was only full."""
+        """The error to raise for `error`; takes the log offline unless the disk was only full."""
         if is_full(error):
             return storage_error(error, f"{doing} {self._directory}")
         return self._take_offline(error, doing)
 
     def _take_offline(self, error: OSError, doing: str) -> StorageError:
-        # Not a StorageFullError, even where space was short: waiting does not bring it back.
+        # Not a StorageFullError, even if the disk was full: waiting does not help.
         failure = StorageError(storage_error(error, f"{doing} {self._directory}").message)
         self.fail(failure.message)
         return failure

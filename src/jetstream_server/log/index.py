@@ -1,8 +1,8 @@
 """The sparse index of one segment, in memory.
 
-Entries (offset, position, append timestamp) lie flat in one array, so that 4 KiB of log cost 24
-bytes and no object. Finding one is a bisection; the batches between two entries are walked by
-their headers. The layout of the file, and when it is believed: jetstream_protocol.logfiles.
+Entries (offset, position, append timestamp) lie in one flat array: 4 KiB of log cost 24 bytes and
+no object. Finding one is a bisection; the batches between two entries are walked by their headers.
+The layout of the file, and when it is trusted: jetstream_protocol.logfiles.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 
 from jetstream_protocol.logfiles import index_file
 from jetstream_protocol.logfiles.index_file import FIELDS
+from jetstream_protocol.types import WallUs
 
 _NEVER_INDEXED = -(1 << 62)
 
@@ -19,8 +20,8 @@ _NEVER_INDEXED = -(1 << 62)
 class Index:
     """Grows with its segment, at the end only.
 
-    Another thread may look things up meanwhile: entries are added by one call under the
-    interpreter's lock, and lookups never go beyond the length they saw first.
+    Another thread may read meanwhile: an entry is added by one call under the interpreter's lock,
+    and lookups never go beyond the length that they saw first.
     """
 
     __slots__ = ("_entries", "_interval_bytes", "_last_position")
@@ -33,17 +34,17 @@ class Index:
     def __len__(self) -> int:
         return len(self._entries) // FIELDS
 
-    def add(self, offset: int, position: int, timestamp: int) -> None:
-        """Note the batch at `position`, if the last one noted is far enough away."""
+    def add(self, offset: int, position: int, timestamp: WallUs) -> None:
+        """Add the batch at `position`, if the last entry is far enough away."""
         if position - self._last_position >= self._interval_bytes:
             self._entries.extend((offset, position, timestamp))
             self._last_position = position
 
-    def entry(self, slot: int) -> tuple[int, int, int]:
+    def entry(self, slot: int) -> tuple[int, int, WallUs]:
         """Offset, position and append timestamp of entry `slot`."""
         at = slot * FIELDS
         offset, position, timestamp = self._entries[at : at + FIELDS]
-        return offset, position, timestamp
+        return offset, position, WallUs(timestamp)
 
     def slot_of_offset(self, offset: int) -> int:
         """The last entry at or before `offset`; -1: none."""
@@ -55,10 +56,13 @@ class Index:
         entries = self._entries
         return bisect_right(range(len(self)), position, key=lambda i: entries[i * FIELDS + 1]) - 1
 
-    def slot_before_timestamp(self, timestamp: int) -> int:
+    def slot_before_timestamp(self, timestamp: WallUs) -> int:
         """The last entry appended before `timestamp`; -1: none."""
         entries = self._entries
-        return bisect_left(range(len(self)), timestamp, key=lambda i: entries[i * FIELDS + 2]) - 1
+        return (
+            bisect_left(range(len(self)), timestamp, key=lambda i: WallUs(entries[i * FIELDS + 2]))
+            - 1
+        )
 
     def truncate(self, position: int) -> None:
         """Forget the batches at and behind `position`."""

@@ -1,13 +1,13 @@
-"""Looks at every byte of a segment's batches, and says which offsets the bad ones hide.
+"""Checks every byte of a segment's batches and reports the offset ranges of bad ones.
 
 A batch is *bad* where it fails a CRC, does not continue the log, or lies where the device refuses
-to read. Where its header is intact, exactly that batch is bad. Otherwise nobody knows how long it
-is: then what is bad ends at the next place where batches are known to begin, which is an entry of
-the index, or at a valid batch from which valid batches lead there. **safety** A payload may hold
-stored batches: a valid batch in the middle of a bad one proves nothing by itself.
+to read. If its header is intact, exactly that batch is bad. Otherwise its length is unknown: the
+bad range then ends at the next index entry, or at a valid batch from which valid batches lead to
+that entry. **safety** A payload may contain stored batches: a valid batch inside a bad one proves
+nothing.
 
-Reads only, and may run in any thread while the log grows; a segment that was cut or swapped
-meanwhile was inspected in vain (`LogDamage.mark` finds that out).
+Reads only, and may run in any thread while the log grows; if a segment was cut or swapped
+meanwhile, the result is discarded (`LogDamage.mark` checks that).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jetstream_protocol.logfiles.scan import SCAN_BYTES, Tail, Window, find_vali
 from jetstream_server.log.index import Index
 
 PAGE_BYTES = 4096
-"""What a device refuses it refuses by the page, as the page cache reads it."""
+"""A device fails to read whole pages, as the page cache reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def inspect(
 
 
 def inspect_at(disk: Source, segment: Inspected, offset: int, bytes_max: int) -> list[BadRange]:
-    """The same, around `offset` and for about so many bytes behind it."""
+    """The same, around `offset` and for about `length` bytes behind it."""
     start = segment.boundary_before(offset)
     end = segment.boundary_behind(start[0])[0] + bytes_max
     return inspect(disk, segment, start, end)

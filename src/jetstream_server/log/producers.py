@@ -1,23 +1,24 @@
-"""What a log remembers so that nothing is stored twice: producers' last batches, message ids.
+"""What a log remembers to recognise duplicates: producers' last batches, and message ids.
 
     batch of a producer ──> check ──> append it · the original · OutOfSequenceError
     message with an id  ──> offset_of ──> append it · the original's offset
 
-A *producer* numbers its batches from 0, one by one. The last five of each are remembered: it has
-at most five on their way, so whichever it repeats is among them. A *message id* (`Nats-Msg-Id`) is
-remembered for the stream's duplicate window, the newest `MESSAGE_IDS_MAX` at most.
+A *producer* numbers its batches from 0, one by one. The last five of each are remembered. A
+producer has at most five in flight, so any batch that it repeats is among them. A *message id*
+(`Nats-Msg-Id`) is remembered for the stream's duplicate window, the newest `MESSAGE_IDS_MAX` at
+most.
 
-Everything here but the times is a function of the batches in the log: the leader and its
-followers `note` each batch they append, and `truncate` as their logs are. So whoever is elected
-knows what is in its own log without reading it, and `producers_file.py` can save and rebuild it.
+Everything here except the times follows from the batches in the log: the leader and its followers
+`note` each batch they append, and `truncate` with their logs. So a new leader knows what its log
+holds without reading it, and `producers_file.py` can save and rebuild this state.
 
 Invariants.
-* **safety** What is remembered of an offset is what the log holds there: nothing at or behind the
-  log end, and of a truncated producer where it stood before. Whether that is *committed* is the
-  caller's to ask, before a duplicate is acknowledged.
-* **safety** A producer never skips a sequence. One that is not known begins with 0: whatever else
-  it sends, batches before it may be on their way, or lost with a failover and still to be repeated,
-  and could not be stored behind a later one.
+* **safety** The state always matches the log: it holds nothing at or behind the log end, and after
+  a truncation a producer stands where it stood before. The caller must check that a duplicate is
+  *committed* before it is acknowledged.
+* **safety** A producer never skips a sequence, and an unknown producer must begin with 0. Otherwise
+  earlier batches, still in flight or lost in a failover and to be repeated, could not be stored any
+  more.
 
 No clock and no I/O. Times are the log's (log_time.py, µs): append timestamps are of wall clocks
 that may be hours apart.
@@ -26,28 +27,34 @@ that may be hours apart.
 from __future__ import annotations
 
 import re
-import struct
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from jetstream_protocol.batch import COMPRESSION_MASK, HEADER_BYTES, Batch, BatchHeader
+from jetstream_protocol import header_names
+from jetstream_protocol.batch import (
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    Batch,
+    BatchHeader,
+    producer_fields,
+)
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError, OutOfSequenceError
-from jetstream_server.log.log_time import LogTime, LogTimeImage
+from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs
 
-BATCHES_KEPT: Final = 5
-"""Per producer; what publishers may have on their way is bounded by it."""
 PRODUCERS_MAX: Final = 10_000
-"""Per stream: about 10 MiB. Beyond it the one that was silent longest is forgotten."""
+"""Per stream: about 10 MiB. Beyond it the producer that was silent longest is forgotten."""
 IDLE_US: Final = 24 * 3600 * 1_000_000
-"""A producer that was silent for so long is gone; no publisher retries for a day."""
+"""A producer that is silent for this long is forgotten; no publisher retries for a day."""
 MESSAGE_IDS_MAX: Final = 1 << 17
 """Per stream: about 30 MiB. A thousand messages a second fill the default window of 120 s."""
 ID_BYTES_MAX: Final = 64
-"""Remembered as they are; a UUID has 36. Of longer ones a digest is."""
+"""Longer ids are remembered by a digest. A UUID has 36 bytes."""
 DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
 
 LOST: Final = 2**31 - 1
@@ -58,18 +65,16 @@ _HEADERS: Final = int(Flags.HEADERS)
 # Ids are in batches that leaders made of messages: those they never compress, and a producer's
 # batch with an id in it they refuse.
 _MAY_HOLD_IDS: Final = _HEADERS | COMPRESSION_MASK
-_NAME: Final = b"Nats-Msg-Id"
-# As ingest reads it (headers.py): only in a block that follows the grammar does it mean anything.
+_NAME: Final = header_names.MSG_ID.encode()
+# The same rule as in ingest (headers.py): the header counts only in a block that follows the
+# grammar.
 _MESSAGE_ID: Final = re.compile(rb"\r\n" + _NAME + rb"[ \t]*+:[ \t]*+([^\r\n\x00]*+)\r\n")
 
 
-_CONCERNS: Final = struct.Struct("<6xH44xiq")  # flags, producer sequence, producer id
-
-
 def concerns(header: bytes | bytearray) -> bool:
-    """Whether a batch with this header, as bytes, may have to be noted: a fraction of the cost of
-    decoding it, and most need not be."""
-    flags, _, producer_id = _CONCERNS.unpack_from(header)
+    """Whether a batch with these header bytes may have to be noted. Much cheaper than decoding it,
+    and most batches need not be noted."""
+    flags, _, producer_id = producer_fields(header)
     return bool(producer_id >= 0 or flags & _MAY_HOLD_IDS == _HEADERS)
 
 
@@ -91,7 +96,7 @@ class Producer(NamedTuple):
     for the batch before those to be in it."""
 
     last_sequence: int
-    time_us: int
+    time_us: LogTimeUs
     batches: tuple[StoredBatch, ...]
     known_from: int = 0
 
@@ -100,12 +105,12 @@ class MessageId(NamedTuple):
     """A record that carries an id; known_by: the id, or the digest of a long one."""
 
     offset: int
-    time_us: int
+    time_us: LogTimeUs
     known_by: bytes
 
 
 def _known_by(message_id: bytes) -> bytes:
-    """What an id is remembered by: a header may be as long as a message."""
+    """The key under which an id is remembered: an id may be as long as a message."""
     if len(message_id) <= ID_BYTES_MAX:
         return message_id
     return blake2b(message_id, digest_size=32).digest()
@@ -133,10 +138,10 @@ class Producers:
         for entry in message_ids:
             self._remember(entry)
 
-    # Asked by the leader before it appends.
+    # Checks by the leader before it appends.
 
     def check(self, producer_id: int, sequence: int) -> StoredBatch | None:
-        """None: append it, it is the producer's next. Otherwise what it is a duplicate of.
+        """None if the batch is the producer's next; otherwise the batch that it repeats.
 
         Raises OutOfSequenceError for a batch that is neither.
         """
@@ -158,24 +163,23 @@ class Producers:
             f"{producer.last_sequence}: send {producer.last_sequence + 1} next"
         )
 
-    def offset_of(self, message_id: bytes, now_us: int) -> int | None:
-        """The offset of the record that carries this id, if it came within the window. now_us:
-        monotonic."""
+    def offset_of(self, message_id: bytes, now_us: MonotonicUs) -> int | None:
+        """The offset of the record that carries this id, if it came within the window."""
         entry = self._entries.get(_known_by(message_id))
         if entry is None or not self.window_us:
             return None
         return None if self._is_over(entry, self._time.now(now_us)) else entry.offset
 
-    # Told of every append, truncation and reset.
+    # Called at every append, truncation and reset.
 
-    def note(self, header: BatchHeader, body: bytes, now_us: int | None = None) -> None:
-        """A batch was appended; body: as stored, with or without padding. now_us: the monotonic
-        time, if it has just been made; None: it was made some time ago."""
+    def note(self, header: BatchHeader, body: bytes, now_us: MonotonicUs | None = None) -> None:
+        """A batch was appended; body: as stored, with or without padding. now_us: if it has just
+        been made; None: it was made some time ago."""
         time_us = self.note_header(header, now_us)
         if self.window_us and may_hold_ids(header):
             self.note_ids(header, body, time_us)
 
-    def note_header(self, header: BatchHeader, now_us: int | None = None) -> int:
+    def note_header(self, header: BatchHeader, now_us: MonotonicUs | None = None) -> LogTimeUs:
         """All of `note` but the message ids; returns the log's time, for `note_ids`."""
         time = self._time
         time_us = time.copied(header) if now_us is None else time.appended(header, now_us)
@@ -183,7 +187,7 @@ class Producers:
             self._note_batch(header, time_us)
         return time_us
 
-    def note_ids(self, header: BatchHeader, body: bytes, time_us: int) -> None:
+    def note_ids(self, header: BatchHeader, body: bytes, time_us: LogTimeUs) -> None:
         """The message ids in a batch of that time."""
         found = message_ids(header, body)
         for offset, message_id in found:
@@ -191,7 +195,7 @@ class Producers:
         if found:
             self._expire(time_us)
 
-    def _note_batch(self, header: BatchHeader, time_us: int) -> None:
+    def _note_batch(self, header: BatchHeader, time_us: LogTimeUs) -> None:
         producers = self._producers
         stored = StoredBatch(header.producer_sequence, header.base_offset, header.next_offset)
         before = producers.pop(header.producer_id, None)
@@ -199,14 +203,14 @@ class Producers:
         known_from = stored.base_offset if stored.sequence else 0
         if before is not None and stored.sequence == before.last_sequence + 1:
             batches, known_from = (*before.batches, stored), before.known_from
-            if len(batches) > BATCHES_KEPT:
+            if len(batches) > BATCHES_IN_FLIGHT_MAX:
                 known_from, batches = batches[0].next_offset, batches[1:]
         producers[header.producer_id] = Producer(stored.sequence, time_us, batches, known_from)
         if len(producers) > PRODUCERS_MAX:
             producers.popitem(last=False)
-        self._expire_producers(time_us - IDLE_US)
+        self._expire_producers(LogTimeUs(time_us - IDLE_US))
 
-    def _expire_producers(self, before_us: int) -> None:
+    def _expire_producers(self, before_us: LogTimeUs) -> None:
         producers = self._producers
         while producers and producers[next(iter(producers))].time_us < before_us:
             producers.popitem(last=False)
@@ -221,15 +225,15 @@ class Producers:
     def holds_message_ids(self) -> bool:
         return bool(self._message_ids)
 
-    def expire(self, now_us: int) -> None:
-        """Forget the ids whose window has passed; now_us: monotonic."""
+    def expire(self, now_us: MonotonicUs) -> None:
+        """Forget the ids whose window has passed."""
         self._expire(self._time.now(now_us))
 
-    def _expire(self, time_us: int) -> None:
+    def _expire(self, time_us: LogTimeUs) -> None:
         while self._message_ids and self._is_over(self._message_ids[0], time_us):
             self._forget(self._message_ids.popleft())
 
-    def _is_over(self, entry: MessageId, time_us: int) -> bool:
+    def _is_over(self, entry: MessageId, time_us: LogTimeUs) -> bool:
         return entry.time_us < time_us - self.window_us
 
     def _forget(self, entry: MessageId) -> None:
@@ -239,9 +243,9 @@ class Producers:
     def truncate(self, log_end_offset: int) -> None:
         """Forget what is not in the log any more.
 
-        A producer whose every remembered batch went is known by the sequence before them: its
-        next one is the first it lost, and no later one. If that one went too, it is not known
-        where the producer stands, and none of its batches is taken any more.
+        If all remembered batches of a producer went, its position is the sequence before them: only
+        the first lost batch may come next. If that one is unknown too, no batch of this producer is
+        accepted any more.
         """
         for producer_id, producer in list(self._producers.items()):
             kept = tuple(b for b in producer.batches if b.next_offset <= log_end_offset)
@@ -262,8 +266,27 @@ class Producers:
         while self._message_ids and self._message_ids[-1].offset >= log_end_offset:
             self._forget(self._message_ids.pop())
 
+    def lose_front(self, log_start_offset: int) -> None:
+        """Forget what the disk has lost in front of the log. **safety** It was perhaps never
+        committed, and is not there: a repetition must not be acknowledged, but stored."""
+        for producer_id, producer in list(self._producers.items()):
+            kept = tuple(b for b in producer.batches if b.base_offset >= log_start_offset)
+            if not kept:
+                del self._producers[producer_id]
+            elif len(kept) < len(producer.batches):
+                known_from = kept[0].base_offset
+                self._producers[producer_id] = producer._replace(
+                    batches=kept, known_from=known_from
+                )
+        while self._message_ids and self._message_ids[0].offset < log_start_offset:
+            self._forget(self._message_ids.popleft())
+
     def note_all(
-        self, headers: Sequence[BatchHeader], data: bytes, start: int, now_us: int | None = None
+        self,
+        headers: Sequence[BatchHeader],
+        data: bytes,
+        start: int,
+        now_us: MonotonicUs | None = None,
     ) -> None:
         """Batches were appended that stand back to back in `data`, from `start` on; see `note`."""
         for header in headers:
@@ -284,8 +307,8 @@ class Producers:
         return bool(self._producers or self._message_ids)
 
     def kept_base_offsets(self) -> frozenset[int]:
-        """Base offsets of the batches that compaction leaves in place, emptied if need be: from
-        them this can be rebuilt. For the log's own thread."""
+        """Base offsets of the batches that compaction must keep, even if empty, so that this state
+        can be rebuilt. For the log's own thread."""
         return frozenset(
             stored.base_offset for each in self._producers.values() for stored in each.batches
         )
@@ -303,7 +326,7 @@ def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
     try:
         batch = Batch.of_checked(header, body[: header.body_length])
     except CorruptBatchError:
-        return []  # Its columns cannot be read: it holds no messages, then, and no ids.
+        return []  # Its columns cannot be read, so it holds no ids.
     column = batch.layout.header_blocks
     if column is None:
         return []
@@ -316,7 +339,7 @@ def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
     for match in _MESSAGE_ID.finditer(data):
         record = bisect_right(ends, match.start())
         message_id = match[1].rstrip(b" \t")
-        # Two blocks that only together read like the header are no header.
+        # A match across two blocks is not a header.
         if message_id and record < len(ends) and match.end() <= ends[record]:
             found.append((offsets[record], message_id))
     return found

@@ -1,16 +1,16 @@
-"""The file `producers` beside a log's checkpoint, and how it is made good from the batches.
+"""The file `producers` beside a log's checkpoint, and how it is rebuilt from the batches.
 
     JSLC 1 <crc32c>\\n
     {"kind":"producers","owner":"17","end_offset":4096,"leader_epoch":3,"producers":[…],…}\\n
 
 It says what `Producers` remembered of the log below `end_offset`, whose last record there was of
-`leader_epoch`. Logs that agree on the epoch of a record agree on all before it (design 7), so a
-file is believed exactly if the log has a record of that epoch there: one that is left over from
-before a truncation is found out. The batches behind it are read, which recovery scans anyway.
+`leader_epoch`. Logs that agree on the epoch of a record agree on all records before it. So the file
+is trusted exactly if the log has a record of that epoch there; a file from before a truncation is
+recognised. The batches behind it are read; recovery scans them anyway.
 
-Crash policy: written atomically before each checkpoint. Missing, damaged, of another history: the
-batches of a day are read instead. **safety** Never ahead of the log, and never less than it holds
-of the last day, as far as that can be read.
+Crash policy: written atomically before each checkpoint. If it is missing, damaged or of another
+history, the batches of the last day are read instead. **safety** Never ahead of the log, and never
+less than it holds of the last day, as far as that can be read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import PRODUCERS_NAME
 from jetstream_protocol.logfiles.scan import Tail
-from jetstream_server.log.checkpoint import owner_of
+from jetstream_protocol.types import WallUs
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.log.log_time import LogTimeImage
+from jetstream_server.log.log_time import LogTimeImage, LogTimeUs
 from jetstream_server.log.producers import (
     IDLE_US,
     MessageId,
@@ -38,17 +38,18 @@ from jetstream_server.log.producers import (
     may_hold_ids,
 )
 from jetstream_server.log.segment import Segment
+from jetstream_server.log.state_files import owner_of
 
 
 class Saved(NamedTuple):
-    """What a file holds."""
+    """The content of the file."""
 
     end_offset: int
     leader_epoch: int
     producers: Producers
 
     def fits(self, tail: Tail, epochs: LeaderEpochCache) -> bool:
-        """Whether it speaks of the log that ends at `tail`."""
+        """Whether it belongs to the log that ends at `tail`."""
         behind = tail.offset < self.end_offset
         return not behind and epochs.epoch_at(self.end_offset - 1) == self.leader_epoch
 
@@ -72,12 +73,12 @@ def write_producers(
 
 
 def read_producers(disk: Disk, directory: str, window_us: int) -> Saved | None:
-    """None when there is none that can be read. Raises OSError."""
+    """None when there is none. Raises CorruptBatchError, OSError."""
     try:
         data = disk.read_file(f"{directory}/{PRODUCERS_NAME}")
-        return _decode(checkpoint_file.decode(data, PRODUCERS_NAME, owner_of(directory)), window_us)
-    except (FileNotFoundError, CorruptBatchError):
-        return None  # The batches say the same, only slower.
+    except FileNotFoundError:
+        return None
+    return _decode(checkpoint_file.decode(data, PRODUCERS_NAME, owner_of(directory)), window_us)
 
 
 def _decode(state: dict[str, Any], window_us: int) -> Saved:
@@ -88,7 +89,7 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
                 int(producer_id),
                 Producer(
                     int(last_sequence),
-                    int(time_us),
+                    LogTimeUs(int(time_us)),
                     tuple(StoredBatch(*map(int, row)) for row in batches),
                     int(known_from),
                 ),
@@ -96,11 +97,12 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
             for producer_id, last_sequence, time_us, batches, known_from in state["producers"]
         )
         message_ids = tuple(
-            MessageId(int(offset), int(time_us), known_by.encode("latin-1"))
+            MessageId(int(offset), LogTimeUs(int(time_us)), known_by.encode("latin-1"))
             for offset, time_us, known_by in state["message_ids"]
         )
         end_offset, leader_epoch = int(state["end_offset"]), int(state["leader_epoch"])
-        time = LogTimeImage(*map(int, state["time"]))
+        time_us, timestamp, time_epoch = map(int, state["time"])
+        time = LogTimeImage(LogTimeUs(time_us), WallUs(timestamp), time_epoch)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptBatchError(f"the file lacks or garbles {error}") from error
     return Saved(end_offset, leader_epoch, Producers(window_us, producers, message_ids, time))
@@ -115,9 +117,20 @@ class ProducersRecovery:
         """Raises OSError."""
         self._window_us = window_us
         self._expected = checkpoint.producers
-        self._saved = read_producers(disk, directory, window_us) if self._expected else None
+        self.damage = ""
+        """Why the file is not trusted; "" when it is, or when none was needed."""
+        self._saved = self._read(disk, directory) if self._expected else None
         self._producers = Producers(window_us) if self._saved is None else self._saved.producers
         self._behind = 0 if self._saved is None else self._saved.end_offset
+
+    def _read(self, disk: Disk, directory: str) -> Saved | None:
+        try:
+            saved = read_producers(disk, directory, self._window_us)
+        except CorruptBatchError as error:
+            self.damage = error.reason
+            return None
+        self.damage = "" if saved else "the file is missing"
+        return saved
 
     def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """A batch was found in the log. Raises OSError."""
@@ -127,12 +140,12 @@ class ProducersRecovery:
     def finish(
         self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
     ) -> Producers:
-        """What the log in `segments` makes known; [scanned_from, tail) has been noted.
+        """The state of the log in `segments`; [scanned_from, tail) has been noted.
 
-        Reads a day of it, if the file is not what the checkpoint promised. Raises OSError.
+        Reads a day of it, if the file does not match the checkpoint. Raises OSError.
         """
         if not self._expected:
-            return self._producers  # There was nothing to know before what was scanned.
+            return self._producers  # Nothing before the scanned part matters.
         saved = self._saved
         if saved is not None and saved.fits(tail, epochs) and scanned_from <= saved.end_offset:
             return self._producers
@@ -141,7 +154,7 @@ class ProducersRecovery:
     def _replayed(self, segments: Sequence[Segment]) -> Producers:
         """The bodies, which hold the ids, are read only where the ids still count."""
         producers = Producers(self._window_us)
-        with_ids: deque[tuple[int, Segment, int, BatchHeader]] = deque()
+        with_ids: deque[tuple[LogTimeUs, Segment, int, BatchHeader]] = deque()
         for segment in segments:
             try:
                 for position, header in segment.headers(0, segment.size):
@@ -153,7 +166,7 @@ class ProducersRecovery:
                     while with_ids and with_ids[0][0] < time_us - self._window_us:
                         with_ids.popleft()
             except CorruptBatchError:
-                continue  # Rot in a sealed segment is its readers' to report.
+                continue  # Damage in a sealed segment is reported by its readers.
         for time_us, segment, position, header in with_ids:
             producers.note_ids(header, _body(segment, position, header), time_us)
         return producers
@@ -164,7 +177,7 @@ def _matters(header: BatchHeader) -> bool:
 
 
 def _body(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    """As far as it can hold message ids. Raises OSError."""
+    """The body, as far as it can hold message ids. Raises OSError."""
     if not may_hold_ids(header):
         return b""
     return segment.read(position + HEADER_BYTES, header.body_length)

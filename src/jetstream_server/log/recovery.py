@@ -1,22 +1,22 @@
-"""Opening a log: what is there, where it ends, and what became of the last append.
+"""Opens a log: finds what it holds, where it ends, and whether the last append was torn.
 
 After a clean close the checkpoint says where the log ends, and nothing is read. Otherwise every
-batch from the recovery point's segment on is checked, CRCs and continuity both, which also
-rebuilds those segments' indexes and the epochs. Where that stops early:
+batch from the recovery point's segment on is checked (CRCs and continuity), which also rebuilds the
+indexes of those segments and the epochs. If the check stops early:
 
-* a torn tail (see jetstream_protocol.logfiles.scan) behind all that is on record is cut off;
-* anything else leaves all bytes as they are and the log offline: readable up to the damage, and not
-  to be appended to, because what follows in the file may be records that were acknowledged.
+* a torn tail (see jetstream_protocol.logfiles.scan) behind everything on record is cut off;
+* anything else leaves all bytes unchanged and the log offline: readable up to the damage, without
+  appends, because acknowledged records may follow in the file.
 
-**safety** What is on record (recorded.py) is held against what is there. Missing in front of the
-first segment, between two, at the end, or altogether: that is damage, never retention, and never a
-log that holds nothing. On the boot of the machine that wrote the log nothing written is lost: what
-ends below the noted log end is damage, and only an append that the end of the file cuts short is
-torn. Where that cannot be told (the note is missing), a cut makes the log *incomplete*: readable,
-and not to be believed before its node has said so (trust.py).
+**safety** The record (recorded.py) is compared with the files. Anything missing, in front, between
+two segments, at the end or altogether, is damage, never retention and never an empty log. In the
+boot of the machine that wrote the log, nothing written is lost: an end below the recorded log end
+is damage, and only an append that the end of the file cuts short is torn. If that cannot be known,
+because the record is missing, a cut makes the log *incomplete*: readable, but not trusted until its
+node has reported it (restart_trust.py).
 
-**safety** Missing or corrupt state never deletes data: an unreadable checkpoint or index only
-makes recovery read more.
+**safety** Missing or corrupt state never deletes data: without a checkpoint or index recovery only
+reads more.
 """
 
 from __future__ import annotations
@@ -36,23 +36,28 @@ from jetstream_protocol.logfiles.scan import (
     is_cut_short,
     walk,
 )
-from jetstream_server.log.checkpoint import read_log_checkpoint
+from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.log.disk import Disk
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.index import Index
-from jetstream_server.log.log_offsets import LogOffsets, read_offsets
+from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.producers import DUPLICATE_WINDOW_US, Producers
 from jetstream_server.log.producers_file import ProducersRecovery
+from jetstream_server.log.recovered_state import RecoveredState
 from jetstream_server.log.segment import Segment
+from jetstream_server.log.state_files import DamagedFile
 
 
 @dataclass(slots=True)
 class Recovered:
     """A log as it was found. `segments[unsynced_from:]` may hold bytes that no fsync covered.
 
-    offline_reason: what is damaged; "": nothing. lacks_front: records are missing before the first
-    segment, or all of them are, so that only another replica's log can mend it.
-    incomplete_reason: what was cut off may have been acknowledged; "": surely not.
+    offline_reason: what is damaged; "" when nothing is. lacks_front: records before the first
+    segment, or all records, are missing: only another replica can repair the log.
+    incomplete_reason: why records that were cut off may have been acknowledged; "" when they were
+    not. is_start_unknown: it may lack records in front as well. compaction: None if it could not
+    be read. has_lost_compaction: it was rebuilt. damaged_files: state files that are not
+    trusted.
     """
 
     exists: bool = True
@@ -63,10 +68,19 @@ class Recovered:
     checkpoint: LogCheckpoint = field(default_factory=LogCheckpoint)
     producers: Producers = field(default_factory=Producers)
     recorded: Recorded = field(default_factory=Recorded)
-    offsets: LogOffsets | None = None
+    offsets: OffsetsFile | None = None
     offline_reason: str = ""
     lacks_front: bool = False
     incomplete_reason: str = ""
+    is_start_unknown: bool = False
+    compaction: CompactionState | None = None
+    has_lost_compaction: bool = False
+    damaged_files: list[DamagedFile] = field(default_factory=list)
+
+    @property
+    def has_compaction(self) -> bool:
+        """Whether the file `compaction` is there, or was."""
+        return self.checkpoint.compaction or self.compaction != CompactionState()
 
     @property
     def log_start_offset(self) -> int:
@@ -93,30 +107,49 @@ def recover(
     boot_id: str = "",
     duplicate_window_us: int = DUPLICATE_WINDOW_US,
 ) -> Recovered:
-    """The log in `directory`, repaired where that loses nothing. Raises OSError, StorageError.
+    """Open the log in `directory`; repair it where that loses nothing. Raises OSError,
+    StorageError.
 
-    boot_id: of the machine, now; "": whatever was not flushed may be lost.
+    boot_id: of the machine, now; "" when unknown: unflushed records may be lost then.
     """
     exists = disk.exists(directory)
     if exists and not disk.writable(directory):
         raise StorageError(f"{directory} is read-only: a log needs to write there")
-    checkpoint = read_log_checkpoint(disk, directory) if exists else None
-    recorded = Recorded(checkpoint, read_offsets(disk, directory), boot_id)
-    segments = _list_segments(disk, directory, interval_bytes) if exists else []
-    offsets = LogOffsets(disk, directory, boot_id)
+    names = disk.list_directory(directory) if exists else []
+    state = RecoveredState(disk, directory, names)
+    recorded = state.record(boot_id)
+    segments = _list_segments(disk, directory, names, interval_bytes)
+    offsets = OffsetsFile(disk, directory, boot_id)
     found = Recovered(
         exists=exists, segments=segments, recorded=recorded, offsets=offsets,
-        checkpoint=checkpoint or LogCheckpoint(), producers=Producers(duplicate_window_us),
+        checkpoint=recorded.checkpoint or LogCheckpoint(),
+        producers=Producers(duplicate_window_us), damaged_files=state.damaged,
     )  # fmt: skip
+    _recover(disk, directory, found, interval_bytes, state, clean=clean)
+    found.compaction = state.compaction(recorded.checkpoint, found.segments)
+    found.has_lost_compaction = state.has_lost_compaction
+    return found
+
+
+def _recover(
+    disk: Disk, directory: str, found: Recovered, interval_bytes: int, state: RecoveredState, *,
+    clean: bool,
+) -> None:  # fmt: skip
+    """Fill in what the segments hold."""
+    segments, recorded = found.segments, found.recorded
+    offsets = found.offsets
+    assert offsets is not None
     loss = _loss_in_front(directory, found)
     if not segments:
         found.offline_reason, found.lacks_front = loss, bool(loss)
-        return found
-    hole = recorded.first_loss({s.base_offset: s.size for s in segments})
-    if hole is not None and not loss:
+        return
+    hole = recorded.first_loss({s.base_offset: s.size for s in segments}, segments[0].base_offset)
+    if hole is not None:
         del segments[max(sum(s.base_offset <= hole[0] for s in segments), 1) :]
     is_trusted = clean and not loss and hole is None and _agrees(recorded, segments[-1])
-    producers = ProducersRecovery(disk, directory, found.checkpoint, duplicate_window_us)
+    window_us = found.producers.window_us
+    producers = ProducersRecovery(disk, directory, found.checkpoint, window_us)
+    state.producers_damaged(producers.damage)
     if is_trusted:
         _trust(found, producers)
     else:
@@ -127,9 +160,9 @@ def recover(
         found.offline_reason, found.lacks_front = loss, True
     if not found.offline_reason and not found.incomplete_reason:
         found.incomplete_reason = _doubt(directory, found)
+    found.is_start_unknown = _is_start_unknown(found)
     if not found.incomplete_reason:
         offsets.adopt(recorded.offsets)
-    return found
 
 
 def _doubt(directory: str, found: Recovered) -> str:
@@ -140,8 +173,15 @@ def _doubt(directory: str, found: Recovered) -> str:
     return ""
 
 
+def _is_start_unknown(found: Recovered) -> bool:
+    """An earlier run may have had that doubt, and recorded the first segment as the start."""
+    recorded, begins_late = found.recorded, found.segments and found.segments[0].base_offset
+    is_in_doubt = recorded.is_nothing or recorded.mark & Mark.INCOMPLETE
+    return bool(found.incomplete_reason and begins_late and is_in_doubt)
+
+
 def _loss_in_front(directory: str, found: Recovered) -> str:
-    """What is missing before the first segment, or altogether; "": nothing."""
+    """What is missing before the first segment, or altogether; "" when nothing is."""
     recorded, segments = found.recorded, found.segments
     start = recorded.log_start_offset
     if recorded.mark & Mark.EMPTYING:
@@ -157,11 +197,14 @@ def _loss_in_front(directory: str, found: Recovered) -> str:
     return f"{directory}: {what} missing; the log reached to offset {recorded.end_offset}"
 
 
-def _list_segments(disk: Disk, directory: str, interval_bytes: int) -> list[Segment]:
-    names = disk.list_directory(directory)
+def _list_segments(
+    disk: Disk, directory: str, names: Sequence[str], interval_bytes: int
+) -> list[Segment]:
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX):
-            disk.remove(f"{directory}/{name}")  # An atomic write that never took place.
+            disk.remove(
+                f"{directory}/{name}"
+            )  # The leftover of an atomic write that did not happen.
     bases = [base for name in names if (base := base_offset_of(name)) is not None]
     segments = [
         Segment(disk, directory, base, 0, base, interval_bytes=interval_bytes) for base in bases
@@ -172,7 +215,7 @@ def _list_segments(disk: Disk, directory: str, interval_bytes: int) -> list[Segm
 
 
 def _agrees(recorded: Recorded, last: Segment) -> bool:
-    """Whether the last segment is as the clean close that wrote the checkpoint left it."""
+    """Whether the last segment is as the clean close left it."""
     checkpoint = recorded.checkpoint
     return (
         checkpoint is not None
@@ -196,7 +239,7 @@ class _Scan:
 
     def __init__(
         self, disk: Disk, directory: str, found: Recovered, producers: ProducersRecovery,
-        offsets: LogOffsets,
+        offsets: OffsetsFile,
     ) -> None:  # fmt: skip
         self._disk = disk
         self._directory = directory
@@ -264,7 +307,8 @@ class _Scan:
         )
 
     def _scan_segment(self, segment: Segment, index: Index) -> int:
-        """Check and index every batch; returns the bytes. CorruptBatchError at the first bad."""
+        """Check and index every batch; return the number of bytes. CorruptBatchError at the first
+        bad."""
         tail = self._tail
         if segment.base_offset != tail.offset:
             raise CorruptBatchError(
@@ -286,7 +330,7 @@ class _Scan:
         segment.adopt_index(index)
 
     def _stop_at(self, slot: int, error: CorruptBatchError, index: Index) -> None:
-        """Cut a torn tail off; leave corruption alone and say where it is."""
+        """Cut off a torn tail. Leave corruption unchanged and report where it is."""
         bad, later = self._segments[slot], self._segments[slot + 1 :]
         evidence = self._evidence_of_damage(bad, error.position, later)
         if evidence:
@@ -304,7 +348,7 @@ class _Scan:
             del self._segments[slot:]
 
     def _evidence_of_damage(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
-        """Why what is there cannot be a torn append; "": it can."""
+        """Why this cannot be a torn append; "" when it can."""
         recorded = self._found.recorded
         valid = self._find_valid_behind(bad, position, later)
         if valid:
@@ -319,7 +363,7 @@ class _Scan:
         return ""
 
     def _note_cut(self, bad: Segment, position: int) -> None:
-        """**safety** Before the cut: a second start would find nothing to be wrong."""
+        """**safety** Before the cut: after it a second start would find nothing wrong."""
         recorded = self._found.recorded
         if recorded.may_be_same_boot and not recorded.is_same_boot:
             self._found.incomplete_reason = (
@@ -338,7 +382,7 @@ class _Scan:
         return position > 0 or bad.base_offset == self._tail.offset
 
     def _find_valid_behind(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
-        """Where a valid batch is, in words; "" when there is none."""
+        """A description of where a valid batch is; "" when there is none."""
         tail = self._tail
         found = find_valid_behind(bad.read, position, bad.size, tail)
         if found is not None:
@@ -350,7 +394,7 @@ class _Scan:
         return ""
 
     def _cut(self, bad: Segment, position: int, later: Sequence[Segment]) -> None:
-        """Remove what holds no valid batch, newest first, so that no gap appears meanwhile."""
+        """Remove segments without a valid batch, newest first, so that no gap appears meanwhile."""
         for segment in reversed(later):
             segment.remove()
         if self._begins_in_place(bad, position):

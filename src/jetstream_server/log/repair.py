@@ -1,14 +1,14 @@
-"""The successor of a segment with bad ranges: what was good in it, and what another replica gave.
+"""Rewrites a segment with bad ranges: its good batches, and replacements from another replica.
 
     Repair ── copy, add (another replica's batches), copy … ── finish ──> Successor ──> swap
 
 Written beside the segment as `<segment>.<token>.tmp`, with its index, then read back in full:
-**safety** nothing takes a segment's place unless every batch in it passes both CRCs, continues the
-one before, and is of the epoch that this log knows for its offset. Crash policy: what is left of a
-repair that did not end are temporary files, which recovery removes. The swap is one rename, and the
-marks of the bad ranges go after it (damage.py).
+**safety** a file replaces a segment only if every batch in it passes both CRCs, continues the one
+before, and has the epoch that this log knows for its offset. Crash policy: an interrupted repair
+leaves temporary files, which recovery removes. The swap is one rename; the marks of the bad ranges
+are removed after it (damage.py).
 
-Blocks: for a thread.
+Blocks: run it in a thread.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Successor:
 def check_fetched(
     data: bytes, start_offset: int, bad: BadRange, epoch_at: EpochAt, *, has_gaps: bool
 ) -> tuple[int, int]:
-    """How many bytes of `data`, another replica's batches from `start_offset` on, belong into the
-    bad range, and where they end.
+    """The number of bytes of `data`, another replica's batches from `start_offset` on, that belong
+    in the bad range, and the offset where they end.
 
     has_gaps: the stream is or was compacted, so batches may be missing. Raises CorruptBatchError
-    for what is no valid batch, DivergedError for what does not fit here.
+    for an invalid batch, DivergedError for one that does not fit here.
     """
     position, offset = 0, start_offset
     while position < len(data):
@@ -83,8 +83,8 @@ def _check_place(
 
 
 class Repair:
-    """One successor. Methods raise OSError, and CorruptBatchError or DivergedError when what they
-    were given cannot take the segment's place."""
+    """One successor. Methods raise OSError, and CorruptBatchError or DivergedError when the given
+    batches cannot replace the bad ones."""
 
     def __init__(
         self, disk: Disk, segment: Inspected, token: str, *, interval_bytes: int, epoch_at: EpochAt,
@@ -106,7 +106,7 @@ class Repair:
         self._disk.create(self.path)
 
     def copy_until(self, position: int) -> None:
-        """Take over what is good up to there."""
+        """Copy the good batches up to there."""
         while self._copied_to < position:
             length = min(_COPY_BYTES, position - self._copied_to)
             data = self._disk.pread(self._segment.path, self._copied_to, length)
@@ -129,7 +129,7 @@ class Repair:
             self._size += len(data)
 
     def finish(self) -> Successor:
-        """Take over the rest, and check all of it."""
+        """Copy the rest, and check the whole file."""
         segment = self._segment
         self.copy_until(segment.size)
         self._disk.fsync(self.path)
@@ -176,11 +176,12 @@ class Repair:
 def may_repair_exactly(
     bad: Sequence[BadRange], gone_here_below: int, gone_there_below: int
 ) -> bool:
-    """Whether a compacted log may take just what is bad from another that is compacted otherwise.
+    """Whether a compacted log may copy only the bad ranges from a log that was compacted
+    differently.
 
-    **safety** Not where tombstones behind the start of a range are gone: from this log, for then
-    the other may give back what they deleted; or from the other, for then this one would keep what
-    those deleted that it gives no more.
+    **safety** Not if tombstones behind the start of a range were removed. If they left this log,
+    the other may give back what they deleted. If they left the other, this one would keep what they
+    deleted.
     """
     start = min(each.start_offset for each in bad)
     return max(gone_here_below, gone_there_below) <= start

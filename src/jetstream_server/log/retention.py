@@ -1,16 +1,18 @@
-"""Which records the limits of age, bytes and messages no longer keep. Pure: the driver does it.
+"""Which records are beyond the limits of age, bytes and messages. Pure: the driver removes them.
 
-Rules (design 5).
+Rules.
 * Whole segments, oldest first; never the last one, which takes the appends.
-* Never past the bound the caller gives: what is not committed, or not flushed, stays.
-* Limits take together: a segment goes as soon as one of them does without it. A record that is
-  within every limit is never removed, so the log may hold up to a segment more than a limit says.
+* Never past the caller's bound: uncommitted or unflushed records stay.
+* A segment goes as soon as one limit is exceeded without it. A record within every limit is never
+  removed, so the log may exceed a limit by up to one segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from jetstream_protocol.types import WallUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Span:
     base_offset: int
     next_offset: int
     size: int
-    newest_us: int
+    newest_us: WallUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """log_start_offset: the first offset to be kept. due_us: when age will want more gone, if
+    """log_start_offset: the first offset to keep. due_us: when the next segment will be too old, if
     nothing is appended; None: never."""
 
     log_start_offset: int
-    due_us: int | None
+    due_us: WallUs | None
 
 
 def judge(
@@ -49,11 +51,11 @@ def judge(
     log_start_offset: int,
     log_end_offset: int,
     bound_offset: int,
-    now_us: int,
+    wall_us: WallUs,
 ) -> Verdict:
-    """What is to be kept of a log of `size_bytes`, whose sealed segments are given oldest first.
+    """What to keep of a log of `size_bytes`; its sealed segments are given oldest first.
 
-    Looks at no more segments than it removes, and one.
+    Looks at one segment more than it removes.
     """
     start = log_start_offset
     for span in sealed:
@@ -64,8 +66,8 @@ def judge(
         beyond_count = (
             limits.max_messages and log_end_offset - span.next_offset >= limits.max_messages
         )
-        due_us = span.newest_us + limits.max_age_us if limits.max_age_us else None
-        beyond_age = due_us is not None and due_us <= now_us
+        due_us = WallUs(span.newest_us + limits.max_age_us) if limits.max_age_us else None
+        beyond_age = due_us is not None and due_us <= wall_us
         if not (beyond_bytes or beyond_count or beyond_age):
             return Verdict(start, due_us)
         start = max(start, span.next_offset)

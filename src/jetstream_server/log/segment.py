@@ -1,7 +1,7 @@
 """One segment: a file of whole batches, and where to find things in it.
 
-Only the last segment of a log grows; the others are sealed and never change again. A segment
-holds no descriptor and, until somebody looks something up, no index.
+Only the last segment of a log grows; the others are sealed and never change again. A segment holds
+no descriptor and, until the first lookup, no index.
 
 Where bytes in the middle are known to be bad (`bad`), lookups go around them: a *stretch* lies
 between two such ranges.
@@ -12,6 +12,7 @@ is replaced as one, so that a reader in another thread never sees half an append
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.names import index_name, segment_name
 from jetstream_protocol.logfiles.scan import skim, walk
+from jetstream_protocol.types import WallUs
 from jetstream_server.log.disk import Disk, is_full
 from jetstream_server.log.index import Index
 from jetstream_server.log.inspection import BadRange
@@ -46,9 +48,14 @@ class LogSlice:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was removed or swapped for another one. Asked *after* the file was
-        opened, False means that it is the one the slice was chosen from."""
+        """Whether the file was removed or swapped for another one. Call it *after* opening the
+        file: False then means that it is the file the slice was chosen from."""
         return self.source is not None and self.source.is_gone
+
+    def check_is_there(self) -> None:
+        """Raise FileNotFoundError for a slice that is gone, as if its file had not been opened."""
+        if self.is_gone:
+            raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile", self.path)
 
 
 class Segment:
@@ -66,14 +73,14 @@ class Segment:
         self._disk = disk
         self._interval_bytes = interval_bytes
         self._index = index
-        self._index_is_loaded = False  # from the file, and so not yet held against the segment
+        self._index_is_loaded = False  # from the file, not yet compared with the segment
         self.index_path = f"{directory}/{index_name(base_offset)}"
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
         self.end = (size, next_offset)
-        self._last_timestamp: int | None = None  # looked up once, when it is sealed
+        self._last_timestamp: WallUs | None = None  # looked up once, when it is sealed
         self.bad: tuple[BadRange, ...] = ()
-        """Replaced, never changed: what of it cannot be read, in order."""
+        """The ranges that cannot be read, in order. Replaced, never changed."""
         self.is_gone = False  # out of the log: its file is removed, or is another segment's
         self._recent: tuple[tuple[int, int], ...] = ()
         """Base offset and position of the last batches that were written, newest last."""
@@ -151,7 +158,7 @@ class Segment:
         except CorruptBatchError:
             if not self._index_is_loaded:
                 raise
-            self._rebuild_index()  # The index may be the liar.
+            self._rebuild_index()  # The index may be wrong.
             return self._seek(offset)
 
     def locate_end(self, offset: int) -> tuple[int, int]:
@@ -225,7 +232,7 @@ class Segment:
                     break
                 last, before = (following, next_offset), last
         except CorruptBatchError:
-            pass  # What lies before it is good; whoever reads on from there is told.
+            pass  # What lies before it is good; a reader that goes on gets the error.
         if last != before:
             try:
                 self.header_at(before[0])
@@ -233,23 +240,23 @@ class Segment:
                 return before
         return last
 
-    def first_timestamp(self) -> int | None:
+    def first_timestamp(self) -> WallUs | None:
         """Append timestamp of the first batch; None: no batch."""
         index = self.index
         return index.entry(0)[2] if len(index) else None
 
-    def last_timestamp(self) -> int:
+    def last_timestamp(self) -> WallUs:
         """Append timestamp of the last batch of a sealed segment."""
         if self._last_timestamp is None:
             index = self.index
             start = index.entry(len(index) - 1)[1] if len(index) else 0
-            noted = index.entry(len(index) - 1)[2] if len(index) else 0
+            noted = index.entry(len(index) - 1)[2] if len(index) else WallUs(0)
             timestamps = [header.append_timestamp for _, header in self.headers(start, self.size)]
             self.unload_index()
             self._last_timestamp = timestamps[-1] if timestamps else noted
         return self._last_timestamp
 
-    def find_timestamp(self, timestamp: int) -> BatchHeader | None:
+    def find_timestamp(self, timestamp: WallUs) -> BatchHeader | None:
         """The first batch appended at `timestamp` or later; None: all are older."""
         index = self.index
         slot = index.slot_before_timestamp(timestamp)
@@ -265,7 +272,7 @@ class Segment:
         """Write behind the last batch. `end` does not move: `wrote` does that, per batch."""
         self._disk.write(self.path, self.end[0], buffers)
 
-    def wrote(self, base_offset: int, next_offset: int, length: int, timestamp: int) -> None:
+    def wrote(self, base_offset: int, next_offset: int, length: int, timestamp: WallUs) -> None:
         """Account for one batch that was written at the end."""
         position = self.end[0]
         self.index.add(base_offset, position, timestamp)
@@ -274,7 +281,7 @@ class Segment:
         self.end = (position + length, next_offset)
 
     def undo_write(self) -> None:
-        """Cut off whatever a failed write left behind the last batch."""
+        """Cut off what a failed write has left behind the last batch."""
         self._disk.truncate(self.path, self.size)
 
     def truncate(self, position: int, next_offset: int) -> None:
@@ -288,15 +295,16 @@ class Segment:
         self._disk.truncate(self.path, position)
 
     def remove(self) -> None:
-        """Remove both files."""
+        """Remove both files; one that is gone already is no concern."""
         self.remove_index()
-        self._disk.remove(self.path)
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
 
     # The index's file.
 
     def boundaries(self) -> Index:
-        """Where batches begin, as far as that is known without reading the batches: the index in
-        memory or in its file, which is not kept. None is known where neither is there."""
+        """Where batches begin, as far as known without reading them: from the index in memory or
+        from its file. Nothing is known without either."""
         if self._index is not None:
             return self._index
         try:
@@ -320,7 +328,7 @@ class Segment:
         except OSError as error:
             if not is_full(error):
                 raise
-            return  # A cache is not worth failing for; it stays in memory.
+            return  # The index stays in memory; a failed cache is no failure.
         self._index_is_loaded = True
 
     def unload_index(self) -> None:
@@ -349,7 +357,7 @@ class Segment:
             for position, header in self.headers(0, self.size):
                 index.add(header.base_offset, position, header.append_timestamp)
         except CorruptBatchError:
-            pass  # It covers what can be read; reading on from there reports the damage.
+            pass  # The index covers what can be read; reading on reports the damage.
         self._index = index
         self._index_is_loaded = False
         return index

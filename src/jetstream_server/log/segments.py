@@ -11,11 +11,12 @@ from bisect import bisect_right
 
 from jetstream_protocol.batch import BatchHeader
 from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.types import WallUs
 from jetstream_server.log.segment import Segment
 
 _LOADED_INDEXES_MAX = 4
-"""Indexes of sealed segments kept in memory per log: readers move through few segments at once,
-and the index of a full one takes 1.5 MiB."""
+"""Indexes of sealed segments kept in memory per log: readers use few segments at once, and the
+index of a full segment takes 1.5 MiB."""
 
 
 class Segments:
@@ -57,7 +58,7 @@ class Segments:
             )
         return segments[at - 1]
 
-    def find_timestamp(self, timestamp: int) -> BatchHeader | None:
+    def find_timestamp(self, timestamp: WallUs) -> BatchHeader | None:
         """The first batch appended at `timestamp` or later; None: all are older."""
         segments = self._list
         for segment in segments[max(self._last_begun_before(segments, timestamp), 0) :]:
@@ -66,7 +67,7 @@ class Segments:
                 return header
         return None
 
-    def _last_begun_before(self, segments: list[Segment], timestamp: int) -> int:
+    def _last_begun_before(self, segments: list[Segment], timestamp: WallUs) -> int:
         """The slot of the last segment whose first batch is older than that; -1: none."""
         low, high = 0, len(segments)
         while low < high:
@@ -80,7 +81,7 @@ class Segments:
         return low - 1
 
     def note_loaded(self, segment: Segment) -> None:
-        """Called when a segment's index was used: keeps only a few in memory."""
+        """A segment's index was used: keep only a few in memory."""
         if segment is self._list[-1] or segment in self._loaded:
             return
         self._loaded.append(segment)
@@ -94,7 +95,7 @@ class Segments:
             self.note_loaded(sealed)
 
     def replace(self, old: Segment, new: Segment) -> None:
-        """Another file holds the segment's batches now."""
+        """Replace the segment: another file holds its batches now."""
         self._keep([new if segment is old else segment for segment in self._list], [old])
 
     def drop_behind(self, offset: int) -> list[Segment]:

@@ -1,8 +1,7 @@
-"""Reads what a log has found: the bytes of a slice, and what it means that they are not there."""
+"""Reads the bytes of a slice, and says why they cannot be read."""
 
 from __future__ import annotations
 
-import errno
 from typing import Protocol
 
 from jetstream_protocol.errors import (
@@ -18,7 +17,7 @@ from jetstream_server.log.segment import LogSlice
 
 
 class Bounded(Protocol):
-    """A log, as far as reading cares."""
+    """What reading needs of a log."""
 
     log_start_offset: int
     log_end_offset: int
@@ -37,8 +36,7 @@ class SliceReader:
         """See CommitLog."""
         try:
             data = self._disk.pread(slice_.path, slice_.position, slice_.length)
-            if slice_.is_gone:
-                raise FileNotFoundError(errno.ENOENT, "the segment was swapped", slice_.path)
+            slice_.check_is_there()
         except OSError as error:
             failure = self.failure(error, slice_.path, slice_.next_offset)
             if slice_.is_gone and isinstance(failure, StorageError):
@@ -49,13 +47,13 @@ class SliceReader:
         return data
 
     def failure(self, error: OSError, path: str, next_offset: int) -> JetstreamError:
-        """What to raise when records below `next_offset` could not be read."""
+        """The error to raise when records below `next_offset` could not be read."""
         if isinstance(error, FileNotFoundError) and next_offset <= self._log.log_start_offset:
             return self.removed()
         return storage_error(error, f"reading {path}")
 
     def missing(self, offset: int, first_offset: int) -> JetstreamError:
-        """What to raise at an offset before the first segment."""
+        """The error to raise for an offset before the first segment."""
         start = self._log.log_start_offset
         if offset < start:
             return self.removed()  # By now.

@@ -1,11 +1,12 @@
 """The files of one log: which there are, what of them is synced, and what the checkpoint says.
 
-Knows nothing of epochs, watermarks or failure policy: that is the commit log's, which owns one of
-these. Every change leaves the files in a state that recovery reads as the log before or after it.
+Knows nothing of epochs, watermarks or failure policy: those belong to the commit log, which owns
+one of these. After any change, also an interrupted one, recovery finds the log as it was before or
+after it.
 
-Two lists say what awaits its sync. The loop thread adds to them only *after* what is to be synced
-was done; `sync`, on the flusher thread, empties them only *after* its caller chose the offset to
-reach. So nothing below that offset can be missed.
+Two lists say what must be synced. The loop thread adds an entry only *after* it has written the
+data; `sync`, on the flusher thread, empties the lists only *after* its caller has chosen the offset
+to reach. So nothing below that offset is missed.
 
 Methods raise OSError, and CorruptBatchError where they read.
 """
@@ -16,27 +17,28 @@ from dataclasses import replace
 
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
-from jetstream_server.log.checkpoint import write_log_checkpoint
 from jetstream_server.log.disk import Disk
-from jetstream_server.log.log_offsets import LogOffsets
+from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.producers import Producers
 from jetstream_server.log.producers_file import write_producers
 from jetstream_server.log.recovery import Recovered
 from jetstream_server.log.segment import Segment
 from jetstream_server.log.segments import Segments
+from jetstream_server.log.state_files import write_log_checkpoint
 
 
 class LogStorage:
-    """See the module. `checkpoint` is the one on disk, as far as it is believed."""
+    """See the module. `checkpoint` is the one on disk, as far as it is trusted."""
 
     __slots__ = (
         "_disk", "_exists", "_offsets", "_retired", "_unsynced_directories", "_unsynced_segments",
-        "checkpoint", "directory", "interval_bytes", "rewriting", "segments",
+        "checkpoint", "compaction", "directory", "has_compaction", "interval_bytes", "rewriting",
+        "segments",
     )  # fmt: skip
 
     def __init__(
         self, disk: Disk, directory: str, interval_bytes: int, recovered: Recovered,
-        offsets: LogOffsets,
+        offsets: OffsetsFile,
     ) -> None:  # fmt: skip
         self._disk = disk
         self._offsets = offsets
@@ -47,14 +49,18 @@ class LogStorage:
         self.directory = directory
         self.segments = Segments(recovered.segments)
         self.checkpoint = recovered.checkpoint
+        self.compaction = recovered.compaction
+        """The state of compaction, as recovery found it."""
+        self.has_compaction = recovered.has_compaction
+        """Whether the file `compaction` was written."""
         self._unsynced_segments = recovered.segments[recovered.unsynced_from : -1]
         self._unsynced_directories: list[str] = []
         self._retired: list[Segment] = []  # out of the log; their files are still there
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
         if recovered.exists and recovered.recorded.flushed_offset == 0:
-            # No flush ever got far enough to have synced the folder's own name: the process may
-            # have died right after making it, before it held any segment.
+            # No flush has synced the folder's own name yet: the process may have died right after
+            # making it, before it held a segment.
             self._unsynced_directories.append(self._parent)
 
     @property
@@ -77,6 +83,11 @@ class LogStorage:
         self.segments.append(segment)
         return segment
 
+    def look_for_folder(self) -> None:
+        """Before the log is begun anew: somebody may have removed its folder, or the file beside
+        it."""
+        self._exists = self._disk.exists(self.directory) and self._disk.exists(self._offsets.path)
+
     def make_folder(self) -> None:
         """Before anything is written to it: a stream that holds nothing has none."""
         if not self._exists:
@@ -89,7 +100,7 @@ class LogStorage:
     # Compaction.
 
     def sealed_and_synced(self) -> list[Segment]:
-        """The segments whose files will not change any more, unless compaction swaps them."""
+        """The segments whose files change no more, unless compaction swaps them."""
         unsynced = self._unsynced_segments[:1]
         sealed = self.segments.sealed
         return sealed[: sealed.index(unsynced[0])] if unsynced and unsynced[0] in sealed else sealed
@@ -97,8 +108,8 @@ class LogStorage:
     def swap(
         self, base_offset: int, size: int, size_after: int, path: str, index_path: str
     ) -> bool:
-        """Put the file at `path` in place of a sealed segment; False when there is no such one, of
-        `size` bytes. Durable once the folder is synced."""
+        """Put the file at `path` in place of a sealed segment; False when there is no such segment
+        of `size` bytes. Durable once the folder is synced."""
         found = [s for s in self.segments.sealed if s.base_offset == base_offset and s.size == size]
         if not found:
             return False
@@ -107,7 +118,7 @@ class LogStorage:
             self._disk, self.directory, base_offset, size_after, old.next_offset,
             interval_bytes=self.interval_bytes,
         )  # fmt: skip
-        old.is_gone = True  # First: whoever opens the file from now on may get the other one.
+        old.is_gone = True  # First: from now on an open may get the new file.
         try:
             old.remove_index()
             self._disk.rename(path, old.path)
@@ -157,7 +168,7 @@ class LogStorage:
             self.checkpoint = checkpoint
 
     def unmark_clean(self) -> None:
-        """Have the checkpoint spare recovery nothing any more."""
+        """Remove the mark of a clean close from the checkpoint."""
         if self.checkpoint.clean_size >= 0:
             checkpoint = replace(self.checkpoint, clean_size=-1)
             write_log_checkpoint(self._disk, self.directory, checkpoint)
@@ -184,7 +195,7 @@ class LogStorage:
     def remove_retired(self) -> None:
         """Remove what was retired, oldest first.
 
-        Not synced: one that comes back after a power failure is only removed again.
+        Not synced: a file that comes back after a power failure is removed again.
         """
         while self._retired:
             self._retired[0].remove()
@@ -194,7 +205,7 @@ class LogStorage:
         """Remove all segments and begin one at `offset`. The checkpoint promises nothing by now."""
         self.remove_retired()
         self._drop_behind(-1)
-        self._remove_strays()  # What an attempt that failed before this one has left.
+        self._remove_strays()  # What an earlier failed attempt has left.
         self.begin_segment(offset)
         self.sync_directories()
 
@@ -223,7 +234,8 @@ class LogStorage:
         """Remove every file and the folder."""
         self.segments = Segments([])
         self._retired.clear()
-        self._offsets.delete()  # First, or what a crash leaves would look like a lost folder.
+        # First: otherwise what a crash leaves would look like a lost folder.
+        self._offsets.delete()
         if self._exists:
             for name in reversed(self._disk.list_directory(self.directory)):
                 self._disk.remove(f"{self.directory}/{name}")

@@ -1,0 +1,4 @@
+"""Replicas of streams on this node: led or followed, kept in sync, kept within limits.
+
+`core` decides, `sessions` tells who may lead, `drivers` act, `replica_manager` holds all replicas.
+"""

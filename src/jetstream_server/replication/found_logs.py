@@ -1,9 +1,11 @@
-"""What a start makes of the logs it finds: one that is not there, and what is in memory only."""
+"""What a start does with the logs that it finds: whole, damaged, missing and unflushed ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
+
+import structlog
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
@@ -12,17 +14,54 @@ from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.disk import Disk, storage_error
 from jetstream_server.log.recovery import Recovered
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.trust import RunRecord
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.restart_trust import RunRecord
 
 FLUSHING_AT_A_TIME = 32
 
+logger = structlog.get_logger("jetstream.replicas")
 
-def lost_log(
+
+def open_log(
+    disk: Disk,
+    stream: StreamMetadata,
+    directory: str,
+    config: LogConfig,
+    record: RunRecord,
+    *,
+    clean: bool,
+) -> tuple[CommitLog, str]:
+    """A stream's log, and why nothing of it could be read ("" if something could). Whatever is
+    wrong with it takes it offline; it never raises."""
+    unreadable_reason = ""
+    try:
+        if stream.id in record.suspects:
+            _forget_checkpoint(disk, directory)
+        log = _lost_log(disk, stream, directory, config, record) or CommitLog.open(
+            disk, directory, config, clean=clean, boot_id=record.boot_id,
+            duplicate_window_us=stream.config.duplicate_window_us,
+        )  # fmt: skip
+    except StorageError as error:
+        unreadable_reason = error.message
+        # Not as recovered damage, which a replica may drop: what is there is not known.
+        log = CommitLog(disk, directory, config, Recovered())
+        log.health.end(unreadable_reason)
+    latest_epoch = log.epochs.latest_epoch
+    is_newer = latest_epoch > stream.leader_epoch and len(stream.replicas) == 1
+    if is_newer and not log.offline_reason:
+        log.health.end(
+            f"{directory} knows leader epoch {latest_epoch} and the metadata only "
+            f"{stream.leader_epoch}: they are not of one time"
+        )
+    _say_what_was_found(stream, log)
+    return log, unreadable_reason
+
+
+def _lost_log(
     disk: Disk, stream: StreamMetadata, directory: str, config: LogConfig, record: RunRecord
 ) -> CommitLog | None:
-    """The log of a stream that was here when the folder of all streams was lost; None: it was not,
-    or has been begun anew since."""
+    """The lost log of a stream that was here when the folder of all streams was lost; None if it
+    was not here, or has been begun anew since."""
     if stream.id > record.lost_through or disk.exists(directory):
         return None
     found = Recovered(
@@ -34,8 +73,24 @@ def lost_log(
     return CommitLog(disk, directory, config, found)
 
 
-def forget_checkpoint(disk: Disk, directory: str) -> None:
-    """What an fsync that failed left readable may not be on disk: scan all of it. Raises
+def _say_what_was_found(stream: StreamMetadata, log: CommitLog) -> None:
+    """Log what is wrong with an opened log: a disk that loses something must be noticed."""
+    if log.offline_reason:
+        logger.error("log_damaged", stream=stream.full_name, reason=log.offline_reason)
+    if log.incomplete_reason:
+        logger.error("log_cut", stream=stream.full_name, reason=log.incomplete_reason)
+    for file, reason, instead in log.damaged_files:
+        logger.warning(
+            "state_file_damaged",
+            stream=stream.full_name,
+            file=file,
+            reason=reason,
+            instead=instead,
+        )
+
+
+def _forget_checkpoint(disk: Disk, directory: str) -> None:
+    """After a failed fsync, readable bytes may not be on disk: scan the whole log. Raises
     StorageError."""
     path = f"{directory}/{CHECKPOINT_NAME}"
     try:
@@ -46,11 +101,11 @@ def forget_checkpoint(disk: Disk, directory: str) -> None:
 
 
 def flush_what_earlier_runs_left(logs: Iterable[CommitLog], threads: Executor | None) -> None:
-    """A process that was killed left in memory what no fsync has covered. It may have been
-    acknowledged long ago: it is not to wait for the next record of its stream. A log that this
-    fails has failed, before anybody is told that it is whole.
+    """Flush what a killed process has left in the page cache. It may have been acknowledged long
+    ago and must not wait for the next record of its stream. If the flush fails, the log has failed
+    before anybody counts on it.
 
-    threads: in which that is done, FLUSHING_AT_A_TIME of its own by default.
+    threads: the threads for it; by default FLUSHING_AT_A_TIME of its own.
     """
     left = [log for log in logs if not log.offline_reason and _is_unflushed(log)]
     with threads or ThreadPoolExecutor(FLUSHING_AT_A_TIME, "jetstream-opening") as threads:
@@ -66,4 +121,4 @@ def _flush(log: CommitLog) -> None:
     try:
         log.flush()
     except StorageError:
-        pass  # The log is offline, and has said why (`Health.on_failure`).
+        pass  # The log is offline and has reported why (`Health.on_failure`).

@@ -1,18 +1,26 @@
-"""Who is told what by `Replicas`, and who looks at files for it."""
+"""Whom `ReplicaManager` tells what. A listener overrides what concerns it; the rest does nothing.
+
+All are called on the event loop, and must not block it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from jetstream_protocol.errors import StorageError
-from jetstream_server.replication.replica import Replica
+from jetstream_protocol.types import NodeId
+from jetstream_server.replication.core.replica import Replica
 
 
-class ReplicaListener(Protocol):
-    """Who follows roles: ingest subscribes and acknowledges by it."""
+class ReplicaListener:
+    """Acts on leadership: ingest subscribes and acknowledges by it."""
 
     def leading(self, replica: Replica) -> None:
         """This node leads the stream from now on."""
+
+    def access_changed(self, replica: Replica) -> None:
+        """The stream that this node leads was paused, resumed, made read-only or writable."""
 
     def stopped_leading(self, replica: Replica) -> None:
         """It does not any more: deleted, closed, or led elsewhere."""
@@ -27,8 +35,8 @@ class ReplicaListener(Protocol):
         """The disk refused: what is not committed yet never will be, here."""
 
 
-class RoleListener(Protocol):
-    """Who acts on the roles of replicas towards other nodes."""
+class RoleListener:
+    """Acts on the roles of replicas: the drivers do."""
 
     def role_changed(self, replica: Replica) -> None:
         """It leads, follows (another leader, another epoch), or does neither, closed included; or
@@ -40,9 +48,12 @@ class RoleListener(Protocol):
     def failed(self, replica: Replica) -> None:
         """Its log can not be relied on any more."""
 
+    def heard(self, node_id: NodeId) -> None:
+        """A follower node has said something, if only that it is there."""
 
-class Healer(Protocol):
-    """Who looks at files that others say are damaged (healing.py)."""
+
+class Healer:
+    """Looks at files that others say are damaged (healing.py)."""
 
     def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:
         """The bytes at `offset` may be bad, or any of its segment."""
@@ -52,7 +63,34 @@ class Healer(Protocol):
 
 
 class ProgressListener(Protocol):
-    """A follower's connection (dataplane.replica_session), and who changes the ISR."""
+    """A follower's connection (leader_stream.py), and the driver that changes the ISR."""
 
     def progressed(self, replica: Replica) -> None:
         """A stream with several replicas grew, committed, changed, or may get a member in sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """All of a node's listeners, in the order in which they are told."""
+
+    leadership: ReplicaListener = field(default_factory=ReplicaListener)
+    roles: tuple[RoleListener, ...] = ()
+    progress: tuple[ProgressListener, ...] = ()
+    """Told from the start; a follower's connection is told while it lasts."""
+    healer: Healer = field(default_factory=Healer)
+
+    def role_changed(self, replica: Replica) -> None:
+        for listener in self.roles:
+            listener.role_changed(replica)
+
+    def flushed(self, replica: Replica) -> None:
+        for listener in self.roles:
+            listener.flushed(replica)
+
+    def failed(self, replica: Replica) -> None:
+        for listener in self.roles:
+            listener.failed(replica)
+
+    def heard(self, node_id: NodeId) -> None:
+        for listener in self.roles:
+            listener.heard(node_id)

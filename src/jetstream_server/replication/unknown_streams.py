@@ -1,8 +1,9 @@
 """Folders of streams that the metadata does not know: set aside, and taken back.
 
 **safety** A stream that is missing from the metadata may have been deleted, or the metadata may
-have lost it. Only what the metadata says was deleted is ever deleted here, a week after it was set
-aside. Nothing is set aside by a start that found something of its metadata cut off or missing.
+have lost it. Only streams that the metadata records as deleted, or as moved to other nodes, are
+deleted here, a week after they were set aside. A start whose metadata was cut off or incomplete
+sets nothing aside.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import structlog
 
 from jetstream_protocol.errors import StorageError
-from jetstream_protocol.types import NodeId
-from jetstream_server.log.folder import DataFolder
-from jetstream_server.metadata.changes import Change, StreamCreated
-from jetstream_server.metadata.registry import Registry
-from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_protocol.types import NodeId, StreamId, WallUs
+from jetstream_server.clocks import WallClock
+from jetstream_server.log.data_folder import DataFolder
+from jetstream_server.metadata.state.changes import Change, StreamCreated
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
 
 QUARANTINE_DAYS = 7
 DAY_US = 86_400_000_000
@@ -23,32 +25,37 @@ logger = structlog.get_logger("jetstream.server")
 
 
 class UnknownStreams:
-    """Of one node's data folder."""
+    """The unknown streams of one node's data folder."""
 
-    def __init__(self, folder: DataFolder, registry: Registry) -> None:
+    def __init__(self, folder: DataFolder, registry: Registry, wall_clock: WallClock) -> None:
         self._folder = folder
         self._registry = registry
+        self._wall_clock = wall_clock
 
     def sort_out(self, doubt: str) -> None:
-        """Before the logs are opened. After a metadata barrier only: before it, a stream might
-        merely not be known here yet. doubt: see MetadataStatus."""
+        """Call it before the logs are opened, and after a metadata barrier: before it, a stream
+        might only not be known here yet. doubt: see MetadataStatus."""
         try:
             for stream in self._registry.streams_of(NodeId(self._folder.node_id)):
                 self._take_back(stream)
             for stream_id in self._folder.stream_ids():
-                if stream_id not in self._registry.streams:
+                found = self._registry.streams.get(StreamId(stream_id))
+                if found is None or self._is_elsewhere(found):
                     self._set_aside(stream_id, doubt)
-            deleted = self._folder.delete_quarantined(
-                QUARANTINE_DAYS * DAY_US, self._registry.deleted
+            until_us = WallUs(self._wall_clock() - QUARANTINE_DAYS * DAY_US)
+            moved = (
+                each.id for each in self._registry.streams.values() if self._is_elsewhere(each)
             )
+            gone = {*self._registry.deleted, *moved}
+            deleted = self._folder.delete_quarantined(until_us, gone)
             for name in deleted:
                 logger.info("quarantined_stream_deleted", name=name)
         except (OSError, StorageError) as error:
-            # Nobody needs those folders: no reason not to serve the others.
+            # These folders are not needed: serve the other streams.
             logger.error("quarantine_failed", reason=str(error))
 
     def apply(self, change: Change) -> None:
-        """A stream that appears while the node runs; called before its log is opened."""
+        """A stream appears while the node runs; called before its log is opened."""
         match change:
             case StreamCreated(stream) if self._folder.node_id in stream.replicas:
                 try:
@@ -56,11 +63,15 @@ class UnknownStreams:
                 except (OSError, StorageError) as error:
                     logger.error("quarantine_failed", reason=str(error))
 
+    def _is_elsewhere(self, stream: StreamMetadata) -> bool:
+        """Whether the stream was moved to other nodes."""
+        return self._folder.node_id not in stream.replicas
+
     def _set_aside(self, stream_id: int, doubt: str) -> None:
         if doubt:
             logger.warning("unknown_stream_kept", stream_id=stream_id, reason=doubt)
         else:
-            self._folder.quarantine(stream_id)
+            self._folder.quarantine(stream_id, self._wall_clock())
             is_deleted = stream_id in self._registry.deleted
             logger.warning("unknown_stream_set_aside", stream_id=stream_id, deleted=is_deleted)
 

@@ -1,12 +1,13 @@
 """Damage the files of one node of a real cluster, again and again, under publishers with acks.
 
-    python -m tests.chaos.damage [--rounds 20] [--seed S] [--replicas 1|3] [--minutes M]
+    python -m tests.chaos.damage [--rounds 20] [--seed S] [--replicas 1|3] [--minutes M] [--jobs N]
 
 Each round takes one node, stopped, killed (alone or with all others) or running, and one of its
 files or folders; then nothing acknowledged may be lost, and all has to be whole and equal again
 within 60 s, and something said. checker.py names what must not happen. Exit code 1 if it did: then
 the report says the seed, the round, the damage, where the nodes' logs and folders were kept, and
-the command that repeats it. --first and --only choose among the rounds of a seed.
+the command that repeats it. --first and --only choose among the rounds of a seed. --jobs: so many
+clusters at once; the rounds are the same.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import argparse
 import secrets
 import signal
 import sys
+import time
 from collections import Counter
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.chaos.damage.campaign import Campaign
+from tests.chaos.damage.jobs import Done, Settings, rounds
 from tests.chaos.damage.plan import STOPS
 from tests.chaos.damage.targets import KINDS
+
+TOLD_ROUNDS = 10
 
 
 def main() -> int:
@@ -34,6 +38,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=24 * 60.0)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--only", default="", help="kinds of files, with commas between them")
+    parser.add_argument("--jobs", type=int, default=1, help="clusters at once")
     arguments = parser.parse_args()
     kinds = tuple(arguments.only.split(",")) if arguments.only else KINDS
     if unknown := set(kinds) - set(KINDS):
@@ -41,39 +46,52 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # Nodes are ended, too.
     console = Console(width=None if sys.stdout.isatty() else 160, soft_wrap=True)
     console.print(f"seed {arguments.seed}, {arguments.replicas} replicas")
+    settings = Settings(
+        arguments.seed, arguments.replicas, kinds, time.monotonic() + arguments.minutes * 60
+    )
     bar = Progress(
         BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
+    found: list[Done] = []
     with bar:
         task = bar.add_task("", total=arguments.rounds)
-        campaign = Campaign(arguments.seed, arguments.replicas, bar.console.out, kinds)
-        healed: list[float] = []
-        for report in campaign.rounds(arguments.first, arguments.rounds, arguments.minutes * 60):
-            healed.append(report.healed_seconds)
-            bad = sum(campaign.causes.values())
-            bar.update(task, advance=1, description=f"{report.plan}; {bad} anomalies")
-    _sum_up(console, campaign, healed)
-    return 1 if campaign.causes else 0
+        for done in rounds(settings, arguments.first, arguments.rounds, arguments.jobs):
+            found.append(done)
+            for report in done.told:
+                bar.console.out(report)
+            bad = sum(bool(each.causes) for each in found)
+            bar.update(task, advance=1, description=f"{done.plan}; {bad} with anomalies")
+            if not console.is_terminal and len(found) % TOLD_ROUNDS == 0:
+                console.print(f"{len(found)} of {arguments.rounds} rounds, {bad} with anomalies")
+    return _sum_up(console, kinds, found)
 
 
-def _sum_up(console: Console, campaign: Campaign, healed: list[float]) -> None:
+def _sum_up(console: Console, kinds: tuple[str, ...], found: list[Done]) -> int:
+    """Print what came of it; the exit code."""
+    failures = [each.failure for each in found if each.failure]
+    done = [each for each in found if not each.failure]
+    tally = Counter((each.kind, each.stop) for each in done)
+    causes = Counter(cause for each in done for cause in each.causes)
     table = Table("file", *STOPS, "rounds", box=None)
-    totals: Counter[str] = Counter()
-    for kind in campaign.kinds:
-        counts = [campaign.tally[kind, stop] for stop in STOPS]
+    for kind in (*kinds, "all"):
+        counts = [sum(n for (k, s), n in tally.items() if s == stop and kind in (k, "all"))
+                  for stop in STOPS]  # fmt: skip
         table.add_row(kind, *map(str, counts), str(sum(counts)))
-        totals.update(dict(zip(STOPS, counts, strict=True)))
-    rounds = sum(totals.values())
-    table.add_row("all", *(str(totals[stop]) for stop in STOPS), str(rounds))
     console.print(table)
-    if healed:
-        middle = sorted(healed)[len(healed) // 2]
-        console.print(f"whole again: median {middle:.1f} s, worst {max(healed):.1f} s")
-    for cause, count in campaign.causes.most_common():
-        console.print(f"{cause}: {count} of {rounds} rounds")
-    if not campaign.causes:
-        console.print(f"{rounds} rounds, no anomaly")
+    if done:
+        healed, taken = (sorted(each) for each in zip(
+            *((each.healed_seconds, each.seconds) for each in done), strict=True))  # fmt: skip
+        middle = len(done) // 2
+        console.print(f"whole again: median {healed[middle]:.1f} s, worst {healed[-1]:.1f} s")
+        console.print(f"a round: median {taken[middle]:.1f} s, worst {taken[-1]:.1f} s")
+    for failure in failures:
+        console.out(f"not carried out: {failure}")
+    for cause, count in causes.most_common():
+        console.print(f"{cause}: {count} of {len(done)} rounds")
+    if not causes:
+        console.print(f"{len(done)} rounds, no anomaly")
+    return 1 if causes or failures else 0
 
 
 if __name__ == "__main__":

@@ -75,11 +75,6 @@ class Memory:
         self.log_start_offset = copy.log_start_offset
         self.high_watermark = copy.high_watermark
 
-    def forget(self, offset: int) -> None:
-        """From there on nothing is known any more."""
-        self.numbers = {at: number for at, number in self.numbers.items() if at < offset}
-        self.high_watermark = min(self.high_watermark, offset)
-
 
 def check_stream(
     stream: Stream, books: Books, copies: Sequence[Copy], memory: Memory, excuse: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,15 +14,15 @@ from examples.cluster.processes import ClusterError
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
-from jetstream_server.config import split_address
+from jetstream_server.node.config import split_address
 from tests.chaos.damage.copies import Copy, Reader
 from tests.chaos.damage.streams import SEGMENT_BYTES, STREAMS, Stream
 from tests.support import snapshotting_server
 from tests.support.api import call
 from tests.support.cluster import TestCluster
 
-START_SECONDS = 30.0
-FIRST_SECONDS = 60.0
+START_SECONDS = 60.0
+FIRST_SECONDS = 180.0
 LEAD_SECONDS = 5.0
 
 
@@ -29,6 +30,18 @@ class _Local(LocalCluster):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.server = snapshotting_server.command()
+        self._known: tuple[int, dict[str, Any]] = (0, {})
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Asked for all the time, and hardly ever changed."""
+        written_at = self.config_file.stat().st_mtime_ns
+        if self._known[0] != written_at:
+            self._known = written_at, super().config
+        return self._known[1]
+
+    def runs(self, node: int) -> bool:
+        return self.processes.pid(node_name(node)) is not None
 
 
 class DamagedCluster(TestCluster):
@@ -96,7 +109,8 @@ class DamagedCluster(TestCluster):
         return ""
 
     def is_running(self, node: int) -> bool:
-        return node_name(node) in self.cluster.pids()
+        assert isinstance(self.cluster, _Local)
+        return self.cluster.runs(node)
 
     def last_words(self, node: int) -> str:
         lines = self.log_path(node).read_text(errors="replace").strip().splitlines()

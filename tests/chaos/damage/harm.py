@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from tests.chaos.damage.targets import NODE_FILES
+
 RANGE_BYTES_MAX = 4096
 
 Way = Callable[[Path, Path, Random], str | None]
@@ -71,6 +73,9 @@ def remove(path: Path, older: Path, dice: Random) -> str | None:
 def replace_by_older(path: Path, older: Path, dice: Random) -> str | None:
     if not older.exists() or fingerprint(older) == fingerprint(path):
         return None
+    runs = older / NODE_FILES["runs"]
+    if runs.exists() and fingerprint(runs) == fingerprint(path / NODE_FILES["runs"]):
+        return None  # A whole folder of this very run: docs/guarantees.md says that none can tell.
     if path.is_dir():
         _remove_folder(path)
         shutil.copytree(older, path, dirs_exist_ok=True)

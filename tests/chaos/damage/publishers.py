@@ -32,14 +32,11 @@ class Books:
     sent: int = 0
     acked: dict[int, list[int]] = field(default_factory=dict)
     """The offsets its acks named: one, as long as all is well."""
-    acked_at: dict[int, float] = field(default_factory=dict)
-    """By the monotonic clock: the first of them."""
     refusals: int = 0
     last_refusal: str = ""
 
     def note(self, number: int, offset: int) -> None:
         offsets = self.acked.setdefault(number, [])
-        self.acked_at.setdefault(number, time.monotonic())
         if offset not in offsets:
             offsets.append(offset)
 
@@ -93,15 +90,6 @@ class Publishers:
             known = sorted(self.books[name].acked)
             for number in dice.sample(known, min(count, len(known))):
                 self._due[name].setdefault(number, 0.0)
-
-    def forget(self, name: str, since: float) -> list[int]:
-        """What was acknowledged since, by the monotonic clock, is owed no more: its offsets."""
-        with self._lock:
-            books = self.books[name]
-            numbers = [number for number, at in books.acked_at.items() if at >= since]
-            for number in numbers:
-                del books.acked_at[number]
-            return [offset for number in numbers for offset in books.acked.pop(number)]
 
     def acknowledged(self, name: str) -> int:
         return len(self.books[name].acked)

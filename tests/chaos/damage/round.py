@@ -33,11 +33,13 @@ ACKS = 20
 """Of each stream, before the damage and after it."""
 REPEATED = 5
 REFUSALS_MAX = 3
-UNFLUSHED_SECONDS = 2.5
-"""Streams are flushed once a second; a busy disk may take longer."""
+ENDED = "this node has stopped"
+"""In the last words of a node that ran and could not go on."""
 LOOK_SECONDS = 0.3
 SAID_SECONDS = 20.0
 """What no reader and no start meets, the scrub does."""
+GROWING = ("segment_active", "journal")
+"""Files that are written at their end; others are replaced, or written in place."""
 CACHES = ("index",)
 """Files that are only a quicker way to what others hold: nothing need be said of them."""
 STATE_FILES = ("checkpoint", "producers", "compaction", "runs", "other")
@@ -89,7 +91,6 @@ class Round:
         self._plan = plan
         self._dice = Random(plan.dice)
         self._logs = {node: Log(cluster.log_path(node)) for node in cluster.nodes}
-        self._stopped_at = 0.0
         self._path = Path()
         self._is: bytes | None = None
         """What the file holds since; None: it is gone, or is a folder."""
@@ -101,8 +102,7 @@ class Round:
         self._publishers.resume()
         self._wait_for_acks(HEAL_SECONDS)
         self._stop()
-        if self._damage():
-            self._forgive()
+        self._damage()
         if plan.stop != "running":
             time.sleep(self._dice.uniform(0, 0.5))
         if self._start() and not self.report.is_spoiled:
@@ -120,7 +120,6 @@ class Round:
 
     def _stop(self) -> None:
         cluster, node = self._cluster, self._plan.node
-        self._stopped_at = time.monotonic()
         match self._plan.stop:
             case "stopped":
                 cluster.stop(node)
@@ -133,13 +132,13 @@ class Round:
                 for each in cluster.nodes:
                     cluster.kill(each)
 
-    def _damage(self) -> bool:
-        """False when there is nothing there that could be damaged."""
+    def _damage(self) -> None:
+        """Unless there is nothing there that could be damaged."""
         cluster, plan = self._cluster, self._plan
         data = cluster.data(plan.node)
         found = candidates(data, plan.kind)
         if not found or (cluster.replicas == 1 and plan.kind in NOT_AT_ONE_REPLICA):
-            return False
+            return
         path = found[int(plan.position * len(found))]
         self._path, self.report.path = path, str(path)
         was = fingerprint(path)
@@ -152,21 +151,7 @@ class Round:
             if done is not None and fingerprint(path) != was:
                 self.report.damage = done
                 self._is = path.read_bytes() if path.is_file() else None
-                return True
-        return False
-
-    def _forgive(self) -> None:
-        """With one replica, what a killed server had not flushed and has lost is like a torn tail:
-        nothing on its disk knows better."""
-        is_lost = self._plan.kind.startswith("segment") and "killed" in self._plan.stop
-        if self._cluster.replicas > 1 or not is_lost:
-            return
-        for stream in STREAMS:
-            stream_id = str(self._cluster.stream_ids[stream.name])
-            if stream.flush == "interval" and self._path.parent.name == stream_id:
-                since = self._stopped_at - UNFLUSHED_SECONDS
-                if offsets := self._publishers.forget(stream.name, since):
-                    self._memories[stream.name].forget(min(offsets))
+                return
 
     def _start(self) -> bool:
         """Whether all nodes run and serve again, at once or after what the refusal said to do."""
@@ -183,9 +168,8 @@ class Round:
             if not words:
                 return True
             self.report.refusals.append(words)
-            if node == self._plan.node and cluster.is_running(node) and self._lost_its_ground():
-                cluster.kill(node)  # It serves no more, and says so: somebody starts it again.
-                continue
+            if ENDED in words and not cluster.is_running(node):
+                continue  # Its folder was taken away under it: it is started again without.
             if node != self._plan.node or cluster.is_running(node):
                 return self._found(Kind.NOT_HEALED, "", f"node {node}: {words}")
             if not says_what_to_do(words):
@@ -193,10 +177,6 @@ class Round:
             if not self._do_as_told(words):
                 return False
         return self._found(Kind.NOT_HEALED, "", f"refused {REFUSALS_MAX} times: {words}")
-
-    def _lost_its_ground(self) -> bool:
-        """Whether the node's whole folder was taken away under it."""
-        return self._plan.stop == "running" and self._plan.kind == "data_folder"
 
     def _do_as_told(self, words: str) -> bool:
         """Empty what is to be emptied, or put the file back. Whether it is worth another start."""
@@ -232,12 +212,15 @@ class Round:
                 self._start()
 
     def _is_in_place(self) -> bool:
-        """Whether the damage is still there, and not written over: files grow behind it."""
+        """Whether the damage is still there, and not written over: some files grow behind it."""
         if not self.report.damage or self._plan.kind in FOLDERS:
             return bool(self.report.damage)
         if self._is is None:
             return not self._path.exists()
-        return self._path.exists() and self._path.read_bytes().startswith(self._is)
+        found = self._path.read_bytes() if self._path.exists() else b""
+        if self._plan.kind in GROWING:
+            return found.startswith(self._is)
+        return found == self._is
 
     # What has to come of it.
 
@@ -271,9 +254,11 @@ class Round:
         self._publishers.pause()
         copies: dict[str, list[Copy]] = {}
         while not reason:
-            reason, copies = self._look()
-            if not reason or time.monotonic() > begun + HEAL_SECONDS:
-                break
+            is_last = time.monotonic() > begun + HEAL_SECONDS
+            if is_last or not self._why_unwell():  # Reading everything takes a while.
+                reason, copies = self._look()
+                if is_last or not reason:
+                    break
             reason = ""
             self._revive()
             time.sleep(LOOK_SECONDS)
@@ -284,16 +269,24 @@ class Round:
         for stream in STREAMS:
             self._check(stream, copies.get(stream.name, []))
 
+    def _why_unwell(self) -> list[str]:
+        """By what the publishers know, and the streams say of themselves."""
+        reasons = []
+        for stream in STREAMS:
+            if self._excuse(stream):
+                continue
+            if waiting := self._publishers.waiting(stream.name):
+                reasons.append(f"{stream.name}: {waiting} messages are not acknowledged")
+            elif reason := self._cluster.unwell(stream):
+                reasons.append(f"{stream.name}: {reason}")
+        return reasons
+
     def _look(self) -> tuple[str, dict[str, list[Copy]]]:
         """Why not all is well, and every copy as it is."""
-        cluster, reasons = self._cluster, []
+        cluster, reasons = self._cluster, self._why_unwell()
         copies: dict[str, list[Copy]] = {}
         for stream in STREAMS:
             excuse = self._excuse(stream)
-            if not excuse and (waiting := self._publishers.waiting(stream.name)):
-                reasons.append(f"{stream.name}: {waiting} messages are not acknowledged")
-            elif not excuse and (reason := cluster.unwell(stream)):
-                reasons.append(f"{stream.name}: {reason}")
             copies[stream.name] = []
             for node in cluster.nodes:
                 try:

@@ -12,19 +12,20 @@ from tests.simulation.mutants import (
     fetching,
     handing_over,
     in_sync,
+    moving,
     repeating,
     speaking,
     trusting,
 )
 from tests.simulation.mutants.installing import (
-    COMPACTED,
+    KIND_OF,
     MUTANTS,
     SCENARIOS_OF,
     installed,
 )
 
 __all__ = [
-    "COMPACTED",
+    "KIND_OF",
     "MUTANTS",
     "SCENARIOS_OF",
     "compacting",
@@ -33,6 +34,7 @@ __all__ = [
     "handing_over",
     "in_sync",
     "installed",
+    "moving",
     "repeating",
     "speaking",
     "trusting",

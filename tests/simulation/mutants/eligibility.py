@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata import (
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.metadata.state import (
     elections,
     leadership_commands,
     node_commands,
     stream_commands,
 )
-from jetstream_server.metadata.streams import NodeMetadata, StreamMetadata
-from jetstream_server.replication import controller, unclean
+from jetstream_server.metadata.state.commands import ElectLeader
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.replication.core import unclean_election as unclean
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import controller, log_ends, membership
+from jetstream_server.replication.sessions.messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import Collapses
 
@@ -53,13 +58,13 @@ def elects_without_waiting(patches: Patches) -> None:
 
     def choose(
         stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], reports: Mapping[NodeId, Any]
-    ) -> dict[str, Any] | None:
+    ) -> ElectLeader | None:
         if stream.leader != NO_NODE or stream.isr or stream.elr:
             return None
         alive = [r for r in stream.replicas if not nodes[r].fenced and r in reports]
         if not alive:
             return None
-        return {"op": "elect_leader", "stream_id": stream.id, "leader": alive[0]}
+        return ElectLeader(stream_id=stream.id, leader=alive[0])
 
     patches.set(controller, "choose_unclean", choose)
 
@@ -74,3 +79,27 @@ def elects_the_shortest_log(patches: Patches) -> None:
 def elects_by_old_reports(patches: Patches) -> None:
     """A log's end counts although its node has lost power since it told."""
     patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
+
+
+@mutant(Collapses)
+def tells_log_ends_of_another_epoch(patches: Patches) -> None:
+    """A replica that has not heard of an election tells how far it reached before, for the one that
+    is asked about."""
+    ends = log_ends.leaderless_log_ends
+
+    def told(
+        node_id: NodeId,
+        streams: Iterable[StreamMetadata],
+        replica_of: Callable[[StreamId], Replica | None],
+        suspects: Container[StreamId] = (),
+    ) -> tuple[LogEnd, ...]:
+        found: list[LogEnd] = []
+        for stream in streams:
+            replica = replica_of(stream.id)
+            epoch = stream.leader_epoch if replica is None else replica.stream.leader_epoch
+            known = replace(stream, leader_epoch=epoch)
+            for end in ends(node_id, [known], replica_of, suspects):
+                found.append(replace(end, leader_epoch=stream.leader_epoch))
+        return tuple(found)
+
+    patches.set(membership, "leaderless_log_ends", told)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from jetstream_server.log import incoming
+from jetstream_server.log import validator as incoming
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.replication.follower import Append, FollowerState, Step
-from jetstream_server.replication.leader import LeaderState
-from jetstream_server.replication.messages import (
+from jetstream_server.replication.core.follower import Append, FollowerState, Step
+from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.messages import (
     Answer,
     Diverging,
     FetchRequest,
     OutOfRange,
     last_epoch_of,
 )
-from jetstream_server.replication.progress import FollowerProgress
-from jetstream_server.replication.replica import Replica
-from tests.simulation.fetcher import Fetcher
+from jetstream_server.replication.core.progress import FollowerProgress
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.fetcher import Fetcher
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.scenarios import (
     FailingDisks,
@@ -37,10 +37,10 @@ def truncates_to_the_high_watermark(patches: Patches) -> None:
     """A follower cuts its log to its high watermark instead of asking where the logs part."""
     follow = Replica._follow
 
-    def cut(self: Replica, now_us: int) -> None:
+    def cut(self: Replica) -> None:
         if not self.log.offline_reason:
             self.log.truncate(max(self.high_watermark, self.log.log_start_offset))
-        follow(self, now_us)
+        follow(self)
 
     patches.set(Replica, "_follow", cut)
 
@@ -108,21 +108,22 @@ def serves_newer_leaderships(patches: Patches) -> None:
             request = replace(request, leader_epoch=self.stream.leader_epoch)
         return check(self, request)
 
-    def send_anywhere(self: Any) -> None:
-        """The follower's fetches also reach whoever led before."""
-        pump(self)
-        replica = self._process.replica
-        position = None if replica is None else replica.position()
-        if replica is None or position is None:
-            return
-        for node_id in replica.stream.replicas:
-            if node_id not in (self._process.node_id, replica.stream.leader):
-                self._process.cluster.network.send(
-                    self._process.node_id, node_id, "on_fetch", self._process.node_id, position, 0
-                )
+    fetchers: dict[Replica, dict[Fetcher, None]] = {}
+    follow, touch = Fetcher.follow, Fetcher.touch
 
-    pump = Fetcher.pump
-    patches.set(Fetcher, "pump", send_anywhere)
+    def remember(self: Fetcher, replica: Replica) -> None:
+        fetchers.setdefault(replica, {})[self] = None
+        follow(self, replica)
+
+    def tell_all(self: Fetcher, stream_id: int) -> None:
+        """Whoever led before is told as well."""
+        replica = self._following.get(stream_id)
+        for each in fetchers.get(replica, (self,)) if replica is not None else ():
+            touch(each, stream_id)
+
+    patches.set(Fetcher, "follow", remember)
+    patches.set(Fetcher, "touch", tell_all)
+    patches.set(Fetcher, "drop", lambda self, stream_id: None)
     patches.set(LeaderState, "check", lenient)
 
 
@@ -184,14 +185,13 @@ def appends_without_checksums(patches: Patches) -> None:
 def keeps_empty_epochs(patches: Patches) -> None:
     """A deposed leader keeps the epoch under which it appended nothing, and refuses older ones."""
 
-    def follow(self: Replica, now_us: int) -> None:
+    def follow(self: Replica) -> None:
         self.following = FollowerState(
             stream=self.stream,
             node_id=self.node_id,
             incarnation=self.incarnation,
             log=self.log,
             high_watermark=self.high_watermark,
-            now_us=now_us,
             rebuild=self._rebuild,
         )
 
@@ -278,8 +278,8 @@ def believes_the_leaders_high_watermark(patches: Patches) -> None:
     """A follower's high watermark passes its own log end."""
     settle = FollowerState.settle
 
-    def beyond(self: FollowerState, answer: Answer, step: Step, now_us: int) -> bool:
-        settle(self, answer, step, now_us)
+    def beyond(self: FollowerState, answer: Answer, step: Step) -> bool:
+        settle(self, answer, step)
         rose = answer.standing.high_watermark > self.high_watermark
         if isinstance(step, Append) and rose:
             self.high_watermark = answer.standing.high_watermark
@@ -293,8 +293,8 @@ def takes_the_high_watermark_while_diverging(patches: Patches) -> None:
     """A follower takes the leader's high watermark although the logs are not aligned."""
     settle = FollowerState.settle
 
-    def eager(self: FollowerState, answer: Answer, step: Step, now_us: int) -> bool:
-        rose = settle(self, answer, step, now_us)
+    def eager(self: FollowerState, answer: Answer, step: Step) -> bool:
+        rose = settle(self, answer, step)
         reached = min(answer.standing.high_watermark, self._log.log_end_offset)
         if isinstance(answer, Diverging) and reached > self.high_watermark:
             self.high_watermark = reached

@@ -6,11 +6,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.ingest.stand_by import StandBy
-from jetstream_server.ingest.stream import StreamIngest
-from jetstream_server.replication.hand_over import HandOvers
-from tests.simulation.handing_over import HandingOver
+from jetstream_server.ingest.ingest import Ingest
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream.stand_by import StandBy
+from jetstream_server.ingest.stream.stream_ingest import StreamIngest
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.drivers.hand_over import HandOver
 from tests.simulation.mutants.installing import Patches, mutant
+from tests.simulation.peers import SimulatedPeers
 from tests.simulation.scenarios import PlannedHandOvers
 
 
@@ -52,24 +55,25 @@ def stays_subscribed_although_the_old_leader_went_on(patches: Patches) -> None:
 @mutant(PlannedHandOvers)
 def listens_before_the_old_leader_is_silent(patches: Patches) -> None:
     """The target keeps what comes from when it was asked whether it can."""
-    answer, stand_by = HandingOver._answer, HandingOver._stand_by
+    prepare, stand_by = HandOver.prepare, Ingest.stand_by
+    early: dict[Ingest, list[Delivery]] = {}
 
-    async def at_once(self: HandingOver, what: str, *arguments: Any) -> Any:
-        result = await answer(self, what, *arguments)
-        if what == "prepare" and self.stand_by_of is None:
-            self.stand_by_of, self.has_subscribed = StandBy(0, 0), True
-            self.sid = self._process.next_sid()
-        return result
+    def at_once(self: HandOver, stream_id: StreamId, **rest: bool) -> None:
+        prepare(self, stream_id, **rest)
+        ingest = cast(Ingest, self._publishers)
+        if ingest not in early:
+            early[ingest] = []
+            ingest._connection.subscribe("orders", "", early[ingest].append)
 
-    async def with_what_came(self: HandingOver, *arguments: int) -> int:
-        early = self.stand_by_of
-        gap_us = await stand_by(self, *arguments)
-        if early is not None and self.stand_by_of is not None:
-            self.stand_by_of._kept = [*(early._kept or ()), *(self.stand_by_of._kept or ())]
+    async def with_what_came(self: Ingest, stream: StreamMetadata, *arguments: int) -> int:
+        gap_us = await stand_by(self, stream, *arguments)
+        standing = self._standing_by.get(stream.id)
+        if standing is not None:
+            standing._kept = [*early.get(self, ()), *(standing._kept or ())]
         return gap_us
 
-    patches.set(HandingOver, "_answer", at_once)
-    patches.set(HandingOver, "_stand_by", with_what_came)
+    patches.set(HandOver, "prepare", at_once)
+    patches.set(Ingest, "stand_by", with_what_came)
 
 
 @mutant(PlannedHandOvers)
@@ -77,28 +81,29 @@ def calls_nobody_off(patches: Patches) -> None:
     """A hand-over is given up, and the target goes on keeping what the old leader refuses."""
 
     async def not_at_all(
-        self: HandOvers, target: NodeId, stream_id: StreamId, leader_epoch: int
+        self: HandOver, target: NodeId, stream_id: StreamId, leader_epoch: int
     ) -> None:
-        cast(HandingOver, self._publishers).asked_to_stand_by.clear()
+        cast(SimulatedPeers, self._successors).asked_to_stand_by.clear()
 
-    patches.set(HandOvers, "_call_off", not_at_all)
+    patches.set(HandOver, "_cancel_stand_by", not_at_all)
 
 
 @mutant(PlannedHandOvers)
 def gives_the_leadership_before_the_tail(patches: Patches) -> None:
     """The leadership moves before the target has the tail and its publishers their answers."""
 
-    async def at_once(self: HandOvers, *arguments: Any) -> None:
+    async def at_once(self: HandOver, *arguments: Any) -> None:
         return None
 
-    patches.set(HandOvers, "_replicate_tail", at_once)
+    patches.set(HandOver, "_replicate_tail", at_once)
 
 
 @mutant(PlannedHandOvers)
 def hands_over_without_draining(patches: Patches) -> None:
     """What NATS had delivered by then is not waited for."""
 
-    async def at_once(self: HandingOver, stream_id: int) -> None:
-        self.is_quiet = True
+    async def at_once(self: Ingest, stream_id: int) -> None:
+        self._paused.add(stream_id)
+        self._unsubscribe(self._streams[stream_id])
 
-    patches.set(HandingOver, "quiet", at_once)
+    patches.set(Ingest, "pause", at_once)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata import (
-    leadership_commands,
-)
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.isr import InSyncReplicas, IsrChange, Outcome
-from jetstream_server.replication.leader import LeaderState
-from jetstream_server.replication.progress import FollowerProgress
-from jetstream_server.replication.replica import Replica
+from jetstream_server.metadata.state import leadership_commands
+from jetstream_server.metadata.state.commands import ChangeIsr
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.isr import InSyncReplicas, Outcome
+from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.progress import FollowerProgress
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.isr import IsrDriver
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.process import Process
-from tests.simulation.scenarios import LateJoiners
+from tests.simulation.scenarios import LateJoiners, UnknownOutcomes
 
 
 @mutant()
@@ -78,11 +77,29 @@ def adds_any_incarnation(patches: Patches) -> None:
 
 
 @mutant(LateJoiners)
+def counts_what_who_is_not_eligible_said_before(patches: Patches) -> None:
+    """Of a replica that the metadata trusts no more, what it said before counts unless it was in
+    the ISR until then."""
+    update = LeaderState.update
+
+    def lenient(self: LeaderState, stream: StreamMetadata, nodes: Any) -> bool:
+        members = self._in_sync.committed
+        others = [p for f, p in self._followers.items() if f not in members]
+        before = [(progress, progress.counts_from, progress.counts) for progress in others]
+        rose = update(self, stream, nodes)
+        for progress, counts_from, counts in before:
+            progress.counts_from, progress.counts = counts_from, counts
+        return rose
+
+    patches.set(LeaderState, "update", lenient)
+
+
+@mutant(LateJoiners)
 def takes_unknown_for_refused(patches: Patches) -> None:
     """A change of unknown outcome is taken for one that did not happen."""
     settle = InSyncReplicas.settle
 
-    def revert(self: InSyncReplicas, change: IsrChange, outcome: Outcome, now_us: int) -> None:
+    def revert(self: InSyncReplicas, change: ChangeIsr, outcome: Outcome, now_us: int) -> None:
         if outcome is Outcome.UNKNOWN:
             outcome = Outcome.INELIGIBLE
         settle(self, change, outcome, now_us)
@@ -90,16 +107,16 @@ def takes_unknown_for_refused(patches: Patches) -> None:
     patches.set(InSyncReplicas, "settle", revert)
 
 
-@mutant(LateJoiners)
+@mutant(UnknownOutcomes)
 def retries_under_another_id(patches: Patches) -> None:
     """A change of unknown outcome is proposed again as another command."""
-    propose = Process._propose_isr
+    propose = IsrDriver._propose
 
-    def anew(self: Process, replica: Replica, change: IsrChange) -> None:
-        self._isr_command = None
-        propose(self, replica, change)
+    async def anew(self: IsrDriver, replica: Replica, change: ChangeIsr) -> None:
+        self._unknown.clear()
+        await propose(self, replica, change)
 
-    patches.set(Process, "_propose_isr", anew)
+    patches.set(IsrDriver, "_propose", anew)
 
 
 @mutant(LateJoiners)

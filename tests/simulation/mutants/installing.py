@@ -8,14 +8,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.runner import PLAIN
 from tests.simulation.scenarios import Scenario
 
 Install = Callable[["Patches"], None]
 MUTANTS: dict[str, Install] = {}
 SCENARIOS_OF: dict[str, type[Scenario]] = {}
 """What the seeds are about that kill a mutant most readily."""
-COMPACTED: dict[str, None] = {}
-"""Mutants whose seeds are run with a compacted stream."""
+KIND_OF: dict[str, str] = {}
+"""What kind of seeds a mutant is run with (`runner.KINDS`)."""
 
 
 class Patches:
@@ -31,14 +32,13 @@ class Patches:
 
 
 def mutant(
-    scenario: type[Scenario] = Scenario, *, compacted: bool = False
+    scenario: type[Scenario] = Scenario, *, kind: str = PLAIN
 ) -> Callable[[Install], Install]:
     """Register a mutant; its docstring says what the cluster does wrong."""
 
     def register(install: Install) -> Install:
         MUTANTS[install.__name__] = install
-        if compacted:
-            COMPACTED[install.__name__] = None
+        KIND_OF[install.__name__] = kind
         SCENARIOS_OF[install.__name__] = scenario
         return install
 

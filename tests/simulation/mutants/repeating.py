@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jetstream_protocol.errors import OutOfSequenceError
-from jetstream_server.ingest.acks import Answer
-from jetstream_server.ingest.stream import StreamIngest
+from jetstream_server.ingest.stream.acks import Answer
+from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.producers import Producers, StoredBatch
 from tests.simulation.mutants.installing import Patches, mutant

@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.errors import NotEnoughReplicasError, UnknownOutcomeError
-from jetstream_server.ingest.answers import Answers
-from jetstream_server.ingest.stream import StreamIngest
-from jetstream_server.replication.lease import Heartbeat, SessionLease
-from jetstream_server.replication.sessions import Sessions
-from tests.simulation import leading
+from jetstream_server.ingest import ingest
+from jetstream_server.ingest.ingest import Ingest
+from jetstream_server.ingest.stream.pending_acks import PendingAcks
+from jetstream_server.ingest.stream.stream_ingest import StreamIngest
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.sessions.driver import SessionDriver
+from jetstream_server.replication.sessions.lease import Heartbeat, SessionLease
+from jetstream_server.replication.sessions.messages import Grant
+from jetstream_server.replication.sessions.session_table import Sessions
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.process import Process
 from tests.simulation.scenarios import LapsedSessions, LostControl
 
 # Sessions.
@@ -27,12 +30,14 @@ def speaks_without_a_lease(patches: Patches) -> None:
 @mutant(LapsedSessions)
 def counts_the_lease_from_the_grant(patches: Patches) -> None:
     """The lease runs from when the grant arrived, not from when its heartbeat was sent."""
-    on_grant = Process.on_grant
+    granted = SessionDriver._granted
 
-    def late(self: Process, sent_at_us: int) -> None:
-        on_grant(self, self.world.now)
+    def late(self: SessionDriver, grant: Grant) -> None:
+        granted(self, grant)
+        if grant.incarnation == self._incarnation:
+            self.lease.granted(self._boot_clock())
 
-    patches.set(Process, "on_grant", late)
+    patches.set(SessionDriver, "_granted", late)
 
 
 @mutant(LapsedSessions)
@@ -101,12 +106,24 @@ def fences_without_grace(patches: Patches) -> None:
 def acknowledges_before_the_commit(patches: Patches) -> None:
     """Level `all` is acknowledged once the leader has appended."""
 
-    committed = Answers.committed
+    committed = PendingAcks.committed
 
-    def at_once(self: Answers, high_watermark: int) -> None:
+    def at_once(self: PendingAcks, high_watermark: int) -> None:
         committed(self, 1 << 62)
 
-    patches.set(Answers, "committed", at_once)
+    patches.set(PendingAcks, "committed", at_once)
+
+
+@mutant(LapsedSessions)
+def acknowledges_commits_without_a_lease(patches: Patches) -> None:
+    """A leader whose session may have ended acknowledges what is committed under it."""
+
+    def at_once(self: Ingest, replica: Replica) -> None:
+        known = self._streams.get(replica.stream.id)
+        if known is not None:
+            known.committed()
+
+    patches.set(Ingest, "committed", at_once)
 
 
 @mutant()
@@ -124,4 +141,4 @@ def deposed_leaders_answer(patches: Patches) -> None:
 @mutant()
 def denies_what_it_appended(patches: Patches) -> None:
     """What was appended before the ISR fell below its minimum is refused, not called unknown."""
-    patches.set(leading, "NotEnoughReplicasAfterAppendError", NotEnoughReplicasError)
+    patches.set(ingest, "NotEnoughReplicasAfterAppendError", NotEnoughReplicasError)

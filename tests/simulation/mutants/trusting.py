@@ -8,19 +8,26 @@ from typing import Any
 
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.recorded import Recorded
-from jetstream_server.log import recovery
+from jetstream_server.log import recovered_state, recovery
+from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.log.health import Health
-from jetstream_server.metadata import (
-    node_commands,
-    registry,
-)
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication import trust
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.trust import RunRecord, Trust
-from tests.simulation import process
+from jetstream_server.log.producers import Producers
+from jetstream_server.metadata.state import node_commands, registry
+from jetstream_server.metadata.state.commands import ConfirmFlush, RegisterNode
+from jetstream_server.metadata.state.decision import Decision
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.operations import Operation
+from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.replication import found_logs
+from jetstream_server.replication.core import restart_trust as trust
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.restart_trust import RunRecord, Trust
+from jetstream_server.replication.drivers import membership
+from jetstream_server.replication.drivers.log_replacement import LogReplacement
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.replication.run_record import RunRecordFile
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.process import Process
+from tests.simulation.runner import COMPACTED, DAMAGED
 from tests.simulation.scenarios import FailingDisks, LateFlushes, LateRegistrations, SlowLeaders
 
 
@@ -54,7 +61,7 @@ def trusts_any_folder(patches: Patches) -> None:
     def lenient(record: RunRecord, registered: str | None, problems: Mapping[int, str]) -> Trust:
         return judge(record, None, problems)
 
-    patches.set(process, "judge", lenient)
+    patches.set(membership, "judge", lenient)
 
 
 @mutant(LateRegistrations)
@@ -76,7 +83,62 @@ def trusts_damaged_logs(patches: Patches) -> None:
     def lenient(record: RunRecord, registered: str | None, problems: Mapping[int, str]) -> Trust:
         return judge(record, registered, dict.fromkeys(problems, ""))
 
-    patches.set(process, "judge", lenient)
+    patches.set(membership, "judge", lenient)
+
+
+@mutant(kind=DAMAGED)
+def registers_as_trusted_whatever_it_lost(patches: Patches) -> None:
+    """A node vouches for its logs, whatever the record of its runs and recovery say."""
+    patches.set(membership, "judge", lambda *arguments: Trust(True, ()))
+
+
+@mutant(kind=DAMAGED)
+def begins_runs_without_a_record(patches: Patches) -> None:
+    """A run is recorded once it is registered, as what the one before it was."""
+    patches.set(RunRecordFile, "begin", lambda self, session, boot_id: None)
+
+
+@mutant(FailingDisks, kind=DAMAGED)
+def opens_suspect_logs_as_good(patches: Patches) -> None:
+    """A log whose fsync failed in an earlier run is opened as every other, and told to be good."""
+    judge = trust.judge
+
+    def lenient(record: RunRecord, registered: str | None, problems: Mapping[int, str]) -> Trust:
+        return judge(replace(record, suspects=()), registered, problems)
+
+    patches.set(membership, "judge", lenient)
+    patches.set(found_logs, "_forget_checkpoint", lambda disk, directory: None)
+    init = Replica.__init__
+
+    def as_any(self: Replica, *arguments: Any, **rest: Any) -> None:
+        init(self, *arguments, **{**rest, "rebuild": False})
+
+    as_any.__kwdefaults__ = init.__kwdefaults__
+    patches.set(Replica, "__init__", as_any)
+
+
+@mutant(FailingDisks, kind=DAMAGED)
+def never_distrusts_a_failed_log(patches: Patches) -> None:
+    """A node whose log has failed does not tell the metadata."""
+    patches.set(LogReplacement, "_distrust", lambda self, replica: None)
+
+
+@mutant(kind=DAMAGED)
+def lets_logs_in_that_may_lack_their_beginning(patches: Patches) -> None:
+    """Where nothing says where a log starts, what is left of it is taken for the whole."""
+    patches.set(recovery, "_is_start_unknown", lambda found: False)
+
+
+@mutant(kind=DAMAGED)
+def takes_what_lacks_its_beginning_for_nothing(patches: Patches) -> None:
+    """A log without its first segment counts no more in an unclean election than an empty one."""
+    patches.set(CommitLog, "is_lost", property(lambda self: self.lacks_front))
+
+
+@mutant(kind=DAMAGED)
+def acknowledges_again_what_was_lost_in_front(patches: Patches) -> None:
+    """A repetition of what lies in a lost segment passes for stored."""
+    patches.set(Producers, "lose_front", lambda self, log_start_offset: None)
 
 
 @mutant(FailingDisks)
@@ -92,11 +154,11 @@ def flushes_again_after_a_failure(patches: Patches) -> None:
     def go_on(self: Health, error: OSError, doing: str) -> StorageError:
         return StorageError(doing)
 
-    def retry(self: Process, error: StorageError) -> None:
-        self.request_flush()
+    def retry(self: ReplicaManager, replica: Replica, error: StorageError) -> None:
+        self.flush(replica)
 
     patches.set(Health, "_take_offline", go_on)
-    patches.set(Process, "fail", retry)
+    patches.set(ReplicaManager, "failed", retry)
 
 
 @mutant(FailingDisks)
@@ -131,7 +193,7 @@ def takes_a_lost_folder_for_an_empty_log(patches: Patches) -> None:
 @mutant(FailingDisks)
 def forgets_what_was_flushed(patches: Patches) -> None:
     """Nothing but the checkpoint says how far the log reached."""
-    patches.set(recovery, "read_offsets", lambda disk, directory: None)
+    patches.set(recovered_state, "read_offsets", lambda disk, directory: None)
 
 
 @mutant(FailingDisks)
@@ -146,12 +208,11 @@ def believes_a_late_registration(patches: Patches) -> None:
     """A registration of a run that is over takes the node from the run that replaced it."""
     decide = node_commands.register_node
 
-    def lenient(tables: Any, fields: Any, revision: int) -> Any:
-        fields.text("replaces", "")
-        fields._values.pop("replaces", None)
-        return decide(tables, fields, revision)
+    def lenient(tables: Tables, command: RegisterNode) -> Decision:
+        return decide(tables, replace(command, replaces=None))
 
-    operations = {**registry.OPERATIONS, "register_node": (1, lenient)}
+    operation = Operation(RegisterNode, lenient)
+    operations = {**registry.OPERATIONS, RegisterNode.op: operation}
     patches.set(registry, "OPERATIONS", operations)
 
 
@@ -173,7 +234,7 @@ def confirms_without_a_flush(patches: Patches) -> None:
     """A replica confirms a flush that has not taken place."""
     confirmation = Replica.flush_confirmation
 
-    def at_once(self: Replica) -> dict[str, Any] | None:
+    def at_once(self: Replica) -> ConfirmFlush | None:
         self._flush_target = 0
         return confirmation(self)
 
@@ -185,3 +246,9 @@ def needs_no_flush_confirmation(patches: Patches) -> None:
     """Changing flush to `group` earns trust after a power failure at once."""
     flushes = property(lambda self: self.config.flush == "group")
     patches.set(StreamMetadata, "flushes_before_ack", flushes)
+
+
+@mutant(kind=COMPACTED)
+def empties_logs_whose_failure_is_not_recorded(patches: Patches) -> None:
+    """A log that nobody counts on is emptied at once, although its leader is about to add it."""
+    patches.set(Replica, "is_failure_recorded", property(lambda self: True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jetstream_client import Messages
-from jetstream_client._messages import Cutter
+from jetstream_client.reading.messages import MessageCollector
 from jetstream_protocol.batch import encode
 
 
@@ -26,6 +26,6 @@ def numbered(count: int, base_offset: int = 0, leader_epoch: int = 0) -> bytes:
 
 
 def messages_of(data: bytes, offset: int = 0) -> Messages:
-    cutter = Cutter("orders", offset)
+    cutter = MessageCollector("orders", offset)
     cutter.add(data)
     return cutter.messages()

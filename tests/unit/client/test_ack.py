@@ -12,17 +12,18 @@ from jetstream_client import (
     PreconditionFailedError,
     PublishResult,
 )
-from jetstream_client._ack import Pending, parse_ack
-from jetstream_client._feeds import Feed
+from jetstream_client.publishing.ack import Pending, parse_ack
+from jetstream_client.publishing.subject_routes import SubjectRoute
 from jetstream_protocol.errors import CODES
-from jetstream_server.ingest.acks import AckFormat, Replies
+from jetstream_server.ingest.nats.replies import Replies
+from jetstream_server.ingest.stream.acks import AckFormat
 from tests.support.loops import on_loop
 
 A, B = frozenset({"a"}), frozenset({"b"})
 
 
 def pending(*expected: frozenset[str], any_: bool = False) -> Pending:
-    feed = Feed(expected, frozenset().union(*expected))
+    feed = SubjectRoute(expected, frozenset().union(*expected))
     return Pending("1", "x.y", feed, expected, any_, deadline=0.0)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from jetstream_client import CorruptBatchError, InvalidRequestError, Messages
-from jetstream_client._arrow import SCHEMA
+from jetstream_client.reading.arrow import SCHEMA
 from jetstream_protocol.batch import HEADER_BYTES, Batch, crc32c
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
 
@@ -130,7 +130,7 @@ def test_a_subject_that_is_no_text_is_refused(subjects: bytes | list[bytes]) -> 
 
 
 def test_without_pyarrow_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "jetstream_client._arrow")
+    monkeypatch.delitem(sys.modules, "jetstream_client.reading.arrow")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'jetstream-log\[arrow\]'"):
         messages_of(numbered(1)).to_arrow()

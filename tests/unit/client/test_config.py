@@ -65,5 +65,19 @@ def test_a_configuration_survives_pickling() -> None:
 
 def test_secrets_are_not_shown() -> None:
     options = NatsOptions(user="u", password="hush-1", token="hush-2")
-    shown = repr(ClientConfig.of("a:1", nats="nats://u:hush-3@b:2", nats_options=options))
+    url = "nats://u:hush-3@b:2"
+    shown = repr(ClientConfig.of("a:1", nats=url, nats_options=options, token="hush-4"))
     assert "hush" not in shown
+
+
+def test_without_a_token_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETSTREAM_TOKEN", "from-the-environment")
+    assert ClientConfig.of().token == "from-the-environment"
+    assert ClientConfig.of(token="given").token == "given"
+
+
+@pytest.mark.parametrize("token", ["two words", "a\nline", "ä"])
+def test_what_cannot_be_sent_as_a_token_is_refused_without_showing_it(token: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the token is not one") as refused:
+        ClientConfig.of(token=token)
+    assert token not in str(refused.value)

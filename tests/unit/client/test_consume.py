@@ -14,8 +14,9 @@ from jetstream_client import (
     Position,
     UnavailableError,
 )
-from jetstream_client._messages import Cutter
 from jetstream_client._positions import needed, offset_of
+from jetstream_client._serialization import Deserializers
+from jetstream_client.reading.messages import MessageCollector
 from tests.support.loops import on_loop
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
 
@@ -42,7 +43,7 @@ class Log:
             raise OffsetOutOfRangeError("gone", self.start, self.high_watermark)
         if offset >= self.high_watermark:
             await asyncio.sleep(max_wait)
-        cutter = Cutter("orders", offset, end=stop, count_max=3)
+        cutter = MessageCollector("orders", offset, end=stop, count_max=3)
         cutter.add(numbered(self.high_watermark - self.start, self.start))
         return cutter.messages()
 
@@ -53,12 +54,10 @@ class Log:
     def consume(
         self, start: Position = "earliest", stop: Position | None = "latest"
     ) -> AsyncConsumer:
-        async def resolve() -> tuple[int, int | None]:
+        async def resolve(start: Position, stop: Position | None) -> tuple[int, int | None]:
             return self.offset_of(start), None if stop is None else self.offset_of(stop)
 
-        return AsyncConsumer(
-            self.fetch, resolve, pinned=isinstance(start, int), patience=self.patience
-        )
+        return AsyncConsumer(self.fetch, resolve, start, stop, patience=self.patience)
 
 
 async def offsets(consumer: AsyncConsumer) -> list[int]:
@@ -209,8 +208,91 @@ async def test_offsets_that_compaction_emptied_use_up_no_patience() -> None:
         data = batch_bytes([], offset, **columns) if offset < 50 else numbered(10, offset)
         return messages_of(data, offset)
 
-    async def resolve() -> tuple[int, int | None]:
+    async def resolve(start: Position, stop: Position | None) -> tuple[int, int | None]:
         return 0, 60
 
-    consumer = AsyncConsumer(fetch, resolve, pinned=True, patience=0.01)
+    consumer = AsyncConsumer(fetch, resolve, 0, 60, patience=0.01)
     assert await offsets(consumer) == list(range(50, 60))
+
+
+@on_loop
+async def test_it_goes_on_where_it_is_sent_backwards_and_forwards() -> None:
+    async with Log().consume() as consumer:
+        assert [(await anext(consumer)).offset for _ in range(2)] == [0, 1]
+        await consumer.seek(7)
+        assert consumer.position == 7
+        assert (await anext(consumer)).offset == 7
+        await consumer.seek("earliest")
+        assert await offsets(consumer) == list(range(10))
+        await consumer.seek(8)
+        assert await offsets(consumer) == [8, 9]
+
+
+@on_loop
+async def test_whoever_waits_for_a_record_is_sent_along() -> None:
+    log = Log()
+    async with log.consume("latest", None) as consumer:
+        waiting = asyncio.ensure_future(anext(consumer))
+        await asyncio.sleep(0.01)
+        await consumer.seek(4)
+        assert (await waiting).offset == 4
+
+
+@on_loop
+async def test_a_seek_below_the_log_start_is_told_like_any_other_offset() -> None:
+    log = Log(start=4)
+    async with log.consume() as consumer:
+        await consumer.seek(1)
+        with pytest.raises(OffsetOutOfRangeError):
+            await anext(consumer)
+        await consumer.seek("earliest")
+        assert (await anext(consumer)).offset == 4
+
+
+@on_loop
+async def test_paused_it_hands_out_nothing_and_fetches_nothing_further() -> None:
+    log = Log()
+    async with log.consume() as consumer:
+        await anext(consumer)
+        await asyncio.sleep(0)
+        consumer.pause()
+        assert consumer.paused
+        waiting = asyncio.ensure_future(anext(consumer))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        assert log.asked == [0, 3]
+        consumer.resume()
+        assert (await waiting).offset == 1
+        assert await offsets(consumer) == list(range(2, 10))
+
+
+@on_loop
+async def test_closing_ends_a_pause() -> None:
+    consumer = Log().consume()
+    await anext(consumer)
+    consumer.pause()
+    waiting = asyncio.ensure_future(offsets(consumer))
+    await asyncio.sleep(0.01)
+    await consumer.aclose()
+    assert await waiting == []
+
+
+@on_loop
+async def test_what_cannot_be_deserialised_is_not_passed_over() -> None:
+    def even(value: bytes) -> int:
+        if int(value) % 2:
+            raise ValueError("odd")
+        return int(value)
+
+    async with Log().consume() as consumer:
+        consumer.deserializers = Deserializers(value=even)
+        assert (await anext(consumer)).value == 0
+        for _ in range(2):
+            with pytest.raises(ValueError, match="odd") as raised:
+                await anext(consumer)
+            assert raised.value.__notes__ == [
+                "deserialising the value of record 1 of stream 'orders'"
+            ]
+            assert consumer.position == 1
+        await consumer.seek(2)
+        assert (await anext(consumer)).value == 2

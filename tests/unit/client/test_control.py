@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import grpc
 import pytest
-from grpc import aio
 
 from jetstream_client import (
     InternalError,
@@ -17,24 +19,49 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_client._control import (
-    LostCallError,
-    UnreachedError,
+from jetstream_client._config import ClientConfig
+from jetstream_client.transport import control
+from jetstream_client.transport.control import (
+    ControlPlane,
+    WrongPortError,
+    first_contact,
     next_step,
     outcome,
     reason,
+)
+from jetstream_client.transport.grpc_calls import (
+    LostCallError,
+    RefusedError,
+    UnreachedError,
     to_error,
 )
-from jetstream_protocol.generated import common_pb2
+from jetstream_client.transport.streams import Streams
+from jetstream_protocol.generated import api_pb2, common_pb2
+from tests.support.loops import on_loop
+
+
+class Failed(grpc.RpcError):
+    """A call that has failed, as gRPC says so."""
+
+    def __init__(self, status: grpc.StatusCode, details: str, sent: bytes | None) -> None:
+        self._said = status, details, sent
+
+    def code(self) -> grpc.StatusCode:
+        return self._said[0]
+
+    def details(self) -> str:
+        return self._said[1]
+
+    def trailing_metadata(self) -> Any:
+        sent = self._said[2]
+        return None if sent is None else (("jetstream-error-bin", sent),)
 
 
 def failed(
     status: grpc.StatusCode, details: str = "", error: JetstreamError | None = None
-) -> aio.AioRpcError:
-    trailers = aio.Metadata()
-    if error is not None:
-        trailers.add("jetstream-error-bin", error.to_proto().SerializeToString())
-    return aio.AioRpcError(status, aio.Metadata(), trailers, details)
+) -> Failed:
+    sent = None if error is None else error.to_proto().SerializeToString()
+    return Failed(status, details, sent)
 
 
 def test_the_servers_own_error_wins() -> None:
@@ -48,11 +75,16 @@ def test_the_servers_own_error_wins() -> None:
     ("status", "details", "cls"),
     [
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses", UnreachedError),
-        (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed", UnreachedError),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: connect: Connection refused (111)",
+            RefusedError,
+        ),
+        (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed", RefusedError),
         (
             grpc.StatusCode.UNAVAILABLE,
             "errors resolving a:1: [field:hostname lookup error:Domain name not found]",
-            UnreachedError,
+            RefusedError,
         ),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed", LostCallError),
         (grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer", LostCallError),
@@ -80,8 +112,7 @@ def test_a_status_without_an_error_is_read_as_what_it_can_mean(
 
 
 def test_an_undecodable_error_is_an_internal_one() -> None:
-    trailers = aio.Metadata(("jetstream-error-bin", b"\xff\xff"))
-    error = aio.AioRpcError(grpc.StatusCode.INTERNAL, aio.Metadata(), trailers)
+    error = Failed(grpc.StatusCode.INTERNAL, "", b"\xff\xff")
     assert isinstance(to_error(error, "a:1"), InternalError)
 
 
@@ -135,15 +166,57 @@ def test_every_other_error_is_told_as_it_is(
 @pytest.mark.parametrize("last", [UnreachedError("cannot reach b:1"), LostCallError("no answer")])
 def test_what_a_server_said_is_told_rather_than_that_others_are_dead(last: JetstreamError) -> None:
     said = UnavailableError("there is no metadata leader")
-    assert reason(last, said, ["b:1", "c:1"]) is said
+    assert reason(last, said, [UnreachedError("cannot reach c:1")]) is said
 
 
-def test_where_nobody_answered_all_who_were_tried_are_named() -> None:
-    last = UnreachedError("cannot reach b:1")
-    assert reason(last, None, ["b:1"]) is last
-    assert reason(last, None, ["b:1", "c:1"]).message == "cannot reach any of b:1, c:1"
+def test_where_nobody_answered_all_who_were_tried_are_named_in_a_class_of_everybody() -> None:
+    first, last = UnreachedError("cannot reach b:1"), RefusedError("cannot reach c:1: refused")
+    told = reason(last, None, [first, last])
+    assert type(told) is UnavailableError
+    assert told.message == "cannot reach b:1; cannot reach c:1: refused"
+    assert type(reason(LostCallError("no answer"), None, [])) is UnavailableError
+
+
+def test_at_the_first_contact_what_is_refused_everywhere_is_said_at_once() -> None:
+    refused, wrong = RefusedError("a:1: refused"), WrongPortError("b:1 is NATS")
+    slow = UnreachedError("cannot reach b:1")
+    assert first_contact(["a:1", "b:1"], {"a:1": refused}) is None
+    assert first_contact(["a:1", "b:1"], {"a:1": refused, "b:1": slow}) is None
+    both = first_contact(["a:1", "b:1"], {"a:1": refused, "b:1": wrong})
+    assert type(both) is UnavailableError
+    assert "a:1: refused; b:1 is NATS" in both.message
+    assert "jetstream-server --dev" in both.message
+
+
+def test_a_port_that_is_a_wrong_one_is_wrong_usage() -> None:
+    wrong = WrongPortError("b:1 is NATS")
+    assert type(first_contact(["b:1"], {"b:1": wrong})) is InvalidRequestError
 
 
 def test_the_last_answer_of_a_server_counts() -> None:
     last = StreamExistsError("it exists")
-    assert reason(last, UnavailableError("try again"), ["b:1"]) is last
+    assert reason(last, UnavailableError("try again"), []) is last
+
+
+@on_loop
+async def test_calls_of_a_client_that_does_one_thing_share_its_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def slow(
+        rpc: Any, request: Any, timeout: float, *_: object
+    ) -> api_pb2.ListStreamsResponse:
+        await asyncio.sleep(min(timeout, 0.3))
+        if timeout < 0.3:
+            raise LostCallError("did not answer in time")
+        return api_pb2.ListStreamsResponse()
+
+    monkeypatch.setattr(control, "ask", slow)
+    plane = ControlPlane(ClientConfig(timeout=0.5, total_timeout=0.5))
+    streams = Streams(plane)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    assert await streams.find() == []
+    with pytest.raises(UnavailableError, match="did not answer in time"):
+        await streams.find()
+    assert loop.time() - begun < 0.6
+    await plane.close()

@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 import pytest
 
 from jetstream_client import CorruptBatchError, Message
-from jetstream_client._messages import Cutter
+from jetstream_client.reading.messages import MessageCollector
+from jetstream_protocol.record_filter import RecordFilter
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
 
 
-def cut(data: bytes, offset: int = 0, end: int | None = None, count: int | None = None) -> Cutter:
-    cutter = Cutter("orders", offset, end=end, count_max=count)
+def cut(
+    data: bytes, offset: int = 0, end: int | None = None, count: int | None = None
+) -> MessageCollector:
+    cutter = MessageCollector("orders", offset, end=end, count_max=count)
     cutter.add(data)
     return cutter
 
@@ -130,3 +133,28 @@ def test_a_long_value_is_shown_shortened() -> None:
     (message,) = messages_of(batch_bytes([b"x" * 1000]))
     assert "1000 bytes" in repr(message)
     assert len(repr(message)) < 200
+
+
+def test_of_a_server_that_knows_no_filter_only_what_is_wanted_is_taken() -> None:
+    cutter = MessageCollector("orders", 1, count_max=2, wanted=RecordFilter("eu"))
+    cutter.add(numbered(3) + batch_bytes([b"a", b"b", b"c"], 3, subjects=[b"eu", b"us", b"eu"]))
+    assert cutter.messages().offsets() == [3, 5]
+    assert (cutter.full, cutter.next_offset) == (True, 6)
+
+
+def test_what_a_server_passes_over_moves_the_position_and_its_epoch() -> None:
+    cutter = MessageCollector("orders", 0, wanted=RecordFilter("eu"))
+    cutter.add(batch_bytes([b"a", b"b"], 4, leader_epoch=3, subjects=b"eu"))
+    cutter.skip_to(20, 5)
+    messages = cutter.messages()
+    assert (messages.offsets(), messages.next_offset, messages.last_epoch) == ([4, 5], 20, 5)
+
+
+def test_no_server_moves_a_position_beyond_the_end_or_behind_what_is_taken() -> None:
+    cutter = MessageCollector("orders", 0, end=10, wanted=RecordFilter("eu"))
+    cutter.skip_to(20, 5)
+    assert (cutter.next_offset, cutter.last_epoch, cutter.full) == (10, -1, True)
+    counted = MessageCollector("orders", 0, count_max=1, wanted=RecordFilter("eu"))
+    counted.add(batch_bytes([b"a", b"b"], 4, subjects=b"eu"))
+    counted.skip_to(20, 5)
+    assert counted.next_offset == 5

@@ -13,10 +13,10 @@ from jetstream_client import (
     StreamNotFoundError,
     UnavailableError,
 )
-from jetstream_client._data_connection import Fetched
-from jetstream_client._messages import Cutter
 from jetstream_client._positions import At, Last
-from jetstream_client._reader import Portions, Reader
+from jetstream_client.reading.messages import MessageCollector
+from jetstream_client.reading.reader import FetchSizer, Reader
+from jetstream_client.transport.data_connection import Fetched
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.support.loops import on_loop
@@ -167,11 +167,13 @@ async def test_without_a_leader_a_reader_is_told_who_is_missing_and_what_else_to
 MIB = 1024 * 1024
 
 
-def portions(*, start: int = 0, end: int | None = None, max_bytes: int = 8 * MIB) -> Portions:
-    return Portions(Cutter("s", start, end=end), max_bytes, MIB)
+def portions(*, start: int = 0, end: int | None = None, max_bytes: int = 8 * MIB) -> FetchSizer:
+    return FetchSizer(MessageCollector("s", start, end=end), max_bytes, MIB)
 
 
-def arrives(portions: Portions, count: int, seconds: float, *, to: int, unpacked: int = 0) -> None:
+def arrives(
+    portions: FetchSizer, count: int, seconds: float, *, to: int, unpacked: int = 0
+) -> None:
     """An answer that leads to offset `to`."""
     portions._cutter.next_offset = to
     portions._cutter.length_bytes += unpacked or count

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from jetstream_client import _routes
-from jetstream_client._routes import Routes, check_read_from
 from jetstream_client._types import ClusterInfo, Node, ReadFrom, Stream
+from jetstream_client.transport import routes as routes_module
+from jetstream_client.transport.routes import Routes, check_read_from
 from jetstream_protocol.errors import (
     InvalidRequestError,
     StreamNotFoundError,
@@ -20,6 +20,22 @@ from jetstream_protocol.generated import common_pb2
 from tests.support.loops import on_loop
 
 REF = common_pb2.StreamRef(name="orders")
+NOW = ContextVar("NOW", default=100.0)
+"""In seconds. Each task has its own: greetings that run at the same time take what they take."""
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return NOW.get()
+
+
+def let_pass(seconds: float) -> None:
+    NOW.set(NOW.get() + seconds)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes_module, "time", Clock())
 
 
 class Registered:
@@ -60,7 +76,7 @@ class Cluster:
         self.greeted.append(address)
         if address not in self.seconds:
             raise UnavailableError("dead")
-        await asyncio.sleep(self.seconds[address])
+        let_pass(self.seconds[address])
 
     def routes(self, rack: str = "") -> Routes:
         return Routes(self.info, self.leader_of, self.registered, self.greet, 4.0, rack)
@@ -92,42 +108,37 @@ async def test_without_a_leader_each_replica_is_tried_and_the_leader_looked_for_
     for _ in range(4):
         tried.append(await routes.address(REF, "leader"))
         routes.failed(REF, "leader")
+        let_pass(0.01)
     assert sorted(tried[:2]) == ["d1:1", "d2:1"]
     assert tried[2:] == ["d0:1", tried[0]], "then the one left alone first"
     assert cluster.looked == [1.0]
 
 
 @on_loop
-async def test_a_stand_in_is_left_for_the_leader_once_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stand_in_is_left_for_the_leader_once_there_is_one() -> None:
     cluster = Cluster()
     cluster.leader = -1
-    monkeypatch.setattr(_routes, "AVOID_SECONDS", 0.05)
     routes = cluster.routes()
     stand_in = await routes.address(REF, "leader")
-    await asyncio.sleep(0.06)
+    let_pass(1.1 * routes_module.AVOID_SECONDS)
     assert await routes.address(REF, "leader") == stand_in, "there still is none"
     assert cluster.looked == [1.0, 0.2], "a glance"
     cluster.leader = 0
-    await asyncio.sleep(0.06)
+    let_pass(1.1 * routes_module.AVOID_SECONDS)
     assert await routes.address(REF, "leader") == "d0:1"
     assert await routes.address(REF, "leader") == "d0:1"
     assert len(cluster.looked) == 3
 
 
 @on_loop
-async def test_a_leader_that_is_a_new_node_is_found_with_the_next_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_leader_that_is_a_new_node_is_found_with_the_next_look() -> None:
     cluster = Cluster()
-    monkeypatch.setattr(_routes, "AVOID_SECONDS", 0.05)
     routes = cluster.routes()
     assert await routes.address(common_pb2.StreamRef(name="other"), "leader") == "d0:1"
     cluster.nodes.append(node(3))
     cluster.leader = 3
     assert await routes.address(REF, "leader") in ("d1:1", "d2:1")
-    await asyncio.sleep(0.06)
+    let_pass(1.1 * routes_module.AVOID_SECONDS)
     assert await routes.address(REF, "leader") == "d3:1"
 
 
@@ -183,9 +194,7 @@ async def test_who_does_not_greet_is_not_the_nearest() -> None:
 
 
 @on_loop
-async def test_who_failed_or_is_behind_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_failed_or_is_behind_is_left_alone_for_a_while() -> None:
     cluster = Cluster()
     routes = cluster.routes()
     preference: ReadFrom = "nearest"
@@ -196,10 +205,8 @@ async def test_who_failed_or_is_behind_is_left_alone_for_a_while(
     assert await routes.address(REF, preference) == "d2:1"
     # Behind for one stream, failed for all of them.
     assert await routes.address(common_pb2.StreamRef(name="other"), preference) == "d0:1"
-    monkeypatch.setattr(_routes, "AVOID_SECONDS", 0.0)
-    routes = cluster.routes()
-    assert await routes.address(REF, preference) == "d1:1"
     routes.failed(REF, preference)
+    let_pass(1.1 * routes_module.AVOID_SECONDS)
     assert await routes.address(REF, preference) == "d1:1", "the while is over"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jetstream_client._servers import Servers
+from jetstream_client.transport.servers import Servers
 
 
 def tried(servers: Servers, count: int) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
-from jetstream_server.ingest.admission import admit
-from jetstream_server.ingest.delivery import Delivery
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream.admission import admit
 
 
 def block(**fields: str) -> bytes:

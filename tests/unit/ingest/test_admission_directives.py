@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
-from jetstream_server.ingest.admission import admit
-from jetstream_server.ingest.delivery import Delivery
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream.admission import admit
 
 
 def block(*lines: bytes) -> bytes:

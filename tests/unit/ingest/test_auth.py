@@ -7,7 +7,7 @@ import nkeys
 import pytest
 
 from jetstream_protocol.errors import UnauthenticatedError
-from jetstream_server.ingest.auth import Credentials
+from jetstream_server.ingest.nats.auth import Credentials
 from tests.support.nats_jwt import new_operator, new_user
 
 

@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
-from jetstream_server.ingest.compiled import compiled, why_pure
+from jetstream_server.ingest.nats.compiled import compiled, why_pure
 
-WHICH = "from jetstream_server.ingest.compiled import compiled, why_pure; print(compiled, why_pure)"
+WHICH = (
+    "from jetstream_server.ingest.nats.compiled import compiled, why_pure;"
+    " print(compiled, why_pure)"
+)
 
 
 def which(**environment: str) -> str:

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from jetstream_protocol.errors import UnavailableError
-from jetstream_server.ingest import keeper
-from jetstream_server.ingest.connection import HEARD_SECONDS, HELD_BYTES_MAX, NatsConnection
+from jetstream_server.ingest.nats import reconnector
+from jetstream_server.ingest.nats.connection import HEARD_SECONDS, HELD_BYTES_MAX, NatsConnection
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_client import Collector, connected, pub
 from tests.support.nats_peer import accept, peer
@@ -87,7 +87,7 @@ async def test_a_lame_duck_is_told_to_stop_before_the_next_server_is_told_to_sta
 async def test_what_is_written_while_a_lame_duck_is_being_closed_goes_to_the_next_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(reconnector, "CLOSE_TIMEOUT_S", 0.2)
     stuck = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -193,29 +193,6 @@ async def test_listening_is_announced_only_when_the_server_has_confirmed_the_sub
 
 
 @on_loop
-async def test_nothing_is_delivered_while_paused_even_if_the_server_goes_on_sending() -> None:
-    server = Peer()
-    got = Collector()
-    async with peer(server.script) as url, connected(url, got) as connection:
-        connection.subscribe("a", "", got.deliver)
-        await connection.flush()
-        connection.pause_subscriptions()
-        server.say(b"MSG a 1 1\r\nx\r\nMSG a 1 1\r\ny\r\n")
-        await connection.flush()
-        assert connection.counters.messages_dropped == 2
-        connection.resume_subscriptions()
-        await connection.flush()
-        server.say(b"MSG a 1 1\r\nz\r\n")
-        await connection.flush()
-    assert got.values == [b"z"]
-    assert server.lines == [
-        b"PING\r\n",  # connected
-        b"SUB a 1\r\n", b"PING\r\n", b"UNSUB 1\r\n", b"PING\r\n",
-        b"SUB a 1\r\n", b"PING\r\n", b"PING\r\n",
-    ]  # fmt: skip
-
-
-@on_loop
 async def test_what_is_kept_while_no_server_is_there_is_bounded() -> None:
     connection = NatsConnection(["nats://127.0.0.1:1"])
     ack = pub("_INBOX.a", bytes(1000))
@@ -245,7 +222,7 @@ async def test_draining_without_a_connection_has_nothing_to_wait_for() -> None:
 async def test_close_gives_up_on_a_server_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(reconnector, "CLOSE_TIMEOUT_S", 0.1)
     closed, over = asyncio.Event(), asyncio.Event()
     received = 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jetstream_protocol.envelope import encode_batch
+from jetstream_server.metadata.state.commands import AlterStream
 from tests.support.loops import on_loop
 from tests.unit.ingest.arriving import PRODUCER, batch, deliver, produced, with_headers, with_id
 from tests.unit.ingest.streams import INBOX, stream_on
@@ -125,9 +126,9 @@ async def test_a_repetition_within_the_window_is_a_duplicate_and_after_it_a_mess
     stream = stream_on(tmp_path, duplicate_window_us=1_000_000)
     node = stream.node
     stream.deliver((b"1", INBOX), headers=[with_id(b"a")])
-    node.clock_us += 1_000_000
+    node.clocks.advance(1_000_000)
     stream.deliver((b"2", INBOX), headers=[with_id(b"a")])
-    node.clock_us += 1
+    node.clocks.advance(1)
     stream.deliver((b"3", INBOX), headers=[with_id(b"a")])
     node.flushes.run()
     assert [(a["seq"], a.get("duplicate")) for _, a in stream.answers()] == [
@@ -143,13 +144,14 @@ async def test_the_window_is_altered_while_the_stream_is_led(tmp_path: Path) -> 
     stream.deliver((b"1", INBOX), headers=[with_id(b"a")])
     before = stream.replica.stream
     stream.node.cluster.do(
-        "alter_stream",
-        stream_id=before.id,
-        stream_epoch=before.stream_epoch,
-        config={"duplicate_window_us": 1_000_000},
+        AlterStream(
+            stream_id=before.id,
+            stream_epoch=before.stream_epoch,
+            config={"duplicate_window_us": 1_000_000},
+        )
     )
     stream.node.apply()
-    stream.node.clock_us += 1_000_001
+    stream.node.clocks.advance(1_000_001)
     stream.deliver((b"2", INBOX), headers=[with_id(b"a")])
     assert stream.values() == [b"1", b"2"]
 

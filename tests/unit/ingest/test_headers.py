@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, UnsupportedHeaderError
-from jetstream_server.ingest.headers import (
+from jetstream_server.ingest.stream.headers import (
     NOTHING,
     AckLevel,
     Directives,
@@ -11,7 +11,6 @@ from jetstream_server.ingest.headers import (
     inspect,
     keys_only,
     parse_directives,
-    parse_fields,
 )
 
 
@@ -208,9 +207,4 @@ def test_a_directive_given_twice_is_refused() -> None:
 )
 def test_malformed_blocks_are_refused(malformed: bytes) -> None:
     with pytest.raises(InvalidRequestError):
-        parse_fields(malformed)
-
-
-def test_fields_keep_order_repetition_and_inner_white_space() -> None:
-    fields = parse_fields(b"NATS/1.0 503 No Responders\r\nb: 1  2 \r\na:\r\nb:3\r\n\r\n")
-    assert fields == [(b"b", b"1  2"), (b"a", b""), (b"b", b"3")]
+        parse_directives(malformed)

@@ -15,12 +15,13 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_server.ingest import ingest as ingests
-from jetstream_server.ingest.acks import AckPolicy
-from jetstream_server.ingest.connection import NatsConnection
-from jetstream_server.ingest.delivery import Delivery
 from jetstream_server.ingest.ingest import Ingest
-from jetstream_server.ingest.stream import Bounds
-from jetstream_server.replication.replica import Replica
+from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import Listeners
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
 
@@ -73,17 +74,17 @@ def message(value: bytes) -> Delivery:
 class Bench:
     def __init__(self, tmp_path: Path) -> None:
         self.nats = Nats()
-        self.speaks = True
+        self.lease_held = True
         self.node = Node(tmp_path / "streams")
-        replicas = self.node.start()
+        replicas = self.node.open()
         self.ingest = Ingest(
             cast(NatsConnection, self.nats),
             replicas,
             AckPolicy(),
             Bounds(1000, 1 << 20),
-            lambda: self.speaks,
+            lambda: self.lease_held,
         )
-        replicas.listener = self.ingest
+        self.node.begin(Listeners(leadership=self.ingest))
         self.replica = self.node.create()
         self.id = self.replica.stream.id
 
@@ -101,7 +102,7 @@ def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_was_on_its_way_is_stored_and_then_nobody_listens(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.nats.deliver(b"before")
-    await bench.ingest.quiet(bench.id)
+    await bench.ingest.pause(bench.id)
     bench.nats.deliver(b"after")
     assert bench.values() == [b"before", b"on its way"]
     bench.ingest.check_lease()
@@ -115,7 +116,7 @@ async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_
     bench = Bench(tmp_path)
     bench.nats.hears = False
     assert not bench.ingest.listens
-    await bench.ingest.quiet(bench.id)
+    await bench.ingest.pause(bench.id)
     assert (bench.nats.listening, bench.nats.drained) == ({}, [])
     assert bench.values() == []
 
@@ -123,7 +124,7 @@ async def test_what_is_on_its_way_from_a_server_that_is_not_heard_is_not_waited_
 @on_loop
 async def test_a_hand_over_that_failed_listens_again_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    await bench.ingest.quiet(bench.id)
+    await bench.ingest.pause(bench.id)
     bench.ingest.resume(bench.id)
     assert len(bench.nats.listening) == 1
     bench.nats.deliver(b"again")
@@ -138,11 +139,11 @@ async def test_what_commits_without_a_session_is_acknowledged_once_it_is_back(
     bench = Bench(tmp_path)
     (on_delivery, _) = next(iter(bench.nats.listening.values()))
     on_delivery(Delivery(1, [b"orders.x"], [b"_INBOX.x"], [b"asks"]))
-    bench.speaks = False
+    bench.lease_held = False
     assert bench.values() == [b"asks"], "it is committed"
     bench.ingest.check_lease()
     assert bench.nats.written == []
-    bench.speaks = True
+    bench.lease_held = True
     bench.ingest.check_lease()
     (ack,) = bench.nats.written
     assert b'"seq":1' in ack
@@ -154,11 +155,11 @@ async def test_without_a_session_nobody_is_told_that_the_outcome_is_unknown(tmp_
     bench = Bench(tmp_path)
     (on_delivery, _) = next(iter(bench.nats.listening.values()))
     on_delivery(Delivery(1, [b"orders.x"], [b"_INBOX.x"], [b"asks"]))
-    bench.speaks = False
+    bench.lease_held = False
     bench.ingest.fell_below_minimum(bench.replica)
     bench.ingest.failed(bench.replica, StorageError("a disk failed"))
     assert bench.nats.written == []
-    bench.speaks = True
+    bench.lease_held = True
     bench.ingest.fell_below_minimum(bench.replica)
     (answer,) = bench.nats.written
     assert b"unknown" in answer
@@ -167,20 +168,20 @@ async def test_without_a_session_nobody_is_told_that_the_outcome_is_unknown(tmp_
 @on_loop
 async def test_without_a_session_nothing_is_resumed_before_it_is_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    await bench.ingest.quiet(bench.id)
-    bench.speaks = False
+    await bench.ingest.pause(bench.id)
+    bench.lease_held = False
     bench.ingest.check_lease()
     bench.ingest.resume(bench.id)
     assert bench.nats.listening == {}
-    bench.speaks = True
+    bench.lease_held = True
     bench.ingest.check_lease()
     assert len(bench.nats.listening) == 1
 
 
 @on_loop
-async def test_a_stream_led_elsewhere_cannot_be_quieted(tmp_path: Path) -> None:
+async def test_a_stream_led_elsewhere_cannot_be_paused(tmp_path: Path) -> None:
     with pytest.raises(NotLeaderError):
-        await Bench(tmp_path).ingest.quiet(77)
+        await Bench(tmp_path).ingest.pause(77)
 
 
 def before(replica: Replica) -> int:
@@ -191,9 +192,9 @@ def before(replica: Replica) -> int:
 def led_next(bench: Bench) -> Replica:
     """Another stream, which this node is about to lead."""
     replicas = bench.node.replicas
-    replicas.listener = None
+    replicas._listeners = Listeners()
     replica = bench.node.create("next", "next.>")
-    replicas.listener = bench.ingest
+    replicas._listeners = Listeners(leadership=bench.ingest)
     return replica
 
 
@@ -235,9 +236,9 @@ async def test_who_is_called_off_listens_no_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
     await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
-    bench.ingest.stand_down(replica.stream.id, before(replica) - 1)
+    bench.ingest.cancel_stand_by(replica.stream.id, before(replica) - 1)
     assert len(bench.nats.listening) == 2, "an earlier leader's word comes late"
-    bench.ingest.stand_down(replica.stream.id, before(replica))
+    bench.ingest.cancel_stand_by(replica.stream.id, before(replica))
     assert len(bench.nats.listening) == 1
 
 
@@ -259,9 +260,22 @@ async def test_who_loses_its_session_stands_by_no_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     replica = led_next(bench)
     await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
-    bench.speaks = False
+    bench.lease_held = False
     bench.ingest.check_lease()
     assert bench.nats.listening == {}
+
+
+@on_loop
+async def test_what_stood_by_is_subscribed_once_when_the_session_is_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    replica = led_next(bench)
+    bench.lease_held = False
+    bench.ingest.check_lease()
+    bench.lease_held = True  # Which nobody has looked at yet.
+    await bench.ingest.stand_by(replica.stream, before(replica), 0, 0)
+    bench.ingest.leading(replica)
+    bench.ingest.check_lease()
+    assert len(bench.nats.listening) == 2, "what is published is stored twice"
 
 
 @on_loop
@@ -288,12 +302,12 @@ async def test_a_subscription_given_up_while_nats_is_asked_is_not_confirmed(
     bench = Bench(tmp_path)
 
     def lose_session() -> None:
-        bench.speaks = False
+        bench.lease_held = False
         bench.ingest.check_lease()
         asyncio.get_running_loop().call_later(0.03, regain)
 
     def regain() -> None:
-        bench.speaks = True
+        bench.lease_held = True
         bench.ingest.check_lease()
 
     bench.nats.during_flush.append(lose_session)
@@ -304,7 +318,7 @@ async def test_a_subscription_given_up_while_nats_is_asked_is_not_confirmed(
 @on_loop
 async def test_without_a_session_a_subscription_is_not_confirmed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.speaks = False
+    bench.lease_held = False
     bench.ingest.check_lease()
     with pytest.raises(UnavailableError, match="does not listen"):
         await bench.ingest.confirm(bench.id)

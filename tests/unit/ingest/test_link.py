@@ -15,11 +15,11 @@ from dataclasses import replace
 import pytest
 
 from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
-from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.ingest.handshake import LinkOptions
-from jetstream_server.ingest.link import READ_BYTES_MIN, LinkEvents, NatsLink
-from jetstream_server.ingest.parser import Info, NatsProtocolError
-from jetstream_server.ingest.servers import parse_url
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.handshake import LinkOptions
+from jetstream_server.ingest.nats.link import READ_BYTES_MIN, LinkEvents, NatsLink
+from jetstream_server.ingest.nats.parser import Info, NatsProtocolError
+from jetstream_server.ingest.nats.server_pool import parse_url
 from tests.support.loops import eventually, on_loop
 from tests.support.nats_peer import INFO, accept, peer
 

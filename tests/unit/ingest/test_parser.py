@@ -4,10 +4,10 @@ import tracemalloc
 
 import pytest
 
-from jetstream_server.ingest.compiled import compiled
-from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.ingest.gathering import PAYLOAD_BYTES_MAX, Gathering
-from jetstream_server.ingest.parser import (
+from jetstream_server.ingest.nats.compiled import compiled
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.gathering import PAYLOAD_BYTES_MAX, Gathering
+from jetstream_server.ingest.nats.parser import (
     ControlEvent,
     Info,
     NatsParser,

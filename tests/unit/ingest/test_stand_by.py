@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from jetstream_server.ingest import stand_by
-from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.ingest.stand_by import StandBy
-from jetstream_server.ingest.stream import StreamIngest
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream import stand_by
+from jetstream_server.ingest.stream.stand_by import StandBy
+from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 
 
 class Ingest:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from jetstream_server.ingest.delivery import Delivery
-from jetstream_server.ingest.subscriptions import (
-    Complaint,
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.subscriptions import (
+    PermissionsViolation,
     Subscription,
     Subscriptions,
-    parse_complaint,
+    parse_permissions_violation,
     sub_lines,
     unsub_lines,
 )
@@ -47,32 +47,38 @@ def test_a_draining_subscription_still_receives_but_is_not_restored() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ('Permissions Violation for Subscription to "a.>"', Complaint(True, "a.>", None)),
+        (
+            'Permissions Violation for Subscription to "a.>"',
+            PermissionsViolation(True, "a.>", None),
+        ),
         (
             'Permissions Violation for Subscription to "a" using queue "q"',
-            Complaint(True, "a", "q"),
+            PermissionsViolation(True, "a", "q"),
         ),
-        ('Permissions Violation for Publish to "a"', Complaint(False, "a", None)),
-        (r'Permissions Violation for Subscription to "a\"\\b"', Complaint(True, r'a"\b', None)),
-        ("maximum subscriptions exceeded", Complaint(True, None, None)),
+        ('Permissions Violation for Publish to "a"', PermissionsViolation(False, "a", None)),
+        (
+            r'Permissions Violation for Subscription to "a\"\\b"',
+            PermissionsViolation(True, r'a"\b', None),
+        ),
+        ("maximum subscriptions exceeded", PermissionsViolation(True, None, None)),
         ("Authorization Violation", None),
         ("Stale Connection", None),
         ("", None),
     ],
 )
 def test_errors_that_concern_subjects_are_told_from_those_that_end_the_connection(
-    text: str, complaint: Complaint | None
+    text: str, complaint: PermissionsViolation | None
 ) -> None:
-    assert parse_complaint(text) == complaint
+    assert parse_permissions_violation(text) == complaint
 
 
 def test_a_complaint_concerns_the_subscriptions_of_its_subject_and_group() -> None:
     table = Subscriptions()
     plain, grouped, other = add(table, "a"), add(table, "a", "q"), add(table, "b")
-    by_subject = Complaint(True, "a", None)
+    by_subject = PermissionsViolation(True, "a", None)
     assert table.concerned_by(by_subject, 1) == [plain, grouped]
-    assert table.concerned_by(Complaint(True, "a", "q"), 1) == [grouped]
-    assert table.concerned_by(Complaint(False, "a", None), 1) == []
+    assert table.concerned_by(PermissionsViolation(True, "a", "q"), 1) == [grouped]
+    assert table.concerned_by(PermissionsViolation(False, "a", None), 1) == []
     # A limit is hit by whatever the server has not confirmed yet.
     other.ping_number = 3
-    assert table.concerned_by(Complaint(True, None, None), 3) == [other]
+    assert table.concerned_by(PermissionsViolation(True, None, None), 3) == [other]

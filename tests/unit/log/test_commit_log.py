@@ -20,6 +20,7 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from tests.support.log_batches import batch, read_all, stamped, values_of
 from tests.support.log_disk import FaultyDisk
+from tests.support.log_start import advance_log_start, delete_segments_before
 
 LENGTH = batch(b"0000").length
 FOUR_PER_SEGMENT = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=2 * LENGTH)
@@ -257,7 +258,7 @@ def test_slice_removed_by_retention_meanwhile_is_out_of_range(log: CommitLog) ->
     append(log, 9)
     slice_ = log.read(0, 1 << 20, 9)
     assert slice_ is not None
-    log.advance_log_start(5)
+    advance_log_start(log, 5)
     with pytest.raises(OffsetOutOfRangeError):
         log.pread(slice_)
 
@@ -273,10 +274,10 @@ def test_time_finds_the_first_batch_appended_then_or_later(log: CommitLog) -> No
 
 def test_time_before_the_log_start_finds_the_log_start(log: CommitLog) -> None:
     append(log, 9, epoch=3)
-    log.advance_log_start(6)
+    advance_log_start(log, 6)
     assert log.offset_for_timestamp(0) == (6, 3)
     assert log.offset_for_timestamp(70) == (7, 3)
-    log.advance_log_start(9)
+    advance_log_start(log, 9)
     assert log.offset_for_timestamp(0) is None
 
 
@@ -345,7 +346,7 @@ def test_truncate_within_a_batch_drops_the_whole_batch(log: CommitLog) -> None:
 
 def test_truncate_outside_the_log_is_refused(log: CommitLog) -> None:
     append(log, 9)
-    log.advance_log_start(5)
+    advance_log_start(log, 5)
     for offset in (4, 10):
         with pytest.raises(OffsetOutOfRangeError):
             log.truncate(offset)
@@ -355,17 +356,17 @@ def test_advancing_the_log_start_removes_whole_segments_and_hides_the_rest(
     log: CommitLog, disk: OsDisk, directory: str
 ) -> None:
     append(log, 10)
-    log.advance_log_start(5)
+    advance_log_start(log, 5)
     assert log.log_start_offset == 5
     assert "00000000000000000000.log" not in names(directory)
     assert log.segment_count == 2
     with pytest.raises(OffsetOutOfRangeError):
         log.read(4, 100, 10)
     assert headers_of(log, 5, LENGTH, 10)[0].base_offset == 5
-    log.advance_log_start(3)
+    advance_log_start(log, 3)
     assert log.log_start_offset == 5
     with pytest.raises(OffsetOutOfRangeError):
-        log.advance_log_start(11)
+        advance_log_start(log, 11)
     again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=False)
     assert (again.log_start_offset, again.log_end_offset) == (5, 10)
 
@@ -374,7 +375,7 @@ def test_log_start_at_the_log_end_keeps_the_epoch_and_the_offsets(
     log: CommitLog, disk: OsDisk, directory: str
 ) -> None:
     append(log, 10, epoch=6)
-    log.advance_log_start(10)
+    advance_log_start(log, 10)
     assert log.segment_count == 1, "the last segment always stays"
     log.close(clean=True)
     for clean in (True, False):
@@ -387,10 +388,10 @@ def test_log_start_at_the_log_end_keeps_the_epoch_and_the_offsets(
 
 def test_retention_removes_only_whole_segments_below_the_offset(log: CommitLog) -> None:
     append(log, 10)
-    assert log.delete_segments_before(3) == 0
-    assert log.delete_segments_before(7) == 4
+    assert delete_segments_before(log, 3) == 0
+    assert delete_segments_before(log, 7) == 4
     assert log.segment_count == 2
-    assert log.delete_segments_before(100) == 8
+    assert delete_segments_before(log, 100) == 8
     assert log.segment_count == 1, "the last segment always stays"
 
 
@@ -452,7 +453,7 @@ def test_log_is_the_same_after_a_clean_close(
 ) -> None:
     append(log, 6, epoch=2)
     append(log, 4, epoch=3)
-    log.advance_log_start(2)
+    advance_log_start(log, 2)
     log.close(clean=True)
     again = CommitLog.open(disk, directory, FOUR_PER_SEGMENT, clean=clean)
     for name in (

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-WORKER = "jetstream_server.log.compaction_worker"
+WORKER = "jetstream_server.log.compaction.worker"
 
 
 @pytest.mark.parametrize("said", ["", '{"task": {"dir'], ids=["nothing", "half a line"])

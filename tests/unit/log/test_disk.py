@@ -61,20 +61,6 @@ def test_descriptors_stay_within_their_number_whatever_the_number_of_files(tmp_p
     assert open_descriptors(tmp_path) == 0
 
 
-def test_descriptor_in_use_survives_eviction_removal_and_close(tmp_path: Path) -> None:
-    disk, path = OsDisk(descriptors_max=1), str(tmp_path / "used")
-    disk.create(path)
-    disk.write(path, 0, [b"bytes"])
-    with disk.descriptor(path) as fd:
-        other = str(tmp_path / "other")
-        disk.create(other)
-        disk.write(other, 0, [b"x"])  # pushes the first out of the cache
-        disk.remove(path)
-        disk.close()
-        assert os.pread(fd, 5, 0) == b"bytes"
-    assert open_descriptors(tmp_path) == 0
-
-
 def test_file_created_anew_after_removal_is_not_the_old_one(tmp_path: Path) -> None:
     disk, path = OsDisk(), str(tmp_path / "file")
     disk.create(path)
@@ -124,8 +110,9 @@ def test_evicted_bytes_are_not_resident(tmp_path: Path) -> None:
     disk.create(path)
     disk.write(path, 0, [bytes(1 << 20)])
     disk.fsync(path)
-    with disk.descriptor(path) as fd:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
     cold = disk.read_resident(path, 0, 1 << 20) is None
     disk.pread(path, 0, 1 << 20)
     assert disk.read_resident(path, 0, 1 << 20) == bytes(1 << 20)
@@ -190,3 +177,20 @@ def test_full_disk_is_told_from_other_failures() -> None:
     broken = storage_error(OSError(errno.EIO, "Input/output error"), "appending to x")
     assert type(broken) is StorageError
     assert broken.message == "appending to x: Input/output error"
+
+
+def test_a_file_that_somebody_put_in_the_place_of_an_open_one_is_the_one_that_is_read(
+    tmp_path: Path,
+) -> None:
+    disk, path = OsDisk(), tmp_path / "file"
+    path.write_bytes(b"before")
+    assert disk.pread(str(path), 0, 10) == b"before"
+    (tmp_path / "other").write_bytes(b"after")
+    (tmp_path / "other").rename(path)
+    assert disk.exists(str(path))
+    assert disk.pread(str(path), 0, 10) == b"after"
+    path.unlink()
+    assert not disk.exists(str(path))
+    with pytest.raises(FileNotFoundError):
+        disk.pread(str(path), 0, 10)
+    disk.close()

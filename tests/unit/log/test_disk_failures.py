@@ -10,6 +10,7 @@ from jetstream_protocol.errors import OffsetOutOfRangeError, StorageError, Stora
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from tests.support.log_batches import batch, stamped, values_of
 from tests.support.log_disk import FaultyDisk, MemoryDisk
+from tests.support.log_start import advance_log_start
 
 LENGTH = batch(b"0000").length
 CONFIG = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=LENGTH)
@@ -175,7 +176,7 @@ def test_retention_frees_segments_even_when_the_disk_is_full(
     log.flush()
     disk.fail("write_atomic", "checkpoint", errno.ENOSPC)
     with pytest.raises(StorageFullError):
-        log.advance_log_start(5)
+        advance_log_start(log, 5)
     assert (log.log_start_offset, log.segment_count, log.offline_reason) == (5, 2, "")
     disk.heal()
     assert reopen(disk).log_start_offset == 5, "the offsets file is written in place"

@@ -12,6 +12,7 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from tests.support.compacting import steps
 from tests.support.log_batches import batch, stamped, values_of
 from tests.support.log_disk import Killed, MemoryDisk
+from tests.support.log_start import advance_log_start
 
 LENGTH = batch(b"0000").length
 CONFIG = LogConfig(segment_bytes=4 * LENGTH, index_interval_bytes=LENGTH)
@@ -78,7 +79,7 @@ def test_what_is_missing_in_front_is_damage_and_the_rest_is_read(
 @pytest.mark.parametrize("record", ["both", CHECKPOINT, OFFSETS])
 def test_what_retention_removed_is_not_missing(disk: MemoryDisk, record: str) -> None:
     log = fill(disk)
-    log.advance_log_start(5)
+    advance_log_start(log, 5)
     for other in {CHECKPOINT, OFFSETS} - {record}:
         if record != "both":
             disk.remove(other)
@@ -88,6 +89,26 @@ def test_what_retention_removed_is_not_missing(disk: MemoryDisk, record: str) ->
     assert reopen(disk).lacks_front
 
 
+@pytest.mark.parametrize("later", [1, 3])
+@pytest.mark.parametrize("boot_id", [BOOT, "another"])
+def test_a_segment_that_was_the_last_when_it_was_flushed_is_missed(
+    disk: MemoryDisk, later: int, boot_id: str
+) -> None:
+    """The checkpoint lists the sealed segments before it, and the log goes on behind it."""
+    log = fill(disk, 8)
+    log.flush()
+    fill_more = [batch(b"%04d" % number) for number in range(8, 8 + later)]
+    for number, each in enumerate(fill_more, 8):
+        log.append(each, leader_epoch=1, timestamp_us=number)
+        log.note_end()
+    copy = disk.killed()
+    assert reopen(copy.killed(), boot_id=boot_id).offline_reason == ""
+    copy.remove(SECOND)
+    found = reopen(copy, boot_id=boot_id)
+    assert "[4, 8) is missing" in found.offline_reason
+    assert found.log_end_offset == 4
+
+
 def test_the_log_start_is_on_disk_before_the_first_file_is_removed(disk: MemoryDisk) -> None:
     fill(disk).flush()
     for dies_after in range(100):
@@ -95,7 +116,7 @@ def test_the_log_start_is_on_disk_before_the_first_file_is_removed(disk: MemoryD
         log = reopen(copy)
         copy.crash_after = copy.operations + dies_after
         try:
-            log.advance_log_start(8)
+            advance_log_start(log, 8)
         except Killed:
             # Names have changed as far as they were; of the bytes the synced ones are left.
             found = reopen(copy.power_failed(lambda n: n - 1), boot_id="another")
@@ -111,15 +132,16 @@ def test_a_log_without_any_record_of_it_starts_where_it_begins_and_is_incomplete
     disk: MemoryDisk,
 ) -> None:
     """An operator can go on with what is left; nobody counts on it before that is told."""
-    fill(disk).advance_log_start(8)
+    advance_log_start(fill(disk), 8)
     disk.remove(CHECKPOINT)
     disk.remove(OFFSETS)
     for _ in range(2):
         log = reopen(disk)
         assert (log.offline_reason, log.log_start_offset) == ("", 8)
         assert log.incomplete_reason
+        assert log.is_start_unknown
     log.incompleteness_told()
-    assert reopen(disk).incomplete_reason == ""
+    assert (reopen(disk).incomplete_reason, reopen(disk).is_start_unknown) == ("", False)
 
 
 def test_a_follower_drops_a_log_without_its_beginning_and_copies_anew(disk: MemoryDisk) -> None:
@@ -143,6 +165,17 @@ def test_who_leads_for_want_of_a_better_one_takes_what_is_left(disk: MemoryDisk)
     assert (again.offline_reason, values_of(again)) == ("", expected(4, 10))
     with pytest.raises(OffsetOutOfRangeError):
         again.read(0, 1000, 10)
+
+
+def test_what_is_missing_in_front_hides_no_gap_behind_it(disk: MemoryDisk) -> None:
+    """Who leads with such a log serves it to followers, which take no gap."""
+    fill(disk, 12).close(clean=True)
+    disk.remove(FIRST)
+    disk.remove(THIRD)
+    log = reopen(disk)
+    assert (log.lacks_front, log.log_end_offset) == (True, 8)
+    log.mend()
+    assert (log.offline_reason, values_of(log)) == ("", expected(4, 8))
 
 
 # In the middle, and at the end
@@ -311,7 +344,7 @@ def test_the_folder_of_a_release_without_the_record_is_believed_as_it_is(
     disk: MemoryDisk, clean: bool
 ) -> None:
     log = fill(disk)
-    log.advance_log_start(4)
+    advance_log_start(log, 4)
     log.close(clean=True)
     without_segments(disk)
     old = disk.killed()

@@ -7,9 +7,9 @@ import pytest
 from jetstream_protocol.batch import EncodedBatch, decode_header, encode
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import OutOfSequenceError
+from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from jetstream_server.log import producers as module
 from jetstream_server.log.producers import (
-    BATCHES_KEPT,
     IDLE_US,
     Producers,
     StoredBatch,
@@ -86,7 +86,7 @@ def test_a_producer_that_is_not_known_begins_with_its_first_batch(log: Log) -> N
     """Any other may have one before it that is still on its way, or is to be repeated: of five in
     flight the later ones must not be taken where the earlier ones were not."""
     assert log.known.check(P, 0) is None
-    for sequence in (1, BATCHES_KEPT - 1, BATCHES_KEPT, 1_000):
+    for sequence in (1, BATCHES_IN_FLIGHT_MAX - 1, BATCHES_IN_FLIGHT_MAX, 1_000):
         assert "begin with sequence 0" in refused(log.known, P, sequence)
 
 
@@ -222,6 +222,20 @@ def test_a_truncation_forgets_ids_too(log: Log) -> None:
     log.truncate(2)
     assert log.known.offset_of(b"b", 0) == 1
     assert log.known.offset_of(b"c", 0) is None
+
+
+def test_what_the_disk_lost_in_front_is_no_duplicate_and_the_rest_still_is(log: Log) -> None:
+    log.produce(P, range(4))
+    log.append(batch_of(ids=[b"a"]))
+    log.append(batch_of(ids=[b"b"]))
+    log.known.lose_front(2)
+    assert log.known.check(P, 2) == StoredBatch(2, 2, 3)
+    assert log.known.check(P, 4) is None
+    refused(log.known, P, 1)
+    log.known.lose_front(5)
+    assert log.known.check(P, 0) is None
+    refused(log.known, P, 3)
+    assert (log.known.offset_of(b"a", 0), log.known.offset_of(b"b", 0)) == (None, 5)
 
 
 def test_only_so_many_ids_are_remembered_and_the_oldest_go(

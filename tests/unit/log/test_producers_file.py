@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from jetstream_protocol.batch import EncodedBatch, encode
+from jetstream_protocol.errors import StorageError
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.producers import StoredBatch
 from tests.support.log_batches import stamped
 from tests.support.log_disk import FaultyDisk, MemoryDisk
+from tests.support.log_start import advance_log_start
 
 P = 2**62 + 1
 FILE = "/17/producers"
@@ -145,6 +149,20 @@ def test_a_reset_forgets_everything_also_after_a_kill(disk: MemoryDisk) -> None:
     assert not open_log(disk).producers
 
 
+def test_a_log_whose_emptying_failed_and_that_is_revived_still_remembers(disk: MemoryDisk) -> None:
+    """It leads when nobody is trusted, with the records that it has."""
+    make(disk, 10, (b"a",)).flush()
+    faulty = FaultyDisk(disk)
+    log = open_log(faulty)
+    faulty.fail("write", ".offsets", errno.EIO)
+    with pytest.raises(StorageError):
+        log.reset(100)
+    faulty.heal()
+    log.mend()
+    assert (log.offline_reason, log.log_end_offset) == ("", 11)
+    assert log.producers.check(P, 9) == StoredBatch(9, 9, 10)
+
+
 def test_a_follower_remembers_what_its_leader_does(disk: MemoryDisk) -> None:
     leader = make(disk, 13, (b"a", b"b"))
     follower = CommitLog.open(disk, "/18", CONFIG, clean=False, duplicate_window_us=1000)
@@ -169,7 +187,7 @@ def test_a_log_without_producers_and_ids_has_no_file_and_looks_for_none(disk: Me
 def test_retention_does_not_make_duplicates_unknown(disk: MemoryDisk) -> None:
     log = make(disk, 13)
     log.flush()
-    log.advance_log_start(12)
+    advance_log_start(log, 12)
     log.close(clean=True)
     again = open_log(disk, clean=True)
     assert again.log_start_offset == 12

@@ -18,7 +18,7 @@ import pytest
 
 from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
-from tests.support.log_batches import read_all
+from tests.support.log_batches import batch, read_all, values_of
 
 ROOT = Path(__file__).parents[3]
 PRELUDE = """
@@ -92,7 +92,7 @@ def test_full_file_system_fails_appends_until_there_is_room(tmp_path: Path) -> N
 
 def test_read_only_file_system_is_a_clear_error_at_open(tmp_path: Path) -> None:
     code = """
-        from jetstream_server.log.folder import DataFolder
+        from jetstream_server.log.data_folder import DataFolder
         log = CommitLog.open(disk, path + "/17", config, clean=False)
         append(log)
         log.close(clean=True)
@@ -124,7 +124,7 @@ def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: 
             if log.log_end_offset % 64 == 0:
                 log.flush()
             if log.log_end_offset % 500 == 0:
-                log.advance_log_start(log.log_end_offset - 200)
+                advance_log_start(log, log.log_end_offset - 200)
             print(log.log_end_offset, flush=True)
     """
     with start(code, tmp_path) as process:
@@ -142,4 +142,34 @@ def test_killed_process_loses_nothing_it_appended(tmp_path: Path, milliseconds: 
     found = read_all(log)
     assert found[-1].header.next_offset == log.log_end_offset
     assert [b.values()[0] for b in found] == [b"%06d" % b.header.base_offset for b in found]
+    disk.close()
+
+
+@pytest.mark.parametrize("loss", ["folder", "last segment", "all segments"])
+def test_a_log_whose_files_were_removed_under_it_is_begun_anew_on_files_that_are_there(
+    tmp_path: Path, loss: str
+) -> None:
+    """Descriptors of files that are gone are still open: nothing may be written there any more."""
+    disk, folder = OsDisk(), tmp_path / "17"
+    log = CommitLog.open(disk, str(folder), LogConfig(segment_bytes=300), clean=False)
+    for number in range(10):
+        log.append(batch(b"%d" % number), leader_epoch=1, timestamp_us=number)
+    log.flush()
+    if loss == "folder":
+        shutil.rmtree(folder)
+    else:
+        segments = sorted(folder.glob("*.log"))
+        for segment in segments[-1:] if loss == "last segment" else segments:
+            segment.unlink()
+    log.health.fail("the disk lost it")
+    log.reset(0)
+    assert log.offline_reason == ""
+    for number in range(20):
+        log.append(batch(b"new %d" % number), leader_epoch=2, timestamp_us=number)
+    log.flush()
+    assert sum(path.stat().st_size for path in folder.glob("*.log")) == log.size_bytes
+    log.close(clean=True)
+    again = CommitLog.open(disk, str(folder), clean=True)
+    assert (again.offline_reason, again.log_end_offset) == ("", 20)
+    assert values_of(again)[-1] == b"new 19"
     disk.close()

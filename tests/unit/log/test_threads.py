@@ -17,6 +17,7 @@ from jetstream_server.log.commit_log import CommitLog, LogConfig
 from jetstream_server.log.disk import OsDisk
 from tests.support.log_batches import batch
 from tests.support.log_disk import FaultyDisk
+from tests.support.log_start import delete_segments_before
 
 LENGTH = batch(b"0000").length
 
@@ -95,7 +96,7 @@ def test_reader_overtaken_by_retention_is_out_of_range_and_nothing_worse(tmp_pat
         for number in range(1500):
             log.append(batch(b"%04d" % number), leader_epoch=1, timestamp_us=number)
             if number % 25 == 0:
-                log.delete_segments_before(number - 15)
+                delete_segments_before(log, number - 15)
     finally:
         done.set()
     for reader in readers:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.changes import Change
-from jetstream_server.metadata.registry import Registry, check_result
-from jetstream_server.metadata.streams import StreamMetadata
+from jetstream_server.metadata.state.changes import Change
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.commands import ChangeIsr, CreateStream, RegisterNode
+from jetstream_server.metadata.state.model import Addresses, StreamMetadata
+from jetstream_server.metadata.state.registry import Registry, check_result
 
-ADDRESSES = {"grpc": "a:1", "data": "a:2", "raft": "a:3", "http": "a:4"}
+ADDRESSES = Addresses(grpc="a:1", data="a:2", raft="a:3", http="a:4")
 
 
 class Cluster:
@@ -22,18 +25,22 @@ class Cluster:
         for node_id in range(nodes):
             self.register(node_id, rack=racks[node_id] if racks else "")
 
-    def do(self, op: str, **fields: Any) -> dict[str, Any]:
-        command = json.dumps({"op": op, **fields})
-        result = self.registry.apply(command, self.registry.revision + 1)
+    def do(self, command: Command, **envelope: Any) -> dict[str, Any]:
+        """envelope: `command_id`, `controller_epoch`."""
+        return self.send(encode_command(command, **envelope))
+
+    def send(self, text: str) -> dict[str, Any]:
+        """A command as its JSON."""
+        result = self.registry.apply(text, self.registry.revision + 1)
         self.changes = self.registry.take_changes()
         return check_result(json.loads(result))
 
     def register(self, node_id: int, **fields: Any) -> int:
         session = fields.pop("session", f"session-{self.registry.revision}")
-        result = self.do(
-            "register_node", node_id=node_id, session=session, addresses=ADDRESSES, **fields
+        command = RegisterNode(
+            node_id=NodeId(node_id), session=session, addresses=ADDRESSES, **fields
         )
-        return int(result["incarnation"])
+        return int(self.do(command)["incarnation"])
 
     def create(
         self,
@@ -42,15 +49,14 @@ class Cluster:
         replicas: tuple[int, ...] = (0, 1, 2),
         **fields: Any,
     ) -> StreamMetadata:
-        result = self.do(
-            "create_stream",
+        command = CreateStream(
             name=name,
             subject=subject,
-            replicas=replicas,
+            replicas=tuple(map(NodeId, replicas)),
             created_at_us=1_700_000_000_000_000,
             **fields,
         )
-        return self.registry.streams[result["stream_id"]]
+        return self.registry.streams[self.do(command)["stream_id"]]
 
     def now(self, stream: StreamMetadata) -> StreamMetadata:
         """The stream as it is now."""
@@ -58,12 +64,12 @@ class Cluster:
 
     def change_isr(self, stream: StreamMetadata, isr: tuple[int, ...], **fields: Any) -> None:
         current = self.now(stream)
-        command = {
-            "stream_id": stream.id,
-            "leader": current.leader,
-            "leader_epoch": current.leader_epoch,
-            "stream_epoch": current.stream_epoch,
-            "isr": isr,
-            "incarnations": [self.registry.nodes[NodeId(node_id)].incarnation for node_id in isr],
-        }
-        self.do("change_isr", **{**command, **fields})
+        command = ChangeIsr(
+            stream_id=stream.id,
+            leader=current.leader,
+            leader_epoch=current.leader_epoch,
+            stream_epoch=current.stream_epoch,
+            isr=tuple(map(NodeId, isr)),
+            incarnations=tuple(self.registry.nodes[NodeId(member)].incarnation for member in isr),
+        )
+        self.do(replace(command, **fields))

@@ -145,7 +145,7 @@ class Disks:
 def walk(seed: int, count: int) -> Disks:
     """One seed's walk; raises AssertionError where something was lost or does not come to rest."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
-        patch.setattr("jetstream_server.metadata.snapshot_transfer.PIECE_BYTES", 200)
+        patch.setattr("jetstream_server.metadata.raft.snapshot_transfer.PIECE_BYTES", 200)
         with Fabric.running(patch, Path(directory, "nodes"), seed, count) as fabric:
             disks = Disks(fabric, Path(directory, "copies"))
             try:

@@ -25,15 +25,18 @@ import pytest
 
 from jetstream_protocol.logfiles.metadata_records import Snapshot
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.raft_core import RaftCore
-from jetstream_server.metadata.raft_library import RaftTimings
-from jetstream_server.metadata.raft_messages import Message, decode, encode
-from jetstream_server.metadata.snapshot_file import read_snapshot
+from jetstream_server.metadata.raft.core import RaftCore
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.library import RaftTimings
+from jetstream_server.metadata.raft.messages import Message, decode, encode
+from jetstream_server.metadata.raft.snapshot_file import read_snapshot
+from jetstream_server.metadata.state.command_json import encode_command
+from jetstream_server.metadata.state.commands import RegisterNode
+from tests.unit.metadata.cluster import ADDRESSES
 
 STEP_SECONDS = 0.02
 REST_SECONDS = 20
-"""Longer than a refused snapshot is not sent again (raft_core.REFUSAL_SECONDS)."""
+"""Longer than a refused snapshot is not sent again (core.REFUSAL_SECONDS)."""
 TORN_PAGE_BYTES = 64
 """Smaller than a disk's: the writes are, too."""
 
@@ -129,8 +132,8 @@ class Fabric:
         with monkeypatch.context() as patch:
             patch.setattr(pysyncobj.syncobj, "monotonicTime", lambda: fabric.now)
             patch.setattr(pysyncobj.syncobj, "random", fabric.dice)
-            for module in ("raft_core", "raft_corrections"):
-                patch.setattr(f"jetstream_server.metadata.{module}.random", fabric.dice)
+            for module in ("core", "corrections"):
+                patch.setattr(f"jetstream_server.metadata.raft.{module}.random", fabric.dice)
             # The order of writes is what counts here; waiting for a disk would only cost time.
             patch.setattr("os.fdatasync", lambda _: None)
             patch.setattr("os.fsync", lambda _: None)
@@ -293,13 +296,13 @@ class Fabric:
             node.barrier = node.barrier or f"barrier {self.submitted}"
             text = node.barrier
         else:
-            command = {
-                "op": "register_node",
-                "node_id": node.node_id,
-                "session": node.run,
-                "replaces": node.machine.sessions.get(node.node_id, ""),
-            }
-            text = '{"v":1}\n' + json.dumps(command)
+            command = RegisterNode(
+                node_id=node.node_id,
+                session=node.run,
+                addresses=ADDRESSES,
+                replaces=node.machine.sessions.get(node.node_id, ""),
+            )
+            text = '{"v":1}\n' + encode_command(command)
         node.core.submit(text.encode(), node.failures.append)
 
     def _turn(self, node: SimulatedNode) -> None:

@@ -1,10 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
 
 GROUP = Group(NodeId(1), (NodeId(0), NodeId(1), NodeId(2)))
 
@@ -43,6 +44,41 @@ def test_an_unreadable_file_is_refused_and_named(tmp_path: Path, text: str) -> N
     (tmp_path / "group.json").write_text(text)
     with pytest.raises(StorageError, match=r"group\.json"):
         opened(tmp_path)
+
+
+def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
+    GroupFile.open(str(tmp_path), GROUP, accept_voters=False).set_cluster_id("ours")
+    file = tmp_path / "group.json"
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            file.write_bytes(damaged)
+            with pytest.raises(StorageError, match="is damaged"):
+                opened(tmp_path)
+
+
+def test_the_file_of_an_earlier_release_is_read(tmp_path: Path) -> None:
+    """It has no checksum; nor has one that an operator has corrected."""
+    values = {"format": 1, "node_id": 1, "voters": [0, 1, 2], "cluster_id": "ours"}
+    (tmp_path / "group.json").write_text(json.dumps(values))
+    assert opened(tmp_path).cluster_id == "ours"
+
+
+@pytest.mark.parametrize("beside", ["journal", "snapshot", "synced"])
+def test_a_file_that_is_missing_beside_the_rest_is_refused_unless_vouched_for(
+    tmp_path: Path, beside: str
+) -> None:
+    """A recovered group would let those in that it left behind."""
+    (tmp_path / beside).write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        opened(tmp_path)
+    assert f"{tmp_path}/group.json is missing" in caught.value.message
+    assert f"move {tmp_path} away" in caught.value.message
+    assert not (tmp_path / "group.json").exists()
+    assert opened(tmp_path, accept_voters=True) == GROUP
+    assert opened(tmp_path) == GROUP
 
 
 def test_a_damaged_file_is_refused_in_words_that_say_what_to_do(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, UnauthenticatedError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata import handshake
-from jetstream_server.metadata.handshake import Answer, Hello, Purpose, Status
+from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft.handshake import Answer, Hello, Purpose, Status
 
 CHALLENGE = b"c" * 32
 HELLO = Hello(Purpose.LINK, NodeId(1), NodeId(2), b"i" * 16, bytes(16), b"n" * 32)

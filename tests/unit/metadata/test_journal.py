@@ -14,10 +14,10 @@ from jetstream_protocol.logfiles.metadata_records import (
     encode_entry,
     encode_record,
 )
-from jetstream_protocol.logfiles.synced_length import decode
-from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.snapshot_file import read_snapshot
-from jetstream_server.metadata.standing import UNKNOWN_RUN, Standing, State
+from jetstream_protocol.logfiles.synced_length import FILE_BYTES, decode
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.snapshot_file import read_snapshot
+from jetstream_server.metadata.raft.standing import UNKNOWN_RUN, VoterState, VoterStatus
 
 
 def entry(index: int, term: int = 1) -> Entry:
@@ -182,7 +182,7 @@ class TestDoubt:
     def crashed(self, directory: Path) -> Path:
         path = written(directory, 1, 2)
         journal = Journal.open(str(directory))
-        journal.save_standing(Standing(State.VOTER, ("a", "b")))
+        journal.save_standing(VoterStatus(VoterState.VOTER, ("a", "b")))
         journal.save_vote(1, "0")
         journal.sync()
         journal.failure = "the process was killed"
@@ -204,26 +204,61 @@ class TestDoubt:
         with path.open("ab") as file:
             file.write(b"JSMR torn")
         journal = reopened(tmp_path)
-        assert (journal.standing.state, journal.cut_bytes) == (State.LEARNER, 9)
+        assert (journal.standing.state, journal.cut_bytes) == (VoterState.LEARNER, 9)
         assert "nothing says whether" in journal.lost
         assert indexes(journal) == [1, 2]
+
+    def test_every_flipped_byte_of_the_synced_length_is_found_and_mended(
+        self, tmp_path: Path
+    ) -> None:
+        self.crashed(tmp_path)
+        assert reopened(tmp_path).synced.damage == ""
+        synced = tmp_path / "synced"
+        for at in [*range(60), *range(4080, 4160), *range(4160, FILE_BYTES, 97)]:
+            content = bytearray(synced.read_bytes())
+            content[at] ^= 0x10
+            synced.write_bytes(content)
+            journal = Journal.open(str(tmp_path), alone=True)
+            assert journal.synced.damage, at
+            journal.save_standing(journal.standing.begun(f"run {at}"))
+            journal.sync()
+            journal.close()
+            assert reopened(tmp_path).synced.damage == "", at
+
+    @pytest.mark.parametrize("length", [0, 1, 100, 4096, FILE_BYTES - 1, FILE_BYTES + 1])
+    def test_a_synced_length_of_another_size_is_found(self, tmp_path: Path, length: int) -> None:
+        self.crashed(tmp_path)
+        synced = tmp_path / "synced"
+        synced.write_bytes((synced.read_bytes() + bytes(9))[:length])
+        assert "bytes and not" in reopened(tmp_path).synced.damage
+
+    @pytest.mark.parametrize("at", [0, 4096])
+    def test_a_slot_of_the_synced_length_that_was_zeroed_is_found(
+        self, tmp_path: Path, at: int
+    ) -> None:
+        self.crashed(tmp_path)
+        synced = tmp_path / "synced"
+        content = bytearray(synced.read_bytes())
+        content[at : at + 48] = bytes(48)
+        synced.write_bytes(content)
+        assert reopened(tmp_path).synced.damage == f"the slot at byte {at} is empty"
 
     def test_a_copy_of_a_journal_in_use_makes_a_learner(self, tmp_path: Path) -> None:
         self.crashed(tmp_path / "a")
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         journal = reopened(tmp_path / "b")
         assert (journal.standing.state, journal.lost) == (
-            State.LEARNER,
+            VoterState.LEARNER,
             "it is a copy of a journal that was in use",
         )
         # The one that was copied goes on.
-        assert reopened(tmp_path / "a").standing.state == State.VOTER
+        assert reopened(tmp_path / "a").standing.state == VoterState.VOTER
 
     def test_a_folder_that_was_moved_after_a_clean_stop_goes_on(self, tmp_path: Path) -> None:
         self.crashed(tmp_path / "a")
         reopened(tmp_path / "a")
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        assert reopened(tmp_path / "b").standing.state == State.VOTER
+        assert reopened(tmp_path / "b").standing.state == VoterState.VOTER
 
     def test_an_older_journal_beside_what_is_newer_makes_a_learner(self, tmp_path: Path) -> None:
         path = self.crashed(tmp_path)
@@ -240,7 +275,7 @@ class TestDoubt:
             Journal.open(str(tmp_path), alone=True)
         journal = reopened(tmp_path)
         assert (journal.standing.state, journal.lost) == (
-            State.LEARNER,
+            VoterState.LEARNER,
             "it is older than the file `synced` beside it says",
         )
 
@@ -250,7 +285,7 @@ class TestDoubt:
         path = self.crashed(tmp_path)
         (tmp_path / "synced").unlink()
         journal = Journal.open(str(tmp_path), alone=True)
-        assert (journal.standing.state, indexes(journal)) == (State.VOTER, [1, 2])
+        assert (journal.standing.state, indexes(journal)) == (VoterState.VOTER, [1, 2])
         journal.close()
         (tmp_path / "synced").unlink()
         with path.open("ab") as file:
@@ -265,11 +300,11 @@ class TestDoubt:
 
     def test_a_new_journal_where_one_is_expected_is_a_learners(self, tmp_path: Path) -> None:
         journal = Journal.open(str(tmp_path), expected="it was here")
-        assert (journal.standing.state, journal.lost) == (State.LEARNER, "it was here")
+        assert (journal.standing.state, journal.lost) == (VoterState.LEARNER, "it was here")
         assert not journal.is_pristine
         journal.sync()
         journal.close()
-        assert reopened(tmp_path).standing.state == State.LEARNER
+        assert reopened(tmp_path).standing.state == VoterState.LEARNER
 
 
 class TestEarlierRelease:
@@ -286,14 +321,14 @@ class TestEarlierRelease:
         self.older(tmp_path, 1, 2)
         for _ in range(2):
             journal = Journal.open(str(tmp_path), alone=alone)
-            assert journal.standing == Standing(State.VOTER, (UNKNOWN_RUN,))
+            assert journal.standing == VoterStatus(VoterState.VOTER, (UNKNOWN_RUN,))
             assert (indexes(journal), journal.term, journal.lost) == ([1, 2], 3, "")
             journal.close()
 
     def test_cut_off_it_is_a_learners(self, tmp_path: Path) -> None:
         self.older(tmp_path, 1, 2, tail=b"JSMR torn")
         journal = reopened(tmp_path)
-        assert (journal.standing.state, indexes(journal)) == (State.LEARNER, [1, 2])
+        assert (journal.standing.state, indexes(journal)) == (VoterState.LEARNER, [1, 2])
 
     def test_alone_only_what_the_file_s_end_cut_short_is_cut_off(self, tmp_path: Path) -> None:
         whole = encode_entry(entry(3))
@@ -301,7 +336,7 @@ class TestEarlierRelease:
             self.older(tmp_path, 1, 2, tail=whole[:length])
             (tmp_path / "synced").unlink(missing_ok=True)
             journal = Journal.open(str(tmp_path), alone=True)
-            assert (indexes(journal), journal.standing.state) == ([1, 2], State.VOTER)
+            assert (indexes(journal), journal.standing.state) == ([1, 2], VoterState.VOTER)
             journal.close()
         self.older(tmp_path, 1, 2, tail=bytes([whole[0] ^ 1]) + whole[1:])
         (tmp_path / "synced").unlink()

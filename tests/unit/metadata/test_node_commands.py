@@ -7,7 +7,15 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.changes import NodeChanged, StreamChanged
+from jetstream_server.metadata.state.changes import NodeChanged, StreamChanged
+from jetstream_server.metadata.state.commands import (
+    DrainNode,
+    ElectLeader,
+    FenceNode,
+    RemoveNode,
+    TransferLeader,
+    UnfenceNode,
+)
 
 from .cluster import Cluster
 
@@ -62,37 +70,37 @@ class TestRegister:
 class TestDraining:
     def test_a_node_that_stops_is_draining_until_its_next_run(self) -> None:
         cluster = Cluster(1)
-        cluster.do("drain_node", node_id=0)
-        assert cluster.registry.nodes[0].steps_aside
+        cluster.do(DrainNode(node_id=0))
+        assert cluster.registry.nodes[0].yields_leadership
         cluster.register(0)
-        assert not cluster.registry.nodes[0].steps_aside
+        assert not cluster.registry.nodes[0].yields_leadership
 
     def test_an_operators_mark_stays_until_it_is_undone(self) -> None:
         cluster = Cluster(2)
-        cluster.do("drain_node", node_id=0, until_undone=True)
-        assert not cluster.registry.nodes[1].steps_aside
-        cluster.do("drain_node", node_id=0)
+        cluster.do(DrainNode(node_id=0, until_undone=True))
+        assert not cluster.registry.nodes[1].yields_leadership
+        cluster.do(DrainNode(node_id=0))
         cluster.register(0)
         node = cluster.registry.nodes[0]
-        assert (node.steps_aside, node.relieved, node.draining) == (True, True, False)
-        cluster.do("drain_node", node_id=0, draining=False)
-        assert cluster.registry.nodes[0].steps_aside
-        cluster.do("drain_node", node_id=0, draining=False, until_undone=True)
-        assert not cluster.registry.nodes[0].steps_aside
-        cluster.do("drain_node", node_id=0, draining=False, until_undone=True)
+        assert (node.yields_leadership, node.relieved, node.draining) == (True, True, False)
+        cluster.do(DrainNode(node_id=0, draining=False))
+        assert cluster.registry.nodes[0].yields_leadership
+        cluster.do(DrainNode(node_id=0, draining=False, until_undone=True))
+        assert not cluster.registry.nodes[0].yields_leadership
+        cluster.do(DrainNode(node_id=0, draining=False, until_undone=True))
         assert cluster.changes == []
 
     def test_after_a_restart_a_drained_node_follows_and_leads_nothing(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("drain_node", node_id=1, until_undone=True)
+        cluster.do(DrainNode(node_id=1, until_undone=True))
         cluster.register(1)
         cluster.change_isr(stream, (0, 1, 2))
         with pytest.raises(PreconditionFailedError, match="is draining"):
-            cluster.do("transfer_leader", stream_id=stream.id, leader=1)
-        cluster.do("fence_node", node_id=0)
+            cluster.do(TransferLeader(stream_id=stream.id, leader=1))
+        cluster.do(FenceNode(node_id=0))
         assert cluster.now(stream).leader == 2
-        cluster.do("fence_node", node_id=2)
+        cluster.do(FenceNode(node_id=2))
         assert cluster.now(stream).leader == 1
 
 
@@ -100,7 +108,7 @@ class TestFencing:
     def test_a_fenced_node_leaves_every_isr_and_successors_are_spread(self) -> None:
         cluster = Cluster(3)
         streams = [cluster.create(f"s{number}", f"s{number}") for number in range(12)]
-        cluster.do("fence_node", node_id=0)
+        cluster.do(FenceNode(node_id=0))
         for stream in streams:
             assert 0 not in cluster.now(stream).isr
         assert cluster.registry.leaderships == {0: 0, 1: 6, 2: 6}
@@ -109,28 +117,28 @@ class TestFencing:
         cluster = Cluster(4, racks=("a", "b", "b", "c"))
         cluster.create("one", "one", (1,))
         cluster.create("two", "two", (0, 2, 3))
-        cluster.do("fence_node", node_id=0)
+        cluster.do(FenceNode(node_id=0))
         assert cluster.registry.resolve("two").leader == 3
 
     def test_a_draining_node_leads_only_when_nobody_else_can(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("drain_node", node_id=1)
-        cluster.do("fence_node", node_id=0)
+        cluster.do(DrainNode(node_id=1))
+        cluster.do(FenceNode(node_id=0))
         assert cluster.now(stream).leader == 2
-        cluster.do("fence_node", node_id=2)
+        cluster.do(FenceNode(node_id=2))
         assert cluster.now(stream).leader == 1
 
     def test_the_last_replicas_stay_eligible_and_the_first_back_leads(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
         for node_id in (0, 1, 2):
-            cluster.do("fence_node", node_id=node_id)
+            cluster.do(FenceNode(node_id=node_id))
         now = cluster.now(stream)
         assert (now.leader, now.isr, now.elr) == (NO_NODE, (), (1, 2))
-        cluster.do("unfence_node", node_id=0)
+        cluster.do(UnfenceNode(node_id=0))
         assert cluster.now(stream).leader == NO_NODE
-        cluster.do("unfence_node", node_id=2)
+        cluster.do(UnfenceNode(node_id=2))
         now = cluster.now(stream)
         assert (now.leader, now.isr, now.elr) == (2, (2,), (1,))
 
@@ -139,14 +147,14 @@ class TestFencing:
         old = cluster.registry.nodes[0].incarnation
         cluster.register(0)
         with pytest.raises(FencedEpochError):
-            cluster.do("fence_node", node_id=0, node_incarnation=old)
+            cluster.do(FenceNode(node_id=0, node_incarnation=old))
         with pytest.raises(NotFoundError):
-            cluster.do("fence_node", node_id=1)
+            cluster.do(FenceNode(node_id=1))
 
     def test_fencing_twice_changes_nothing(self) -> None:
         cluster = Cluster(2)
-        cluster.do("fence_node", node_id=0)
-        cluster.do("fence_node", node_id=0)
+        cluster.do(FenceNode(node_id=0))
+        cluster.do(FenceNode(node_id=0))
         assert cluster.changes == []
 
 
@@ -156,7 +164,7 @@ class TestRestartTrust:
         cluster = Cluster(3)
         stream = cluster.create()
         for node_id in (0, 1, 2):
-            cluster.do("fence_node", node_id=node_id)
+            cluster.do(FenceNode(node_id=node_id))
         cluster.register(1, trusted=False)
         assert cluster.now(stream).elr == (2,)
         return cluster, stream.id
@@ -180,24 +188,24 @@ class TestRestartTrust:
         assert (stream.leader, stream.isr, stream.elr) == (NO_NODE, (), ())
         assert stream.last_known == (1, 2)
         told = [cluster.registry.nodes[NodeId(node_id)].incarnation for node_id in (1, 2)]
-        cluster.do("fence_node", node_id=2)
+        cluster.do(FenceNode(node_id=2))
         with pytest.raises(UnavailableError, match=r"waits for nodes \[2\]"):
-            cluster.do("elect_leader", stream_id=stream_id, leader=1, incarnations=told)
-        cluster.do("unfence_node", node_id=2)
+            cluster.do(ElectLeader(stream_id=stream_id, leader=1, incarnations=told))
+        cluster.do(UnfenceNode(node_id=2))
         with pytest.raises(UnavailableError, match="restarted since"):
-            cluster.do("elect_leader", stream_id=stream_id, leader=1)
-        cluster.do("elect_leader", stream_id=stream_id, leader=1, incarnations=told)
+            cluster.do(ElectLeader(stream_id=stream_id, leader=1))
+        cluster.do(ElectLeader(stream_id=stream_id, leader=1, incarnations=told))
         stream = cluster.registry.streams[stream_id]
         assert (stream.leader, stream.isr, stream.lossy_elections) == (1, (1,), 1)
 
     def test_an_operator_may_decide_earlier_but_never_against_a_leader(self) -> None:
         cluster, stream_id = self.all_lost()
         with pytest.raises(PreconditionFailedError):
-            cluster.do("elect_leader", stream_id=stream_id, leader=1)
-        cluster.do("elect_leader", stream_id=stream_id, leader=1, force=True)
+            cluster.do(ElectLeader(stream_id=stream_id, leader=1))
+        cluster.do(ElectLeader(stream_id=stream_id, leader=1, force=True))
         assert cluster.registry.streams[stream_id].leader == 1
         with pytest.raises(PreconditionFailedError):
-            cluster.do("elect_leader", stream_id=stream_id, leader=1, force=True)
+            cluster.do(ElectLeader(stream_id=stream_id, leader=1, force=True))
 
     def test_an_operators_election_is_void_once_what_was_looked_at_has_changed(self) -> None:
         cluster, stream_id = self.all_lost()
@@ -205,25 +213,32 @@ class TestRestartTrust:
         incarnation = cluster.registry.nodes[NodeId(1)].incarnation
         with pytest.raises(PreconditionFailedError, match="changed"):
             cluster.do(
-                "elect_leader", stream_id=stream_id, leader=1, force=True,
-                stream_epoch=stream.stream_epoch - 1,
-            )  # fmt: skip
+                ElectLeader(
+                    stream_id=stream_id, leader=1, force=True, stream_epoch=stream.stream_epoch - 1
+                )
+            )
         with pytest.raises(UnavailableError, match="restarted since"):
             cluster.do(
-                "elect_leader", stream_id=stream_id, leader=1, force=True,
-                incarnations=[incarnation - 1],
-            )  # fmt: skip
+                ElectLeader(
+                    stream_id=stream_id, leader=1, force=True, incarnations=[incarnation - 1]
+                )
+            )
         cluster.do(
-            "elect_leader", stream_id=stream_id, leader=1, force=True,
-            stream_epoch=stream.stream_epoch, incarnations=[incarnation],
-        )  # fmt: skip
+            ElectLeader(
+                stream_id=stream_id,
+                leader=1,
+                force=True,
+                stream_epoch=stream.stream_epoch,
+                incarnations=[incarnation],
+            )
+        )
         assert cluster.registry.streams[stream_id].leader == 1
 
     def test_a_stream_that_flushes_before_ack_trusts_any_restart(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create(config={"flush": "group"})
         for node_id in (0, 1, 2):
-            cluster.do("fence_node", node_id=node_id)
+            cluster.do(FenceNode(node_id=node_id))
         cluster.register(2, trusted=False)
         assert cluster.now(stream).leader == 2
         assert cluster.now(stream).lossy_elections == 0
@@ -233,7 +248,7 @@ class TestRestartTrust:
         bad = cluster.create("bad", "bad", config={"flush": "group"})
         good = cluster.create("good", "good", config={"flush": "group"})
         for node_id in (0, 1, 2):
-            cluster.do("fence_node", node_id=node_id)
+            cluster.do(FenceNode(node_id=node_id))
         cluster.register(2, distrusted=[bad.id])
         assert cluster.now(bad).leader == NO_NODE
         assert cluster.now(good).leader == 2
@@ -243,10 +258,10 @@ def test_only_a_fenced_node_without_replicas_can_be_removed() -> None:
     cluster = Cluster(2)
     cluster.create(replicas=(0,))
     with pytest.raises(PreconditionFailedError):
-        cluster.do("remove_node", node_id=1)
-    cluster.do("fence_node", node_id=0)
+        cluster.do(RemoveNode(node_id=1))
+    cluster.do(FenceNode(node_id=0))
     with pytest.raises(PreconditionFailedError, match="1 replicas"):
-        cluster.do("remove_node", node_id=0)
-    cluster.do("fence_node", node_id=1)
-    cluster.do("remove_node", node_id=1)
+        cluster.do(RemoveNode(node_id=0))
+    cluster.do(FenceNode(node_id=1))
+    cluster.do(RemoveNode(node_id=1))
     assert list(cluster.registry.nodes) == [0]

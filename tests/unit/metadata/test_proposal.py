@@ -11,8 +11,10 @@ from jetstream_protocol.errors import (
     InvalidRequestError,
     UnknownOutcomeError,
 )
-from jetstream_server.metadata.proposal import Proposal
-from jetstream_server.metadata.results import SPAN
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.metadata.client.proposal import Proposal
+from jetstream_server.metadata.state.commands import CreateStream, DeleteStream
+from jetstream_server.metadata.state.results import SPAN
 
 from .cluster import Cluster
 
@@ -39,13 +41,9 @@ class Group:
         return result
 
     def create(self, name: str = "orders") -> Proposal:
-        command = {
-            "op": "create_stream",
-            "name": name,
-            "subject": f"{name}.>",
-            "replicas": [0],
-            "created_at_us": 1,
-        }
+        command = CreateStream(
+            name=name, subject=f"{name}.>", replicas=(NodeId(0),), created_at_us=1
+        )
         return Proposal(command, self.submit)
 
 
@@ -69,7 +67,8 @@ def test_proposed_again_it_is_the_same_command_and_has_the_first_result() -> Non
 def test_a_refusal_is_the_first_ones_too() -> None:
     group = Group()
     group.lost = [True]
-    proposal = Proposal({"op": "create_stream"}, group.submit)
+    command = CreateStream(name="", subject="", replicas=(), created_at_us=1)
+    proposal = Proposal(command, group.submit)
 
     async def scenario() -> None:
         for error in (UnknownOutcomeError, InvalidRequestError, InvalidRequestError):
@@ -89,7 +88,7 @@ def test_a_command_whose_id_the_group_has_passed_by_is_void_for_ever() -> None:
     async def scenario() -> None:
         submit = never
         proposal = Proposal(
-            {"op": "delete_stream", "stream_id": 1}, lambda *arguments: submit(*arguments)
+            DeleteStream(stream_id=StreamId(1)), lambda *arguments: submit(*arguments)
         )
         with pytest.raises(UnknownOutcomeError):
             await proposal.submit()

@@ -1,7 +1,7 @@
 import pytest
 
 from jetstream_protocol.errors import UnavailableError, UnknownOutcomeError
-from jetstream_server.metadata.proposals import (
+from jetstream_server.metadata.member.proposals import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
     BATCHES_MAX,

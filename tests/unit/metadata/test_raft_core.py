@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pysyncobj
 import pysyncobj.serializer
@@ -6,9 +7,11 @@ import pysyncobj.syncobj
 import pytest
 
 from jetstream_protocol.errors import StorageError
-from jetstream_protocol.logfiles.metadata_records import Entry
+from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.raft_messages import NO_OP, REGULAR
+from jetstream_server.metadata.raft.corrections import CorrectedSyncObj
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.messages import NO_OP, REGULAR
 
 from .raft_fabric import Fabric
 
@@ -136,7 +139,7 @@ def test_a_leader_hands_over_when_asked(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_follower_far_behind_gets_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetstream_server.metadata.snapshot_transfer.PIECE_BYTES", 50)
+    monkeypatch.setattr("jetstream_server.metadata.raft.snapshot_transfer.PIECE_BYTES", 50)
     with Fabric.running(monkeypatch, tmp_path, seed=6) as fabric:
         leader = fabric.run_until_led()
         late = next(node_id for node_id in fabric.ids if node_id != leader)
@@ -174,6 +177,43 @@ def test_a_follower_with_a_longer_uncommitted_log_is_brought_into_line(
         fabric.run(3)
         assert applied_everywhere(fabric, text)
         assert fabric.nodes[old].machine.applied == [text]
+
+
+def test_logs_that_part_are_aligned_in_one_step_and_not_one_for_each_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Fabric.running(monkeypatch, tmp_path, seed=7) as fabric:
+        old = fabric.run_until_led()
+        for node_id in fabric.ids:
+            if node_id != old:
+                fabric.part(old, node_id)
+        end = fabric.nodes[old].journal.last_index + 10
+        while fabric.nodes[old].journal.last_index < end:
+            fabric.submit(old)
+            fabric.step()
+        fabric.run(3)
+        leader = fabric.leader()
+        assert leader is not None
+        assert leader != old
+        for _ in range(20):
+            fabric.submit(leader)
+            fabric.step()
+        fabric.run(0.5)
+        assert fabric.nodes[old].journal.last_index == end, "what it never agreed on is still there"
+        asked: list[int] = []
+        send = CorrectedSyncObj._SyncObj__sendNextNodeIdx  # type: ignore[attr-defined]
+
+        def noting(core: Any, node: Any, reset: bool = False, *rest: Any, **more: Any) -> None:
+            if core is fabric.nodes[old].core and reset:
+                asked.append(core.raftLastApplied)
+            send(core, node, reset, *rest, **more)
+
+        monkeypatch.setattr(CorrectedSyncObj, "_SyncObj__sendNextNodeIdx", noting)
+        fabric.crash(leader)  # The next one begins at its own log end.
+        fabric.heal()
+        fabric.run(3)
+        assert fabric.nodes[old].machine.applied == fabric.committed
+        assert 1 <= len(asked) <= 2
 
 
 class TestMessagesAtFaceValue:
@@ -237,6 +277,36 @@ class TestMessagesAtFaceValue:
             }
             follower.core.receive(leader, message)
             assert follower.journal.held == held
+
+    @pytest.mark.parametrize("is_same", [True, False], ids=["late", "of another history"])
+    def test_a_late_snapshot_keeps_what_follows_it_and_one_of_another_history_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool
+    ) -> None:
+        """What follows may have been acknowledged since the snapshot was sent."""
+        with Fabric.running(monkeypatch, tmp_path, seed=8) as fabric:
+            leader = fabric.run_until_led()
+            for _ in range(6):
+                fabric.submit(leader)
+                fabric.step()
+            fabric.run(0.5)
+            follower = next(node for node in fabric.nodes.values() if node.node_id != leader)
+            held = list(follower.journal.held)
+            before, last = held[2], held[3]
+            assert len(held) > 5
+            term = last.term if is_same else last.term + 1
+            base = (before, Entry(last.data, last.index, term))
+            snapshot = Snapshot(last.index, term, follower.machine.snapshot(), base)
+            core: Any = follower.core
+            core._SyncObj__raftLastApplied = before.index
+            monkeypatch.setattr(core.core_receiver, "take", lambda: snapshot)
+            core._SyncObj__loadDumpFile(True)
+            kept = held[2:] if is_same else list(base)
+            assert follower.journal.held == kept
+            follower.journal.sync()
+            follower.journal.close()
+            again = Journal.open(str(follower.directory), alone=False)
+            assert again.held == kept
+            again.close()
 
     def test_an_acknowledgement_of_an_earlier_term_does_not_count(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

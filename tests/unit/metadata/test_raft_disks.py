@@ -12,8 +12,8 @@ import pytest
 
 from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.raft_messages import REGULAR
-from jetstream_server.metadata.standing import State
+from jetstream_server.metadata.raft.messages import REGULAR
+from jetstream_server.metadata.raft.standing import VoterState
 
 from .raft_disks import Disks
 from .raft_fabric import Fabric, SimulatedNode
@@ -60,7 +60,7 @@ def test_nothing_acknowledged_is_lost_while_one_disk_at_a_time_is_damaged(
     seed: int, count: int, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """More seeds: python -m tests.unit.metadata.raft_disks."""
-    monkeypatch.setattr("jetstream_server.metadata.snapshot_transfer.PIECE_BYTES", 200)
+    monkeypatch.setattr("jetstream_server.metadata.raft.snapshot_transfer.PIECE_BYTES", 200)
     with Fabric.running(monkeypatch, tmp_path / "nodes", seed, count) as fabric:
         disks = Disks(fabric, tmp_path / "copies")
         disks.live_through(400)
@@ -95,7 +95,7 @@ def test_who_lost_its_journal_elects_nobody_with_one_who_never_had_it(
         fabric.start(holder)
         fabric.recover()
         assert text in fabric.nodes[amnesic].machine.applied
-        assert fabric.nodes[amnesic].journal.standing.state == State.VOTER
+        assert fabric.nodes[amnesic].journal.standing.state == VoterState.VOTER
 
 
 def test_a_learner_s_acknowledgement_makes_no_majority(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -134,7 +134,9 @@ def test_an_older_copy_of_a_stopped_voter_s_folder_is_told_by_the_log(
         fabric.disks[old] = 1
         fabric.crash(leader)
         fabric.start(old)
-        assert fabric.nodes[old].journal.standing.state == State.VOTER, "it does not know better"
+        assert fabric.nodes[old].journal.standing.state == VoterState.VOTER, (
+            "it does not know better"
+        )
         fabric.run(5)
         assert fabric.leader() is None, "its vote counted"
         fabric.start(leader)
@@ -143,7 +145,7 @@ def test_an_older_copy_of_a_stopped_voter_s_folder_is_told_by_the_log(
         for _ in range(300):
             fabric.step()
             states.add(fabric.nodes[old].journal.standing.state)
-        assert states == {State.VOTER, State.LEARNER}
+        assert states == {VoterState.VOTER, VoterState.LEARNER}
         fabric.recover()
 
 

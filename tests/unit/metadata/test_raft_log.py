@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.raft_log import RaftLog
-from jetstream_server.metadata.voting import Registrations
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.raft_log import RaftLog
+from jetstream_server.metadata.raft.voting import Registrations
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.logfiles.metadata_records import Entry
-from jetstream_server.metadata.raft_messages import (
+from jetstream_server.metadata.raft.messages import (
     COMMAND_BYTES_MAX,
     NO_OP,
     REGULAR,

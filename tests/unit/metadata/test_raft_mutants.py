@@ -13,12 +13,13 @@ from pysyncobj import SyncObj
 from jetstream_protocol.errors import StorageError
 from jetstream_protocol.logfiles.synced_length import SyncedLength
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata import journal_recovery, raft_messages
-from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.raft_core import RaftCore
-from jetstream_server.metadata.raft_messages import Message
-from jetstream_server.metadata.standing import Standing, State
-from jetstream_server.metadata.voting import Voting
+from jetstream_server.metadata.raft import journal_recovery
+from jetstream_server.metadata.raft import messages as raft_messages
+from jetstream_server.metadata.raft.core import RaftCore
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.messages import Message
+from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
+from jetstream_server.metadata.raft.voting import Voting
 
 from . import test_raft_disks
 from .raft_disks import walk
@@ -84,7 +85,7 @@ def acknowledges_a_refused_snapshot(patch: pytest.MonkeyPatch) -> None:
 def votes_whatever_it_lost(patch: pytest.MonkeyPatch) -> None:
     """An empty or cut journal is taken for one that holds all it promised."""
 
-    def may_vote(voting: Voting, own: Standing, *, is_pristine: bool) -> bool:
+    def may_vote(voting: Voting, own: VoterStatus, *, is_pristine: bool) -> bool:
         return True
 
     def counts(voting: Voting, node_id: NodeId, applied_session: str | None) -> bool:
@@ -104,11 +105,11 @@ def counts_learners(patch: pytest.MonkeyPatch) -> None:
 def founds_with_a_majority(patch: pytest.MonkeyPatch) -> None:
     """A new journal is a voter's at once, as if only new groups had such."""
 
-    def may_found(voting: Voting, own: Standing, *, is_pristine: bool) -> bool:
-        return own.state == State.NEW and is_pristine
+    def may_found(voting: Voting, own: VoterStatus, *, is_pristine: bool) -> bool:
+        return own.state == VoterState.NEW and is_pristine
 
-    def may_vote(voting: Voting, own: Standing, *, is_pristine: bool) -> bool:
-        return own.state == State.VOTER
+    def may_vote(voting: Voting, own: VoterStatus, *, is_pristine: bool) -> bool:
+        return own.state == VoterState.VOTER
 
     patch.setattr(Voting, "may_found", may_found)
     patch.setattr(Voting, "may_vote", may_vote)
@@ -126,21 +127,21 @@ def takes_what_was_synced_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_copies_for_the_journal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("jetstream_server.metadata.journal.identity_of", lambda path: 1)
+    patch.setattr("jetstream_server.metadata.raft.journal.identity_of", lambda path: 1)
 
 
 def records_no_run(patch: pytest.MonkeyPatch) -> None:
     """The run record is not written when a run begins."""
-    patch.setattr(Standing, "begun", lambda standing, session: standing)
+    patch.setattr(VoterStatus, "begun", lambda standing, session: standing)
 
 
 def restores_the_vote_without_the_others(patch: pytest.MonkeyPatch) -> None:
     """A learner takes its vote back when it has begun another run, not when that is committed."""
 
-    def begun(standing: Standing, session: str) -> Standing:
-        return replace(standing, state=State.VOTER, runs=(*standing.runs, session))
+    def begun(standing: VoterStatus, session: str) -> VoterStatus:
+        return replace(standing, state=VoterState.VOTER, runs=(*standing.runs, session))
 
-    patch.setattr(Standing, "begun", begun)
+    patch.setattr(VoterStatus, "begun", begun)
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,28 @@ from jetstream_protocol.errors import (
     StreamNotFoundError,
     UnknownOutcomeError,
 )
-from jetstream_server.metadata.changes import (
+from jetstream_protocol.types import StreamId
+from jetstream_server.metadata.state.changes import (
     ControllerChanged,
     NodeChanged,
     SettingsChanged,
     StreamCreated,
     StreamDeleted,
 )
-from jetstream_server.metadata.registry import OPERATIONS, Registry, check_result
-from jetstream_server.metadata.results import SPAN, WINDOW
+from jetstream_server.metadata.state.command_json import encode_command
+from jetstream_server.metadata.state.commands import (
+    Barrier,
+    ClaimController,
+    DeleteStream,
+    DrainNode,
+    FenceNode,
+    SetCluster,
+)
+from jetstream_server.metadata.state.operations import OPERATIONS, Operation
+from jetstream_server.metadata.state.registry import Registry, check_result
+from jetstream_server.metadata.state.results import SPAN, WINDOW
 
-from .cluster import ADDRESSES, Cluster
+from .cluster import Cluster
 
 
 @pytest.mark.parametrize(
@@ -66,7 +77,7 @@ def test_every_operation_survives_every_wrong_type_in_every_field() -> None:
         "name", "subject", "group", "config", "replicas", "created_at_us", "stream_id", "node_id",
         "session", "addresses", "rack", "trusted", "distrusted", "leader", "leader_epoch", "isr",
         "stream_epoch", "incarnations", "reporter", "now_us", "cluster_id", "ack_subjects",
-        "feature_level", "force", "draining", "until_undone", "node_incarnation",
+        "feature_level", "force", "draining", "until_undone", "node_incarnation", "offset",
     ]  # fmt: skip
     values = [None, True, -1, 1.5, "x", "", [], [None], [[1]], {}, {"a": 1}, 1 << 70, "a b", [-1]]
     for op in OPERATIONS:
@@ -84,7 +95,7 @@ def test_a_mistake_in_a_decision_is_refused_without_any_change(
     def mistaken(*_: object) -> None:
         raise KeyError("our bug")
 
-    monkeypatch.setitem(OPERATIONS, "barrier", (1, mistaken))
+    monkeypatch.setitem(OPERATIONS, "barrier", Operation(Barrier, mistaken))
     registry = Registry()
     assert json.loads(registry.apply('{"op":"barrier"}', 1))["error"]["code"] == "internal"
     assert registry.take_changes() == []
@@ -112,11 +123,11 @@ def test_changes_are_reported_in_order() -> None:
     assert isinstance(change, NodeChanged)
     stream = cluster.create(replicas=(0,))
     assert cluster.changes == [StreamCreated(stream)]
-    cluster.do("claim_controller", node_id=0)
+    cluster.do(ClaimController(node_id=0))
     assert isinstance(cluster.changes[0], ControllerChanged)
-    cluster.do("set_cluster", cluster_id="c")
+    cluster.do(SetCluster(cluster_id="c"))
     assert isinstance(cluster.changes[0], SettingsChanged)
-    cluster.do("delete_stream", stream_id=stream.id)
+    cluster.do(DeleteStream(stream_id=stream.id))
     assert cluster.changes == [StreamDeleted(stream)]
 
 
@@ -124,8 +135,8 @@ class TestDeduplication:
     def test_a_repeated_command_happens_once_and_gets_its_first_result(self) -> None:
         cluster = Cluster()
         incarnation = cluster.register(0)
-        first = cluster.do("claim_controller", node_id=0, id=[incarnation, 0])
-        again = cluster.do("claim_controller", node_id=0, id=[incarnation, 0])
+        first = cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0))
+        again = cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0))
         assert again == first
         assert cluster.changes == []
 
@@ -134,102 +145,91 @@ class TestDeduplication:
         incarnation = cluster.register(0)
         for _ in range(2):
             with pytest.raises(NotFoundError):
-                cluster.do("fence_node", node_id=5, id=[incarnation, 3])
+                cluster.do(FenceNode(node_id=5), command_id=(incarnation, 3))
         cluster.register(5)
         with pytest.raises(NotFoundError):
-            cluster.do("fence_node", node_id=5, id=[incarnation, 3])
+            cluster.do(FenceNode(node_id=5), command_id=(incarnation, 3))
 
     def test_a_late_command_of_a_replaced_process_is_refused(self) -> None:
         cluster = Cluster()
         old = cluster.register(0)
         new = cluster.register(0)
         with pytest.raises(FencedEpochError):
-            cluster.do("barrier", id=[old, 0])
-        cluster.do("barrier", id=[new, 0])
+            cluster.do(Barrier(), command_id=(old, 0))
+        cluster.do(Barrier(), command_id=(new, 0))
 
     def test_a_process_without_incarnation_may_only_propose_what_can_be_repeated(self) -> None:
         cluster = Cluster()
-        cluster.do("barrier", id=["session", 0])
+        cluster.do(Barrier(), command_id=("session", 0))
         cluster.register(0)
         with pytest.raises(PreconditionFailedError, match="register before"):
-            cluster.create(replicas=(0,), id=["session", 1])
+            cluster.do(DeleteStream(stream_id=StreamId(1)), command_id=("session", 1))
 
     def test_a_copy_too_late_to_be_known_is_refused_as_unknown(self) -> None:
         cluster = Cluster()
         incarnation = cluster.register(0)
         for sequence in range(WINDOW + 1):
-            cluster.do("barrier", id=[incarnation, sequence])
+            cluster.do(Barrier(), command_id=(incarnation, sequence))
         with pytest.raises(UnknownOutcomeError):
-            cluster.do("barrier", id=[incarnation, 0])
-        assert cluster.do("barrier", id=[incarnation, 1])["revision"] == 3
+            cluster.do(Barrier(), command_id=(incarnation, 0))
+        assert cluster.do(Barrier(), command_id=(incarnation, 1))["revision"] == 3
 
     def test_commands_within_the_span_apply_in_any_order(self) -> None:
         cluster = Cluster()
         incarnation = cluster.register(0)
-        cluster.do("barrier", id=[incarnation, SPAN - 1])
-        cluster.do("barrier", id=[incarnation, 0])
+        cluster.do(Barrier(), command_id=(incarnation, SPAN - 1))
+        cluster.do(Barrier(), command_id=(incarnation, 0))
 
     def test_results_survive_a_snapshot(self) -> None:
         cluster = Cluster()
         incarnation = cluster.register(0)
-        first = cluster.do("claim_controller", node_id=0, id=[incarnation, 0])
+        first = cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0))
         restored = Registry()
         restored.restore(cluster.registry.snapshot())
         cluster.registry = restored
-        assert cluster.do("claim_controller", node_id=0, id=[incarnation, 0]) == first
+        assert cluster.do(ClaimController(node_id=0), command_id=(incarnation, 0)) == first
 
 
 class TestController:
     def test_a_command_of_an_older_controller_is_refused(self) -> None:
         cluster = Cluster(2)
-        old = cluster.do("claim_controller", node_id=0)["epoch"]
-        new = cluster.do("claim_controller", node_id=1)["epoch"]
+        old = cluster.do(ClaimController(node_id=0))["epoch"]
+        new = cluster.do(ClaimController(node_id=1))["epoch"]
         assert new > old
         with pytest.raises(FencedEpochError):
-            cluster.do("fence_node", node_id=1, controller_epoch=old)
-        cluster.do("fence_node", node_id=0, controller_epoch=new)
+            cluster.do(FenceNode(node_id=1), controller_epoch=old)
+        cluster.do(FenceNode(node_id=0), controller_epoch=new)
         assert cluster.registry.nodes[0].fenced
 
 
 class TestSettings:
     def test_the_cluster_id_is_set_once(self) -> None:
         cluster = Cluster()
-        cluster.do("set_cluster", cluster_id="one")
-        cluster.do("set_cluster", cluster_id="one")
+        cluster.do(SetCluster(cluster_id="one"))
+        cluster.do(SetCluster(cluster_id="one"))
         with pytest.raises(PreconditionFailedError, match="cannot become"):
-            cluster.do("set_cluster", cluster_id="two")
+            cluster.do(SetCluster(cluster_id="two"))
 
     def test_the_feature_level_rises_only_when_every_node_understands_it(self) -> None:
         cluster = Cluster()
         cluster.register(0, feature_level_max=2)
         cluster.register(1, feature_level_max=1)
         with pytest.raises(PreconditionFailedError, match=r"nodes \[1\]"):
-            cluster.do("set_cluster", feature_level=2)
+            cluster.do(SetCluster(feature_level=2))
         cluster.register(1, feature_level_max=2)
-        cluster.do("set_cluster", feature_level=2)
+        cluster.do(SetCluster(feature_level=2))
         with pytest.raises(PreconditionFailedError, match="cannot go back"):
-            cluster.do("set_cluster", feature_level=1)
+            cluster.do(SetCluster(feature_level=1))
         with pytest.raises(PreconditionFailedError, match="too old"):
             cluster.register(2, feature_level_max=1)
-
-    def test_an_operation_of_a_higher_feature_level_waits_for_it(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(OPERATIONS, "later", (2, OPERATIONS["barrier"][1]))
-        cluster = Cluster()
-        cluster.register(0, feature_level_max=2)
-        with pytest.raises(InvalidRequestError, match="feature level 1"):
-            cluster.do("later")
-        cluster.do("set_cluster", feature_level=2)
-        cluster.do("later")
 
 
 class TestSnapshot:
     def test_a_restored_registry_behaves_like_the_original(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("set_cluster", cluster_id="c", ack_subjects=["acks.>"])
-        cluster.do("claim_controller", node_id=1)
+        cluster.do(SetCluster(cluster_id="c", ack_subjects=["acks.>"]))
+        cluster.do(ClaimController(node_id=1))
         restored = Registry()
         restored.restore(cluster.registry.snapshot())
         assert restored.streams == cluster.registry.streams
@@ -237,7 +237,7 @@ class TestSnapshot:
         assert restored.settings == cluster.registry.settings
         assert restored.controller == cluster.registry.controller
         assert restored.feeding("orders.a") == [stream]
-        command = json.dumps({"op": "fence_node", "node_id": stream.leader})
+        command = encode_command(FenceNode(node_id=stream.leader))
         assert restored.apply(command, 100) == cluster.registry.apply(command, 100)
         assert restored.streams == cluster.registry.streams
 
@@ -247,7 +247,7 @@ class TestSnapshot:
         behind = Registry()
         behind.restore(cluster.registry.snapshot())
         behind.take_changes()
-        cluster.do("delete_stream", stream_id=gone.id)
+        cluster.do(DeleteStream(stream_id=gone.id))
         new = cluster.create("new", "new", (0,))
         behind.restore(cluster.registry.snapshot())
         assert behind.take_changes() == [StreamDeleted(gone), StreamCreated(new)]
@@ -270,8 +270,8 @@ class TestSnapshot:
 
     def test_a_mark_of_an_operator_is_kept_and_a_snapshot_from_before_it_has_none(self) -> None:
         cluster = Cluster(2)
-        cluster.do("drain_node", node_id=0)
-        cluster.do("drain_node", node_id=1, until_undone=True)
+        cluster.do(DrainNode(node_id=0))
+        cluster.do(DrainNode(node_id=1, until_undone=True))
         snapshot = cluster.registry.snapshot()
         kept = Registry()
         kept.restore(snapshot)
@@ -303,9 +303,7 @@ def test_check_result_raises_the_error_of_its_code() -> None:
 def test_addresses_must_be_complete() -> None:
     cluster = Cluster()
     with pytest.raises(InvalidRequestError, match="raft"):
-        cluster.do(
-            "register_node",
-            node_id=0,
-            session="s",
-            addresses={key: value for key, value in ADDRESSES.items() if key != "raft"},
+        cluster.send(
+            '{"op":"register_node","node_id":0,"session":"s",'
+            '"addresses":{"grpc":"a:1","data":"a:2","http":"a:4"}}'
         )

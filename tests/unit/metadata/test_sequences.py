@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from jetstream_server.metadata.results import SPAN
-from jetstream_server.metadata.sequences import Sequences
+from jetstream_server.metadata.client.proposal import Sequences
+from jetstream_server.metadata.state.results import SPAN
 
 
 def test_none_under_way_is_a_span_behind_the_newest() -> None:

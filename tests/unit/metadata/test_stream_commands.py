@@ -10,9 +10,28 @@ from jetstream_protocol.errors import (
     UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.leadership_commands import REPORT_PERIOD_US
+from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
+    AlterStream,
+    ConfirmFlush,
+    CreateStream,
+    DeleteStream,
+    DistrustReplica,
+    DrainNode,
+    FenceNode,
+    PurgeStream,
+    ReportLeader,
+    SetCluster,
+    SetStreamAccess,
+    TransferLeader,
+)
+from jetstream_server.metadata.state.leadership_commands import REPORT_PERIOD_US
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
 
 from .cluster import Cluster
+
+LEVEL_1_FIELDS = 18
 
 
 class TestCreate:
@@ -34,7 +53,7 @@ class TestCreate:
         cluster = Cluster(3)
         first = cluster.create(config={"replicas": 3})
         again = cluster.do(
-            "create_stream", name="orders", subject="orders.>", replicas=[1], created_at_us=9
+            CreateStream(name="orders", subject="orders.>", replicas=[1], created_at_us=9)
         )
         assert again["stream_id"] == first.id
         assert again["created"] is False
@@ -67,7 +86,7 @@ class TestCreate:
     )
     def test_a_subject_where_acks_travel_needs_acks_off(self, subject: str) -> None:
         cluster = Cluster(1)
-        cluster.do("set_cluster", ack_subjects=["_INBOX.>", "acks.>"])
+        cluster.do(SetCluster(ack_subjects=["_INBOX.>", "acks.>"]))
         with pytest.raises(InvalidRequestError, match="acks: off"):
             cluster.create("s", subject, (0,))
         with pytest.raises(InvalidRequestError, match="acks: off"):
@@ -98,9 +117,9 @@ class TestCreate:
 
     def test_fenced_nodes_of_the_placement_start_outside_the_isr(self) -> None:
         cluster = Cluster(3)
-        cluster.do("fence_node", node_id=1)
+        cluster.do(FenceNode(node_id=1))
         assert cluster.create().isr == (0, 2)
-        cluster.do("fence_node", node_id=2)
+        cluster.do(FenceNode(node_id=2))
         with pytest.raises(UnavailableError, match="2 are needed"):
             cluster.create("more", "more")
 
@@ -115,7 +134,7 @@ class TestDelete:
     def test_a_deleted_stream_is_gone_from_every_index(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("delete_stream", stream_id=stream.id)
+        cluster.do(DeleteStream(stream_id=stream.id))
         registry = cluster.registry
         assert registry.feeding("orders.a") == []
         assert registry.streams_of(0) == []
@@ -123,12 +142,12 @@ class TestDelete:
         with pytest.raises(StreamNotFoundError):
             registry.resolve("orders")
         with pytest.raises(StreamNotFoundError):
-            cluster.do("delete_stream", stream_id=stream.id)
+            cluster.do(DeleteStream(stream_id=stream.id))
 
     def test_an_id_is_never_used_again(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("delete_stream", stream_id=stream.id)
+        cluster.do(DeleteStream(stream_id=stream.id))
         assert cluster.create().id > stream.id
 
 
@@ -153,7 +172,7 @@ class TestChangeIsr:
     def test_stale_and_future_epochs_are_told_apart(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("transfer_leader", stream_id=stream.id, leader=1)
+        cluster.do(TransferLeader(stream_id=stream.id, leader=1))
         cluster.change_isr(stream, (0, 1))
         with pytest.raises(FencedEpochError):
             cluster.change_isr(stream, (0, 1), leader_epoch=stream.leader_epoch)
@@ -167,7 +186,7 @@ class TestChangeIsr:
     def test_only_live_replicas_in_their_current_incarnation_may_join(self) -> None:
         cluster = Cluster(4)
         stream = cluster.create()
-        cluster.do("fence_node", node_id=2)
+        cluster.do(FenceNode(node_id=2))
         with pytest.raises(InvalidRequestError, match="not alive"):
             cluster.change_isr(stream, (0, 1, 2))
         stale = cluster.registry.nodes[2].incarnation
@@ -180,7 +199,7 @@ class TestChangeIsr:
             cluster.change_isr(stream, (1, 2))
         with pytest.raises(InvalidRequestError, match="one incarnation for each"):
             cluster.change_isr(stream, (0, 1), incarnations=[1])
-        cluster.do("drain_node", node_id=2)
+        cluster.do(DrainNode(node_id=2))
         with pytest.raises(InvalidRequestError, match="draining"):
             cluster.change_isr(stream, (0, 1, 2))
 
@@ -195,7 +214,7 @@ class TestTransferLeader:
     def test_a_hand_over_begins_a_new_leader_epoch(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("transfer_leader", stream_id=stream.id, leader=2)
+        cluster.do(TransferLeader(stream_id=stream.id, leader=2))
         now = cluster.now(stream)
         assert (now.leader, now.leader_epoch, now.isr) == (2, stream.leader_epoch + 1, (0, 1, 2))
         assert cluster.registry.leaderships == {0: 0, 2: 1}
@@ -203,33 +222,29 @@ class TestTransferLeader:
     def test_handing_over_to_the_leader_changes_nothing(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("transfer_leader", stream_id=stream.id, leader=0)
+        cluster.do(TransferLeader(stream_id=stream.id, leader=0))
         assert cluster.now(stream) is stream
 
     def test_the_target_must_be_in_sync_and_staying(self) -> None:
         cluster = Cluster(4)
         stream = cluster.create()
         cluster.change_isr(stream, (0, 1))
-        cluster.do("drain_node", node_id=1)
+        cluster.do(DrainNode(node_id=1))
         for target, why in ((1, "is draining"), (2, "is not in sync"), (3, "only nodes 0, 1, 2")):
             with pytest.raises(PreconditionFailedError, match=why):
-                cluster.do("transfer_leader", stream_id=stream.id, leader=target)
+                cluster.do(TransferLeader(stream_id=stream.id, leader=target))
 
     def test_a_stale_stream_epoch_is_refused(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
         with pytest.raises(PreconditionFailedError, match="stream epoch"):
-            cluster.do("transfer_leader", stream_id=stream.id, leader=1, stream_epoch=5)
+            cluster.do(TransferLeader(stream_id=stream.id, leader=1, stream_epoch=5))
 
 
 class TestReportLeader:
     def report(self, cluster: Cluster, stream_id: int, reporter: int, now_us: int = 0) -> bool:
         result = cluster.do(
-            "report_leader",
-            stream_id=stream_id,
-            leader_epoch=0,
-            reporter=reporter,
-            now_us=now_us,
+            ReportLeader(stream_id=stream_id, leader_epoch=0, reporter=reporter, now_us=now_us)
         )
         return bool(result["deposed"])
 
@@ -264,7 +279,7 @@ class TestReportLeader:
         cluster = Cluster(3)
         stream = cluster.create()
         self.report(cluster, stream.id, 1)
-        cluster.do("transfer_leader", stream_id=stream.id, leader=2)
+        cluster.do(TransferLeader(stream_id=stream.id, leader=2))
         assert cluster.registry.reports == {}
         with pytest.raises(FencedEpochError):
             self.report(cluster, stream.id, 1)
@@ -278,6 +293,93 @@ class TestReportLeader:
                 self.report(cluster, stream.id, reporter)
 
 
+class TestAccess:
+    def newest(self) -> tuple[Cluster, StreamMetadata]:
+        cluster = Cluster()
+        for node in range(3):
+            cluster.register(node, feature_level_max=FEATURE_LEVEL_MAX)
+        stream = cluster.create()
+        assert len(stream.to_row()) == LEVEL_1_FIELDS  # What level 1 can read.
+        cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        return cluster, stream
+
+    def test_readonly_and_paused_are_two_marks_and_each_change_is_a_stream_epoch(self) -> None:
+        cluster, stream = self.newest()
+        steps = [
+            ({"readonly": True}, (True, False)),
+            ({"paused": True}, (True, True)),
+            ({"readonly": False}, (False, True)),
+            ({"paused": False}, (False, False)),
+        ]
+        for number, (fields, expected) in enumerate(steps, 1):
+            for _ in range(2):  # Repeated, it changes nothing.
+                cluster.do(SetStreamAccess(stream_id=stream.id, **fields))
+                after = cluster.now(stream)
+                assert (after.readonly, after.paused) == expected
+                assert after.stream_epoch == stream.stream_epoch + number
+                assert (after.leader, after.leader_epoch) == (stream.leader, stream.leader_epoch)
+                copy = Registry()
+                copy.restore(cluster.registry.snapshot())
+                assert copy.streams[stream.id] == after
+
+    def test_a_cluster_with_older_software_refuses_it(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        with pytest.raises(InvalidRequestError, match="at feature level 1"):
+            cluster.do(SetStreamAccess(stream_id=stream.id, paused=True))
+        assert cluster.now(stream) is stream
+
+
+class TestPurge:
+    def purge(self, cluster: Cluster, stream: StreamMetadata, offset: int, epoch: int) -> None:
+        cluster.do(PurgeStream(stream_id=stream.id, leader_epoch=epoch, offset=offset))
+
+    def test_the_leader_of_now_says_what_is_purged_and_it_only_grows(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        epoch = stream.leader_epoch
+        for offset, purged in ((5, 5), (3, 5), (5, 5), (9, 9)):
+            self.purge(cluster, stream, offset, epoch)
+            after = cluster.now(stream)
+            assert (after.purged_offset, after.purged_epoch) == (purged, epoch)
+        assert after.stream_epoch == stream.stream_epoch + 2
+
+    def test_nobody_but_the_leader_of_now_can_say_so(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        for epoch in (stream.leader_epoch + 1, stream.leader_epoch - 1):
+            with pytest.raises((PreconditionFailedError, InvalidRequestError)):
+                self.purge(cluster, stream, 5, epoch)
+        assert cluster.now(stream) is stream
+
+    def test_a_later_leader_may_purge_less_after_records_were_lost(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        self.purge(cluster, stream, 9, stream.leader_epoch)
+        other = next(node for node in stream.isr if node != stream.leader)
+        cluster.do(
+            TransferLeader(
+                stream_id=stream.id,
+                leader=other,
+                stream_epoch=cluster.now(stream).stream_epoch,
+            )
+        )
+        epoch = cluster.now(stream).leader_epoch
+        assert epoch > stream.leader_epoch
+        self.purge(cluster, stream, 4, epoch)
+        after = cluster.now(stream)
+        assert (after.purged_offset, after.purged_epoch) == (4, epoch)
+
+    def test_it_survives_in_the_image_of_the_metadata(self) -> None:
+        cluster = Cluster(3)
+        stream = cluster.create()
+        self.purge(cluster, stream, 9, stream.leader_epoch)
+        after = cluster.now(stream)
+        assert StreamMetadata.from_row(after.to_row()) == after
+        older = after.to_row()[:-2]
+        assert StreamMetadata.from_row(older).purged_offset == 0
+
+
 class TestAlter:
     def test_a_new_minimum_clears_the_elr_in_the_same_entry(self) -> None:
         cluster = Cluster(3)
@@ -286,10 +388,7 @@ class TestAlter:
         assert cluster.now(stream).elr == (1, 2)
         epoch = cluster.now(stream).stream_epoch
         cluster.do(
-            "alter_stream",
-            stream_id=stream.id,
-            stream_epoch=epoch,
-            config={"min_insync_replicas": 3},
+            AlterStream(stream_id=stream.id, stream_epoch=epoch, config={"min_insync_replicas": 3})
         )
         assert cluster.now(stream).elr == ()
 
@@ -297,11 +396,11 @@ class TestAlter:
         cluster = Cluster(3)
         stream = cluster.create()
         assert not stream.flushes_before_ack
-        cluster.do("alter_stream", stream_id=stream.id, stream_epoch=0, config={"flush": "group"})
+        cluster.do(AlterStream(stream_id=stream.id, stream_epoch=0, config={"flush": "group"}))
         for node_id in (0, 1, 2):
             assert not cluster.now(stream).flushes_before_ack
             epoch = cluster.now(stream).stream_epoch
-            cluster.do("confirm_flush", stream_id=stream.id, stream_epoch=epoch, node_id=node_id)
+            cluster.do(ConfirmFlush(stream_id=stream.id, stream_epoch=epoch, node_id=node_id))
         assert cluster.now(stream).flushes_before_ack
 
     def test_a_confirmation_of_an_earlier_time_does_not_count(self) -> None:
@@ -309,10 +408,10 @@ class TestAlter:
         stream = cluster.create()
         for epoch, flush in enumerate(("group", "interval", "group")):
             cluster.do(
-                "alter_stream", stream_id=stream.id, stream_epoch=epoch, config={"flush": flush}
+                AlterStream(stream_id=stream.id, stream_epoch=epoch, config={"flush": flush})
             )
         with pytest.raises(PreconditionFailedError):
-            cluster.do("confirm_flush", stream_id=stream.id, stream_epoch=1, node_id=0)
+            cluster.do(ConfirmFlush(stream_id=stream.id, stream_epoch=1, node_id=0))
         assert cluster.now(stream).unflushed == (0, 1, 2)
 
     def test_a_stale_epoch_or_an_impossible_value_is_refused(self) -> None:
@@ -324,7 +423,7 @@ class TestAlter:
             (0, {"min_insync_replicas": 4}, InvalidRequestError),
         ):
             with pytest.raises(error):
-                cluster.do("alter_stream", stream_id=stream.id, stream_epoch=epoch, config=config)
+                cluster.do(AlterStream(stream_id=stream.id, stream_epoch=epoch, config=config))
         assert cluster.now(stream) is stream
 
 
@@ -332,10 +431,7 @@ class TestDistrust:
     def distrust(self, cluster: Cluster, stream_id: int, node_id: int) -> None:
         incarnation = cluster.registry.nodes[NodeId(node_id)].incarnation
         cluster.do(
-            "distrust_replica",
-            stream_id=stream_id,
-            node_id=node_id,
-            node_incarnation=incarnation,
+            DistrustReplica(stream_id=stream_id, node_id=node_id, node_incarnation=incarnation)
         )
 
     def test_a_leader_that_distrusts_its_log_leads_no_more_and_is_not_eligible(self) -> None:
@@ -373,4 +469,4 @@ class TestDistrust:
         stale = cluster.registry.nodes[NodeId(1)].incarnation
         cluster.register(1)
         with pytest.raises(FencedEpochError):
-            cluster.do("distrust_replica", stream_id=stream.id, node_id=1, node_incarnation=stale)
+            cluster.do(DistrustReplica(stream_id=stream.id, node_id=1, node_incarnation=stale))

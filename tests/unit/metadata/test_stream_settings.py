@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jetstream_protocol.errors import InvalidRequestError, StreamExistsError
-from jetstream_server.metadata.streams import StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.commands import AlterStream, CreateStream, SetCluster
+from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata, StreamSettings
 from tests.unit.metadata.cluster import Cluster
 
 SECOND = 1_000_000
@@ -40,7 +41,7 @@ def test_every_setting_is_kept_and_can_be_altered(setting: dict[str, Any]) -> No
     cluster = Cluster(3)
     created = cluster.create(config=setting)
     altered = cluster.create("plain", "plain")
-    cluster.do("alter_stream", stream_id=altered.id, stream_epoch=0, config=setting)
+    cluster.do(AlterStream(stream_id=altered.id, stream_epoch=0, config=setting))
     for stream in (created, cluster.now(altered)):
         for name, value in setting.items():
             assert getattr(stream.config, name) == value
@@ -71,7 +72,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(setting: dict[str, Any], sa
 def test_altering_one_setting_leaves_the_others() -> None:
     cluster = Cluster(3)
     stream = cluster.create(config={"max_age_us": SECOND, "compact": True})
-    cluster.do("alter_stream", stream_id=stream.id, stream_epoch=0, config={"max_bytes": 7})
+    cluster.do(AlterStream(stream_id=stream.id, stream_epoch=0, config={"max_bytes": 7}))
     config = cluster.now(stream).config
     assert (config.max_age_us, config.compact, config.max_bytes) == (SECOND, True, 7)
 
@@ -82,7 +83,7 @@ def test_a_stream_that_was_ever_compacted_is_known_as_such() -> None:
     assert not stream.was_compacted
     for epoch, compact in enumerate((True, False)):
         config = {"compact": compact}
-        cluster.do("alter_stream", stream_id=stream.id, stream_epoch=epoch, config=config)
+        cluster.do(AlterStream(stream_id=stream.id, stream_epoch=epoch, config=config))
         assert cluster.now(stream).config.compact is compact
         assert cluster.now(stream).was_compacted
     assert cluster.create("c", "c", config={"compact": True}).was_compacted
@@ -101,3 +102,31 @@ def test_equal_settings_are_one_object() -> None:
     streams = [cluster.create(name, name, config={"max_bytes": 9}) for name in ("a", "b")]
     assert streams[0].config is streams[1].config
     assert StreamSettings.with_defaults(3, max_bytes=9) is streams[0].config
+
+
+def test_restoring_is_unknown_below_its_feature_level_and_its_stream_s_row_is_as_before() -> None:
+    cluster = Cluster(3)
+    with pytest.raises(InvalidRequestError, match="unknown fields 'restoring'"):
+        cluster.create(config={"restoring": True})
+    wanted = CreateStream(
+        name="a", subject="a", replicas=(), created_at_us=0, config={"restoring": True}
+    )  # type: ignore[arg-type]
+    assert wanted.needed_level == 2
+    assert "restoring" not in cluster.create().config.to_row()
+    assert len(cluster.create("b", "b").config.to_row()) == 12  # What level 1 knows.
+
+
+def test_a_stream_is_restored_from_its_creation_on_or_never() -> None:
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FeatureLevel(2))
+    cluster.do(SetCluster(feature_level=FeatureLevel(2)))
+    plain, restored = cluster.create(), cluster.create("r", "r", config={"restoring": True})
+    assert (plain.is_silent, restored.is_silent) == (False, True)
+    assert StreamMetadata.from_row(restored.to_row()) == restored
+    with pytest.raises(InvalidRequestError, match="only a new stream is restored"):
+        cluster.do(AlterStream(stream_id=plain.id, stream_epoch=0, config={"restoring": True}))
+    cluster.do(AlterStream(stream_id=restored.id, stream_epoch=0, config={"restoring": False}))
+    assert not cluster.now(restored).is_silent
+    with pytest.raises(InvalidRequestError, match="only a new stream is restored"):
+        cluster.do(AlterStream(stream_id=restored.id, stream_epoch=1, config={"restoring": True}))

@@ -1,5 +1,5 @@
 from jetstream_protocol.types import StreamId
-from jetstream_server.metadata.subject_index import SubjectIndex
+from jetstream_server.metadata.state.subject_index import SubjectIndex
 
 
 def index_of(*patterns: str) -> SubjectIndex:

@@ -11,10 +11,10 @@ import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
-from jetstream_server.metadata import transport
-from jetstream_server.metadata.handshake import UNKNOWN_CLUSTER, Identity, cluster_digest
-from jetstream_server.metadata.link import SILENCE_MAX, LinkTimings
-from jetstream_server.metadata.transport import PeerLinks
+from jetstream_server.metadata.raft import transport
+from jetstream_server.metadata.raft.handshake import UNKNOWN_CLUSTER, Identity, cluster_digest
+from jetstream_server.metadata.raft.link import SILENCE_MAX, LinkTimings
+from jetstream_server.metadata.raft.transport import PeerLinks
 from tests.chaos.metadata_group import free_addresses
 from tests.support.loops import eventually, on_loop
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +10,18 @@ import pytest
 from jetstream_protocol.errors import PreconditionFailedError, StorageError
 from jetstream_protocol.logfiles.metadata_records import Entry
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.group_file import Group, GroupFile
-from jetstream_server.metadata.handshake import cluster_digest
-from jetstream_server.metadata.journal import Journal
-from jetstream_server.metadata.registry import REVISIONS_PER_RECOVERY
-from jetstream_server.metadata.unsafe_recovery import plan_recovery, read_metadata, recover
+from jetstream_server.metadata.member.unsafe_recovery import plan_recovery, read_metadata, recover
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.handshake import cluster_digest
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.commands import (
+    CreateStream,
+    FenceNode,
+    RegisterNode,
+    SetCluster,
+)
+from jetstream_server.metadata.state.registry import REVISIONS_PER_RECOVERY
 from tests.unit.metadata.cluster import ADDRESSES, Cluster
 
 VOTERS = (NodeId(0), NodeId(1), NodeId(2))
@@ -23,30 +29,26 @@ GROUP = Group(NodeId(2), VOTERS, "ours")
 EPOCHS = 1000
 
 
-def create(name: str, replicas: tuple[int, ...]) -> dict[str, object]:
-    return {
-        "op": "create_stream", "name": name, "subject": name, "replicas": replicas,
-        "created_at_us": 0,
-    }  # fmt: skip
+def create(name: str, replicas: tuple[int, ...]) -> Command:
+    nodes = tuple(map(NodeId, replicas))
+    return CreateStream(name=name, subject=name, replicas=nodes, created_at_us=0)
 
 
-def written(directory: Path, *commands: dict[str, object], group: Group = GROUP) -> str:
+def written(directory: Path, *commands: Command, group: Group = GROUP) -> str:
     """A metadata folder whose journal holds these, in term 3."""
     directory.mkdir(exist_ok=True)
     GroupFile(str(directory), group).replace(group)
     journal = Journal.open(str(directory))
     for index, command in enumerate(commands, start=1):
-        data = b'\x00{"v":1}\n' + json.dumps(command).encode()
+        data = b'\x00{"v":1}\n' + encode_command(command).encode()
         journal.append(Entry(data, index, 3))
     journal.sync()
     journal.close()
     return str(directory)
 
 
-def register(node_id: int) -> dict[str, object]:
-    return {
-        "op": "register_node", "node_id": node_id, "session": f"s{node_id}", "addresses": ADDRESSES,
-    }  # fmt: skip
+def register(node_id: int) -> Command:
+    return RegisterNode(node_id=NodeId(node_id), session=f"s{node_id}", addresses=ADDRESSES)
 
 
 NODES = [register(node_id) for node_id in (0, 1, 2)]
@@ -63,7 +65,7 @@ def test_the_plan_says_who_is_lost_and_what_is_known_here(tmp_path: Path) -> Non
 
 
 def test_the_plan_names_streams_of_which_only_the_lost_were_in_sync(tmp_path: Path) -> None:
-    fenced = {"op": "fence_node", "node_id": 2}
+    fenced = FenceNode(node_id=2)
     directory = written(tmp_path, *NODES, create("all", (0, 1, 2)), fenced)
     plan = plan_recovery(directory, [NodeId(2)])
     assert (plan.gone, [stream.name for stream in plan.unled]) == ((), ["all"])
@@ -121,7 +123,7 @@ def test_the_metadata_is_read_from_snapshot_and_journal_without_what_was_truncat
     directory = written(tmp_path, *NODES, create("a", (0,)), create("b", (0,)))
     journal = Journal.open(directory)
     journal.truncate(5)
-    journal.append(Entry(b'\x00{"v":1}\n' + json.dumps(create("c", (0,))).encode(), 5, 4))
+    journal.append(Entry(b'\x00{"v":1}\n' + encode_command(create("c", (0,))).encode(), 5, 4))
     journal.sync()
     journal.close()
     known = read_metadata(directory)
@@ -136,7 +138,7 @@ class TestRecovered:
         cluster = Cluster(3)
         stream = cluster.create()
         before = cluster.registry.revision
-        cluster.do("set_cluster", recoveries=["t"])
+        cluster.do(SetCluster(recoveries=["t"]))
         after = cluster.now(stream)
         assert after.leader_epoch == stream.leader_epoch + EPOCHS
         assert after.stream_epoch == stream.stream_epoch + EPOCHS
@@ -147,7 +149,7 @@ class TestRecovered:
     def test_all_sessions_end_and_who_was_in_sync_leads_again_once_it_registers(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("set_cluster", recoveries=["t"])
+        cluster.do(SetCluster(recoveries=["t"]))
         after = cluster.now(stream)
         assert (after.leader, after.isr, set(after.elr)) == (NO_NODE, (), {0, 1, 2})
         assert all(node.fenced for node in cluster.registry.nodes.values())
@@ -158,18 +160,18 @@ class TestRecovered:
     def test_it_happens_once(self) -> None:
         cluster = Cluster(3)
         stream = cluster.create()
-        cluster.do("set_cluster", recoveries=["t"])
+        cluster.do(SetCluster(recoveries=["t"]))
         after, revision = cluster.now(stream), cluster.registry.revision
-        cluster.do("set_cluster", recoveries=["t"])
+        cluster.do(SetCluster(recoveries=["t"]))
         assert (cluster.now(stream), cluster.registry.revision) == (after, revision + 1)
         with pytest.raises(PreconditionFailedError, match="other recoveries"):
-            cluster.do("set_cluster", recoveries=["u"])
-        cluster.do("set_cluster", recoveries=["t", "u"])
+            cluster.do(SetCluster(recoveries=["u"]))
+        cluster.do(SetCluster(recoveries=["t", "u"]))
         assert cluster.now(stream).leader_epoch == stream.leader_epoch + 2 * EPOCHS
 
     def test_a_snapshot_keeps_it(self) -> None:
         cluster = Cluster(3)
-        cluster.do("set_cluster", recoveries=["t"])
+        cluster.do(SetCluster(recoveries=["t"]))
         again = Cluster()
         again.registry.restore(cluster.registry.snapshot())
         assert again.registry.settings.recoveries == ("t",)

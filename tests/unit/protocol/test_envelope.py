@@ -10,13 +10,11 @@ import pytest
 from jetstream_protocol.batch import crc32c, encode
 from jetstream_protocol.envelope import (
     COOKIE,
-    HEADER_BYTES,
     TEXT_BYTES_MAX,
     BatchEnvelope,
     RecordEnvelope,
     encode_batch,
     encode_record,
-    overhead,
     parse,
 )
 from jetstream_protocol.errors import InvalidRequestError
@@ -151,10 +149,3 @@ def test_a_correlation_id_that_is_no_text_is_never_believed(correlation: bytes) 
 def test_an_offset_that_no_record_has_is_not_expected(expected_offset: int) -> None:
     with pytest.raises(InvalidRequestError, match="offset"):
         encode_record(b"", expected_offset=expected_offset)
-
-
-def test_the_overhead_is_what_a_batch_grows_by() -> None:
-    batch = encode([b"value"], b"s")
-    payload = encode_batch(batch, ack_inbox=b"_INBOX.a", correlation=b"c")
-    assert len(payload) == batch.length + overhead(b"_INBOX.a", b"c")
-    assert overhead() == HEADER_BYTES

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.metadata.streams import (
+from jetstream_server.metadata.state.model import (
     Addresses,
     FlushPolicy,
     NodeMetadata,
     StreamMetadata,
     StreamSettings,
 )
-from jetstream_server.replication.messages import FetchRequest
+from jetstream_server.replication.core.messages import FetchRequest
 
 LEADER = NodeId(0)
 

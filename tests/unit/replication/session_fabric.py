@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.metadata.registry import Registry
-from jetstream_server.replication.lease import SessionSettings
-from jetstream_server.replication.session_driver import SessionDriver
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.commands import ClaimController, FenceNode, RegisterNode
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication.sessions.driver import SessionDriver
+from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.unit.metadata.cluster import ADDRESSES
 
 STEP_US = 20_000
@@ -33,7 +35,7 @@ class FakeServer:
 
 
 class FakeCarrier:
-    """A member as its passenger sees it; everything may be set."""
+    """A member as its extension sees it; everything may be set."""
 
     def __init__(self, node_id: int, voters: tuple[int, ...]) -> None:
         self.node_id = NodeId(node_id)
@@ -45,7 +47,9 @@ class FakeCarrier:
         """(term, epoch) of the claim that this node made."""
         self.registry = Registry()
         self.sent: list[tuple[NodeId, bytes]] = []
-        self.commands: list[dict[str, Any]] = []
+        self.commands: list[Command] = []
+        self.texts: list[str] = []
+        """Of the commands, as they would be put into the log."""
 
     @property
     def controller_epoch(self) -> int | None:
@@ -57,19 +61,22 @@ class FakeCarrier:
         self.sent.append((peer, frame))
         return True
 
-    def command(self, command: dict[str, Any]) -> None:
+    def command(self, command: Command) -> None:
         assert self.controller_epoch is not None
-        self.commands.append({**command, "controller_epoch": self.controller_epoch})
+        self.commands.append(command)
+        self.texts.append(encode_command(command, controller_epoch=self.controller_epoch))
 
-    def apply(self, **command: Any) -> dict[str, Any]:
+    def apply(self, command: Command) -> dict[str, Any]:
         """Apply a command to this node's registry."""
-        result = self.registry.apply(json.dumps(command), self.registry.revision + 1)
-        return dict(json.loads(result))
+        return self.apply_text(encode_command(command))
+
+    def apply_text(self, text: str) -> dict[str, Any]:
+        return dict(json.loads(self.registry.apply(text, self.registry.revision + 1)))
 
 
 @dataclass
 class Node:
-    carrier: FakeCarrier
+    context: FakeCarrier
     server: FakeServer
     driver: SessionDriver
     runs: int = 0
@@ -106,7 +113,7 @@ class Fabric:
         old = self.nodes[node_id]
         node = self.nodes[node_id] = self._node(node_id)
         node.runs = old.runs + 1
-        node.carrier.term = old.carrier.term
+        node.context.term = old.context.term
         node.majority_at_us = self.now_us
 
     def reaches(self, left: int, right: int) -> bool:
@@ -122,8 +129,8 @@ class Fabric:
             return False
         self.term += 1
         for voter in voters:
-            carrier = self.nodes[voter].carrier
-            carrier.term, carrier.leader = self.term, NodeId(candidate)
+            context = self.nodes[voter].context
+            context.term, context.leader = self.term, NodeId(candidate)
         self.nodes[candidate].majority_at_us = self.now_us
         return True
 
@@ -136,7 +143,7 @@ class Fabric:
                 self._deliver(node)
                 self._fall_back(node_id, node)
                 self._apply(node_id, node)
-                node.driver.turn(node.carrier)
+                node.driver.turn(node.context)
                 self._send(node_id, node)
                 self._lead(node_id, node)
         self._check()
@@ -150,13 +157,13 @@ class Fabric:
         return next((each for each in self.ids if self._can_commit(each)), NO_NODE)
 
     def _can_commit(self, node_id: int) -> bool:
-        carrier = self.nodes[node_id].carrier
+        context = self.nodes[node_id].context
         followers = [
             other
             for other in self.ids
-            if self.reaches(node_id, other) and self.nodes[other].carrier.term == carrier.term
+            if self.reaches(node_id, other) and self.nodes[other].context.term == context.term
         ]
-        return carrier.leader == node_id and len(followers) * 2 > len(self.ids)
+        return context.leader == node_id and len(followers) * 2 > len(self.ids)
 
     def _wake(self, node: Node) -> None:
         """After a freeze, answers of old are in the socket still: it seems to have a majority."""
@@ -166,29 +173,29 @@ class Fabric:
 
     def _follow_leader(self, node_id: int, node: Node) -> None:
         """Hear from a leader of a later term; lose one that is out of reach."""
-        carrier = node.carrier
+        context = node.context
         for other in self.ids:
-            leader = self.nodes[other].carrier
-            leads = leader.leader == other and leader.term >= carrier.term
+            leader = self.nodes[other].context
+            leads = leader.leader == other and leader.term >= context.term
             if leads and self.reaches(node_id, other) and self.dice.random() < 0.3:
-                carrier.term, carrier.leader = leader.term, NodeId(other)
-        if carrier.leader not in (NO_NODE, node_id) and not self.reaches(node_id, carrier.leader):
-            carrier.leader = NO_NODE
+                context.term, context.leader = leader.term, NodeId(other)
+        if context.leader not in (NO_NODE, node_id) and not self.reaches(node_id, context.leader):
+            context.leader = NO_NODE
 
     def _fall_back(self, node_id: int, node: Node) -> None:
         if self._can_commit(node_id):
             node.majority_at_us = self.now_us
-        elif node.carrier.leader == node_id and self.now_us - node.majority_at_us > FALLBACK_US:
-            node.carrier.leader = NO_NODE
+        elif node.context.leader == node_id and self.now_us - node.majority_at_us > FALLBACK_US:
+            node.context.leader = NO_NODE
 
     def _deliver(self, node: Node) -> None:
         due = [item for item in node.inbox if item[0] <= self.now_us]
         node.inbox = [item for item in node.inbox if item[0] > self.now_us]
         for _, sender, frame in due:
-            node.driver.received(node.carrier, sender, frame)
+            node.driver.received(node.context, sender, frame)
 
     def _send(self, node_id: int, node: Node) -> None:
-        frames, node.carrier.sent = node.carrier.sent, []
+        frames, node.context.sent = node.context.sent, []
         for peer, frame in frames:
             if frozenset((node_id, peer)) not in self.parted:
                 at_us = self.now_us + self.dice.randrange(0, 4) * STEP_US
@@ -196,17 +203,17 @@ class Fabric:
 
     def _lead(self, node_id: int, node: Node) -> None:
         """Commit what the controller wants, its claim first, and registrations."""
-        carrier = node.carrier
-        commands, carrier.commands = carrier.commands, []
+        context = node.context
+        texts, context.texts = context.texts, []
         if not self._can_commit(node_id):
             return
         self._catch_up(node_id, node)
-        if carrier.claim is None or carrier.claim[0] != carrier.term:
-            self._commit({"op": "claim_controller", "node_id": node_id})
+        if context.claim is None or context.claim[0] != context.term:
+            self._commit(encode_command(ClaimController(node_id=NodeId(node_id))))
             self._catch_up(node_id, node)
-            carrier.claim = (carrier.term, self.truth.controller.epoch)
-        for command in commands:
-            self._commit(command)
+            context.claim = (context.term, self.truth.controller.epoch)
+        for text in texts:
+            self._commit(text)
         for other, peer in self.nodes.items():
             if peer.server.incarnation is None and self.reaches(node_id, other):
                 self._register(other, peer)
@@ -214,20 +221,20 @@ class Fabric:
 
     def _register(self, node_id: int, node: Node) -> None:
         session = f"{node_id}-{node.runs}"
-        self._commit(
-            {"op": "register_node", "node_id": node_id, "session": session, "addresses": ADDRESSES}
-        )
+        command = RegisterNode(node_id=NodeId(node_id), session=session, addresses=ADDRESSES)
+        self._commit(encode_command(command))
         node.server.incarnation = self.truth.nodes[NodeId(node_id)].incarnation
 
-    def _commit(self, command: dict[str, Any]) -> None:
-        self.log.append(command)
-        self.truth.apply(json.dumps(command), len(self.log))
-        if command["op"] == "fence_node":
+    def _commit(self, text: str) -> None:
+        self.log.append(text)
+        self.truth.apply(text, len(self.log))
+        command = json.loads(text)
+        if command["op"] == FenceNode.op:
             self.fenced_at_us.append((command["node_id"], self.now_us))
         self._check()
 
     def _apply(self, node_id: int, node: Node) -> None:
-        leader = node.carrier.leader
+        leader = node.context.leader
         in_touch = leader != NO_NODE and leader == self.current_leader()
         if in_touch and self.reaches(node_id, leader) and self.dice.random() < 0.7:
             self._catch_up(node_id, node)
@@ -236,7 +243,7 @@ class Fabric:
 
     def _catch_up(self, node_id: int, node: Node) -> None:
         while node.applied < len(self.log):
-            node.carrier.apply(**self.log[node.applied])
+            node.context.apply_text(self.log[node.applied])
             node.applied += 1
         late_us = self.dice.choice((0, 0, 0, 1, 10)) * STEP_US
         node.seen_due.append((self.now_us + late_us, node.applied))

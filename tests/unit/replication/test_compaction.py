@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from jetstream_protocol.batch import encode
+from jetstream_protocol.types import WallUs
 from jetstream_server.log.commit_log import LogConfig
-from jetstream_server.log.compaction_state import CompactionState
-from jetstream_server.replication import compaction as compaction_module
-from jetstream_server.replication.compaction import (
+from jetstream_server.log.compaction.state import CompactionState
+from jetstream_server.metadata.state.commands import AlterStream
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import compaction as compaction_module
+from jetstream_server.replication.drivers.compaction import (
     LAG_US_MAX,
     RETRY_US,
     Compaction,
@@ -24,7 +27,7 @@ from jetstream_server.replication.compaction import (
     status_of,
     urgency,
 )
-from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.listeners import Listeners
 from tests.support.compacting import records, table
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -40,13 +43,16 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def compacting(folder: Path, *, bytes_per_second: int = 1 << 30) -> AsyncIterator[Node]:
-    """A node whose compaction runs. Its clock stands still."""
+    """A node whose compaction runs. Its clocks stand still."""
     node = Node(folder / "streams")
-    replicas = node.start()
+    replicas = node.open()
     compaction = Compaction(
-        replicas, clock_us=lambda: node.clock_us, bytes_per_second=bytes_per_second
+        replicas,
+        wall_clock=node.clocks.wall,
+        monotonic_clock=node.clocks.monotonic,
+        bytes_per_second=bytes_per_second,
     )
-    replicas.roles.append(compaction)
+    node.begin(Listeners(roles=(compaction,)))
     compaction.start()
     try:
         yield node
@@ -103,7 +109,7 @@ async def test_only_streams_that_want_it_are_compacted_also_since_an_alter(tmp_p
         await eventually(lambda: cleaned_to(other) > 40, SECONDS)
         assert len(records(replica.log)) == 60
         node.cluster.do(
-            "alter_stream", stream_id=replica.stream.id, stream_epoch=0, config={"compact": True}
+            AlterStream(stream_id=replica.stream.id, stream_epoch=0, config={"compact": True})
         )
         node.apply()
         await eventually(lambda: cleaned_to(replica) > 0, SECONDS)
@@ -121,8 +127,35 @@ async def test_a_pass_whose_process_is_killed_is_done_again_later(tmp_path: Path
         assert children() == [], "it waits before it tries again"
         assert records(replica.log) == expected
         assert not list(tmp_path.rglob("*.tmp"))
-        node.clock_us += RETRY_US
+        node.clocks.advance(RETRY_US)
         assert await the_worker() != worker
+
+
+@on_loop
+async def test_a_failed_pass_is_tried_again_in_time_though_the_wall_clock_was_set_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with compacting(tmp_path, bytes_per_second=1) as node:
+        keyed(node)
+        worker = await the_worker()
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: "compaction_failed" in capsys.readouterr().out, SECONDS)
+        node.clocks.wall_us = WallUs(node.clocks.wall_us - LAG_US_MAX)
+        node.clocks.advance(RETRY_US)
+        assert await the_worker() != worker
+
+
+@on_loop
+async def test_a_pass_took_no_less_time_because_the_wall_clock_was_set_back(
+    tmp_path: Path,
+) -> None:
+    async with compacting(tmp_path, bytes_per_second=4_000) as node:  # A second or two.
+        replica = keyed(node)
+        await the_worker()
+        node.clocks.advance(5_000_000)
+        node.clocks.wall_us = WallUs(node.clocks.wall_us - LAG_US_MAX)
+        await eventually(lambda: cleaned_to(replica) > 40, SECONDS)
+        assert replica.log.compaction.state.duration_us == 5_000_000
 
 
 @on_loop
@@ -163,7 +196,7 @@ async def test_a_damaged_segment_ends_the_pass_and_nothing_else(
             file.seek(200)
             file.write(b"rot")
         node.cluster.do(
-            "alter_stream", stream_id=replica.stream.id, stream_epoch=0, config={"compact": True}
+            AlterStream(stream_id=replica.stream.id, stream_epoch=0, config={"compact": True})
         )
         node.apply()
         said = ""
@@ -187,7 +220,7 @@ def children() -> list[int]:
         with suppress(FileNotFoundError, ProcessLookupError):  # Threads end.
             for pid in task.joinpath("children").read_text().split():
                 with suppress(FileNotFoundError, ProcessLookupError):  # So do processes.
-                    if b"compaction_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"compaction.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         found.append(int(pid))
     return found
 
@@ -198,7 +231,7 @@ async def the_worker() -> int:
 
 
 def test_a_log_is_compacted_when_half_of_it_is_new_or_after_an_hour_or_a_grace_time() -> None:
-    now, grace = 10 * LAG_US_MAX, 1_000
+    now, grace = WallUs(10 * LAG_US_MAX), 1_000
     recent = CompactionState(ended_at_us=now)
 
     def wanted(state: CompactionState, clean: int, dirty: int) -> float:
@@ -208,9 +241,9 @@ def test_a_log_is_compacted_when_half_of_it_is_new_or_after_an_hour_or_a_grace_t
     assert wanted(recent, 51, 49) == 0
     assert wanted(recent, 50, 50) == 0.5
     assert wanted(recent, 10, 90) == 0.9
-    old = CompactionState(ended_at_us=now - LAG_US_MAX)
+    old = CompactionState(ended_at_us=WallUs(now - LAG_US_MAX))
     assert 0 < wanted(old, 99, 1) < 0.5
     assert wanted(old, 100, 0) == 0
-    graves = CompactionState(ended_at_us=now, tombstones=1, passes=((now - grace, 10),))
+    graves = CompactionState(ended_at_us=now, tombstones=1, passes=((WallUs(now - grace), 10),))
     assert wanted(graves, 100, 0) > 0
     assert wanted(CompactionState(ended_at_us=now, tombstones=1, passes=((now, 10),)), 100, 0) == 0

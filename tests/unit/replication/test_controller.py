@@ -14,11 +14,22 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.metadata.changes import Change
-from jetstream_server.metadata.log import Watcher
-from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.controller import (
+from jetstream_server.metadata.client.metadata_log import Watcher
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.state.changes import Change
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import (
+    ClaimController,
+    DrainNode,
+    ElectLeader,
+    FenceNode,
+    SetCluster,
+    TransferLeader,
+    UnfenceNode,
+)
+from jetstream_server.metadata.state.model import FeatureLevel, StreamMetadata
+from jetstream_server.replication.core.unclean_election import ReplicaReport
+from jetstream_server.replication.drivers.controller import (
     MOVES_MAX,
     Controller,
     ControllerSettings,
@@ -26,8 +37,7 @@ from jetstream_server.replication.controller import (
     draining_moves,
     unclean_elections,
 )
-from jetstream_server.replication.session_messages import LogEnd
-from jetstream_server.replication.unclean import ReplicaReport
+from jetstream_server.replication.sessions.messages import LogEnd
 from tests.support.loops import on_loop
 from tests.unit.metadata.cluster import Cluster
 
@@ -40,8 +50,8 @@ class Metadata:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.registry = cluster.registry
-        self.controller_epoch: int | None = cluster.do("claim_controller", node_id=0)["epoch"]
-        self.commands: list[dict[str, Any]] = []
+        self.controller_epoch: int | None = cluster.do(ClaimController(node_id=0))["epoch"]
+        self.commands: list[Command] = []
         self.errors: list[Exception] = []
         self._watchers: list[Watcher] = []
 
@@ -49,18 +59,17 @@ class Metadata:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
-    async def propose(self, command: dict[str, Any], *, as_controller: bool) -> dict[str, Any]:
+    async def propose(self, command: Command, *, as_controller: bool) -> dict[str, Any]:
         assert as_controller
         if self.controller_epoch is None:
             raise NotLeaderError("not the controller")
         self.commands.append(command)
         if self.errors:
             raise self.errors.pop(0)
-        fields = dict(command)
-        return self.do(fields.pop("op"), controller_epoch=self.controller_epoch, **fields)
+        return self.do(command, controller_epoch=self.controller_epoch)
 
-    def do(self, op: str, **fields: Any) -> dict[str, Any]:
-        result = self.cluster.do(op, **fields)
+    def do(self, command: Command, **envelope: Any) -> dict[str, Any]:
+        result = self.cluster.do(command, **envelope)
         changes: list[Change] = self.cluster.changes
         for change in changes:
             for watcher in self._watchers:
@@ -125,12 +134,12 @@ async def test_a_stream_that_changed_meanwhile_waits_for_the_next_round() -> Non
 async def test_nothing_is_moved_while_a_node_is_fenced_or_without_the_role() -> None:
     cluster = lopsided()
     cluster.register(3)
-    cluster.do("fence_node", node_id=3)
+    cluster.do(FenceNode(node_id=3))
     metadata = Metadata(cluster)
     looks = iter(range(20))
     await run(metadata, lambda: next(looks, None) is None)
     assert metadata.commands == []
-    cluster.do("unfence_node", node_id=3)
+    cluster.do(UnfenceNode(node_id=3))
     metadata.controller_epoch = None
     looks = iter(range(20))
     await run(metadata, lambda: next(looks, None) is None)
@@ -152,13 +161,13 @@ async def test_a_draining_node_is_relieved_at_once_even_while_another_is_fenced(
     cluster = Cluster(nodes=4)
     for number in range(6):
         cluster.create(f"s{number}", f"s{number}.>")
-    cluster.do("fence_node", node_id=3)
+    cluster.do(FenceNode(node_id=3))
     metadata = Metadata(cluster)
     slow = ControllerSettings(round_seconds=60.0, settle_seconds=60.0)
 
     def relieved() -> bool:
         if not cluster.registry.nodes[NodeId(1)].draining:
-            metadata.do("drain_node", node_id=1)
+            metadata.do(DrainNode(node_id=1))
         return leaders(cluster) == [3, 0, 3]
 
     await run(metadata, relieved, settings=slow)
@@ -173,7 +182,7 @@ async def test_a_hand_over_may_be_someone_elses_work() -> None:
     async def hand_over(stream: StreamMetadata, target: NodeId) -> None:
         asked.append((stream.id, target))
         await metadata.propose(
-            {"op": "transfer_leader", "stream_id": stream.id, "leader": target}, as_controller=True
+            TransferLeader(stream_id=stream.id, leader=target), as_controller=True
         )
 
     await run(metadata, lambda: leaders(cluster) == [3, 3, 3], hand_over=hand_over)
@@ -189,7 +198,7 @@ async def test_a_node_an_operator_drains_is_relieved_at_once() -> None:
 
     def relieved() -> bool:
         if not cluster.registry.nodes[drained].relieved:
-            metadata.do("drain_node", node_id=drained, until_undone=True)
+            metadata.do(DrainNode(node_id=drained, until_undone=True))
         return not cluster.registry.leaderships[drained]
 
     await run(metadata, relieved, settings=slow)
@@ -199,12 +208,12 @@ def test_draining_moves_go_to_who_stays_and_spread() -> None:
     cluster = Cluster(nodes=3)
     for number in range(6):
         cluster.create(f"s{number}", f"s{number}.>")
-    cluster.do("drain_node", node_id=0, until_undone=True)
+    cluster.do(DrainNode(node_id=0, until_undone=True))
     targets = [target for _, target in draining_moves(cluster.registry, 10)]
     assert sorted(targets) == [1, 2]
     assert len(draining_moves(cluster.registry, 1)) == 1
-    cluster.do("drain_node", node_id=1)
-    cluster.do("drain_node", node_id=2)
+    cluster.do(DrainNode(node_id=1))
+    cluster.do(DrainNode(node_id=2))
     assert draining_moves(cluster.registry, 10) == []
 
 
@@ -213,7 +222,7 @@ def waiting() -> tuple[Cluster, StreamMetadata]:
     cluster = Cluster(nodes=3)
     stream = cluster.create(config={"flush": "interval"})
     for node_id in range(3):
-        cluster.do("fence_node", node_id=node_id)
+        cluster.do(FenceNode(node_id=node_id))
     for node_id in range(3):
         cluster.register(node_id, trusted=False)
     stream = cluster.now(stream)
@@ -234,7 +243,7 @@ def log_ends(cluster: Cluster, stream: StreamMetadata, *ends: int, epoch: int = 
     }
 
 
-def elections(cluster: Cluster, ends: LogEnds) -> list[dict[str, Any]]:
+def elections(cluster: Cluster, ends: LogEnds) -> list[ElectLeader]:
     return unclean_elections(cluster.registry.streams, cluster.registry.nodes, ends)
 
 
@@ -246,7 +255,7 @@ def test_the_longest_log_leads_once_all_last_known_replicas_have_reported() -> N
         some = {node_id: ends for node_id, ends in all_ends.items() if node_id != missing}
         assert elections(cluster, some) == []
     (command,) = elections(cluster, all_ends)
-    assert (command["stream_id"], command["leader"]) == (stream.id, max(stream.last_known))
+    assert (command.stream_id, command.leader) == (stream.id, max(stream.last_known))
 
 
 def test_reports_of_an_earlier_leaderless_time_count_for_nothing() -> None:
@@ -262,9 +271,24 @@ async def test_an_unclean_election_is_proposed_and_then_no_more() -> None:
     metadata.errors = [PreconditionFailedError("not yet")]
     ends = log_ends(cluster, stream, 5, 9, 7)
     await run(metadata, lambda: cluster.now(stream).leader != -1, log_ends=ends)
-    assert [command["op"] for command in metadata.commands[:2]] == ["elect_leader"] * 2
+    assert [type(command) for command in metadata.commands[:2]] == [ElectLeader] * 2
     assert cluster.now(stream).lossy_elections == 1
     assert elections(cluster, ends) == []
+
+
+@on_loop
+async def test_the_feature_level_rises_once_every_registered_node_understands_it() -> None:
+    cluster = Cluster()
+    for node_id in range(2):
+        cluster.register(node_id, feature_level_max=2)
+    cluster.register(2)
+    metadata = Metadata(cluster)
+    looks = iter(range(20))
+    await run(metadata, lambda: next(looks, None) is None)
+    assert metadata.commands == []
+    cluster.register(2, feature_level_max=3)
+    await run(metadata, lambda: cluster.registry.settings.feature_level > 1)
+    assert metadata.commands == [SetCluster(feature_level=FeatureLevel(2))]
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
@@ -289,7 +313,7 @@ async def test_a_draining_node_is_relieved_without_the_help_of_who_leads() -> No
 
     def relieved() -> bool:
         if not cluster.registry.nodes[NodeId(1)].draining:
-            metadata.do("drain_node", node_id=1)
+            metadata.do(DrainNode(node_id=1))
         return leaders(cluster) == [3, 0, 3]
 
     await run(metadata, relieved, hand_over=hand_over)
@@ -320,7 +344,7 @@ async def test_more_leaderships_than_one_round_moves_are_drained_without_a_pause
 
     def relieved() -> bool:
         if not cluster.registry.nodes[NodeId(1)].draining:
-            metadata.do("drain_node", node_id=1)
+            metadata.do(DrainNode(node_id=1))
         return leaders(cluster)[1] == 0
 
     await run(metadata, relieved, settings=slow)

@@ -10,8 +10,8 @@ import pytest
 from jetstream_protocol.batch import encode
 from jetstream_protocol.types import LeaderEpoch, NodeId
 from jetstream_server.log.commit_log import CommitLog, LogConfig
-from jetstream_server.replication.messages import INCOMPLETE, Records, Standing
-from jetstream_server.replication.replica import Replica
+from jetstream_server.replication.core.messages import INCOMPLETE, LeaderSnapshot, Records
+from jetstream_server.replication.core.replica import Replica
 from tests.support.compacting import GRACE_US, compact, records, table
 from tests.support.log_disk import FaultyDisk, Killed, MemoryDisk
 from tests.unit.replication.cores import nodes, stream
@@ -40,14 +40,14 @@ class Node:
 
     def compact(self) -> None:
         """Until the tombstone is gone."""
-        for now_us in (1, 1 + GRACE_US):
-            compact(self.disk, self.log, now_us=now_us)
+        for wall_us in (1, 1 + GRACE_US):
+            compact(self.disk, self.log, wall_us=wall_us)
         assert TOMBSTONE_AT not in [offset for offset, _, _ in records(self.log)]
 
-    def leads(self, epoch: int, *followers: Node) -> None:
-        """Alone in sync, so that what it holds is committed."""
+    def leads(self, epoch: int, *followers: Node, minimum: int = 1) -> None:
+        """Alone in sync; with a minimum of 1, what it holds is committed."""
         metadata = replace(
-            stream((self.node_id,), minimum=1, leader_epoch=epoch, stream_epoch=epoch),
+            stream((self.node_id,), minimum=minimum, leader_epoch=epoch, stream_epoch=epoch),
             leader=self.node_id, leader_epoch=LeaderEpoch(epoch), was_compacted=True,
         )  # fmt: skip
         for node in (self, *followers):
@@ -75,7 +75,7 @@ class Node:
 
     def follow(self, leader: Node) -> None:
         """Until the leader has nothing to say: what it has told already, it does not send again."""
-        told: Standing | None = None
+        told: LeaderSnapshot | None = None
         for _ in range(100):
             position = self.replica.position()
             assert position is not None
@@ -264,3 +264,63 @@ def test_whoever_leads_with_an_incomplete_copy_goes_on_although_the_disk_is_full
     assert elected.log.tombstones_gone_below <= elected.log.log_end_offset
     other.follow(elected)
     assert isr_with(elected) == (1, 2)
+
+
+def lose_compaction_state(node: Node, damage: bytes | None) -> None:
+    """Killed, and started again without the file, or with one that does not read."""
+    node.disk = node.disk.killed()
+    if damage is None:
+        node.disk.remove("/1/compaction")
+    else:
+        node.disk.put("/1/compaction", damage)
+    node.reopen(node.disk)
+    assert [found.path for found in node.log.damaged_files] == ["/1/compaction"]
+
+
+@pytest.mark.parametrize("damage", [None, b"rot"])
+def test_a_leader_that_lost_its_state_lets_nobody_keep_what_was_deleted(
+    damage: bytes | None,
+) -> None:
+    compacted, behind = Node(0), Node(1)
+    compacted.fill()
+    compacted.leads(2, behind)
+    behind.copy(compacted, until=VALUE_AT + 1)
+    compacted.compact()
+    lose_compaction_state(compacted, damage)
+    compacted.leads(3, behind)
+    behind.copy(compacted, until=20)
+    assert table(records(behind.log)) == table(records(compacted.log))
+
+
+@pytest.mark.parametrize("damage", [None, b"rot"])
+def test_an_incomplete_copy_that_lost_its_state_is_begun_anew(damage: bytes | None) -> None:
+    compacted, other, copy = Node(0), Node(1), Node(2)
+    for node in (compacted, other):
+        node.fill()
+    compacted.compact()
+    compacted.leads(2, copy)
+    copy.copy(compacted, until=VALUE_AT + 1)
+    assert copy.log.log_end_offset < copy.log.copied_under
+    lose_compaction_state(copy, damage)
+    other.leads(3, copy)
+    copy.copy(other, until=VALUE_AT + 1)
+    compacted.leads(4, copy)
+    copy.copy(compacted, until=0)
+    assert copy.log.log_end_offset == 0
+    copy.follow(compacted)
+    assert isr_with(compacted) == (0, 2)
+    assert table(records(copy.log)) == table(records(compacted.log))
+
+
+@pytest.mark.parametrize("damage", [None, b"rot"])
+def test_gaps_are_taken_from_a_leader_that_lost_its_state_and_leads_alone(
+    damage: bytes | None,
+) -> None:
+    """Below its minimum it could bring nobody back, if it did not know that they are committed."""
+    compacted, empty = Node(0), Node(1)
+    compacted.fill()
+    compacted.compact()
+    lose_compaction_state(compacted, damage)
+    compacted.leads(3, empty, minimum=2)
+    empty.follow(compacted)
+    assert empty.log.log_end_offset == compacted.log.log_end_offset

@@ -21,21 +21,29 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.log import MetadataLog
-from jetstream_server.replication import mending as mending_module
-from jetstream_server.replication.failure import (
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import DistrustReplica, FenceNode, TransferLeader
+from jetstream_server.replication.core.failed_log import (
     PAUSE_US,
     PAUSE_US_MAX,
     Attempts,
     Step,
     next_step,
 )
-from jetstream_server.replication.follower import Reset
-from jetstream_server.replication.log_ends import leaderless_log_ends
-from jetstream_server.replication.mending import Mending
-from jetstream_server.replication.messages import INCOMPLETE, NOWHERE, OutOfRange, Standing
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.run_book import RunBook
+from jetstream_server.replication.core.follower import Reset
+from jetstream_server.replication.core.messages import (
+    INCOMPLETE,
+    NOWHERE,
+    LeaderSnapshot,
+    OutOfRange,
+)
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import log_replacement as mending_module
+from jetstream_server.replication.drivers.log_ends import leaderless_log_ends
+from jetstream_server.replication.drivers.log_replacement import LogReplacement
+from jetstream_server.replication.listeners import Listeners
+from jetstream_server.replication.run_record import RunRecordFile
 from tests.support.log_batches import batch, stamped
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
@@ -52,12 +60,12 @@ class Bench:
         self.node = Node(tmp_path / "streams", disk=self.disk, nodes=3, segment_bytes=300)
         self.replicas = self.node.start()
         self.replica = self.node.create(replicas=(0, 1, 2), config={"flush": "none"})
-        self.do("transfer_leader", stream_id=self.replica.stream.id, leader=0 if leads else 1)
+        self.do(TransferLeader(stream_id=self.replica.stream.id, leader=0 if leads else 1))
         for _ in range(values):
             self.grow()
 
-    def do(self, op: str, **fields: Any) -> None:
-        self.node.cluster.do(op, **fields)
+    def do(self, command: Command) -> None:
+        self.node.cluster.do(command)
         self.node.apply()
 
     def grow(self) -> None:
@@ -80,27 +88,29 @@ class Bench:
 
     def distrust(self) -> None:
         self.do(
-            "distrust_replica",
-            stream_id=self.replica.stream.id,
-            node_id=0,
-            node_incarnation=self.replica.incarnation,
+            DistrustReplica(
+                stream_id=self.replica.stream.id,
+                node_id=0,
+                node_incarnation=self.replica.incarnation,
+            )
         )
+        self.replica.failure_recorded(self.replica.failures)
 
     def fence(self, *nodes: int) -> None:
         for node_id in nodes:
-            self.do("fence_node", node_id=node_id)
+            self.do(FenceNode(node_id=node_id))
 
     def told_where_to_begin(self, offset: int = 0) -> None:
         """The leader's answer to who stands nowhere."""
         position = self.replica.position()
         assert position is not None
-        standing = Standing(offset, offset, self.replica.stream.stream_epoch)
+        standing = LeaderSnapshot(offset, offset, self.replica.stream.stream_epoch)
         assert self.replica.accept(OutOfRange(position, standing), b"", 0) == Reset(offset)
         self.replicas.accepted(self.replica)
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        return RunBook(
+        return RunRecordFile(
             self.disk, str(self.node.folder.with_name("runs")), "cluster/0"
         ).record.suspects
 
@@ -118,12 +128,35 @@ async def test_a_failed_log_tells_nothing_while_it_may_be_elected_and_then_stand
     assert before.fetch_offset == 3
     bench.fail()
     assert bench.replica.position() is None
-    late = OutOfRange(before, Standing(0, 0, 0))
+    late = OutOfRange(before, LeaderSnapshot(0, 0, 0))
     assert bench.replica.accept(late, b"", 0) is None, "it is emptied although it may be elected"
     bench.distrust()
     position = bench.replica.position()
     assert position is not None
     assert (position.fetch_offset, position.stream_epoch) == (NOWHERE, INCOMPLETE)
+
+
+@on_loop
+async def test_a_log_that_fails_again_is_emptied_only_once_that_is_recorded_too(
+    tmp_path: Path,
+) -> None:
+    """Its leader may be about to add it to the ISR for a position between the two failures."""
+    bench = Bench(tmp_path, leads=False)
+    bench.fail()
+    bench.distrust()
+    bench.told_where_to_begin()
+    bench.grow()
+    asked = bench.replica.position()
+    assert asked is not None
+    bench.fail()
+    assert not bench.replica.claims()
+    assert bench.replica.position() is None
+    late = OutOfRange(asked, LeaderSnapshot(0, 0, 0))
+    assert bench.replica.accept(late, b"", 0) is None
+    assert next_step(bench.replica) is Step.DISTRUST
+    bench.distrust()
+    assert next_step(bench.replica) is Step.FETCH_ANEW
+    bench.told_where_to_begin()
 
 
 @on_loop
@@ -179,6 +212,17 @@ async def test_a_second_failure_is_told_and_noted_like_the_first(tmp_path: Path)
 
 
 @on_loop
+async def test_a_log_whose_failure_was_not_noticed_yet_stands_nowhere_and_does_not_say_so(
+    tmp_path: Path,
+) -> None:
+    """A thread has noted it; the loop has not got to it."""
+    bench = Bench(tmp_path, leads=False)
+    bench.distrust()
+    bench.replica.log.health.fail("in a thread")
+    assert bench.replica.position() is None
+
+
+@on_loop
 async def test_a_damaged_log_says_how_far_it_reads_and_that_does_not_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     bench.replica.log._health._is_damaged = True
@@ -198,7 +242,7 @@ async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path)
     with pytest.raises(StorageError):
         bench.grow()
     await eventually(lambda: bench.replica.leadership is None)
-    assert next_step(bench.replica, is_told=True) is Step.DISTRUST
+    assert next_step(bench.replica) is Step.DISTRUST
     bench.distrust()
     assert bench.replica.stream.leader != ME
     assert bench.replica.following is not None
@@ -233,10 +277,10 @@ async def test_a_full_disk_is_no_failure(tmp_path: Path) -> None:
 async def test_who_is_elected_with_a_failed_log_does_not_lead(tmp_path: Path) -> None:
     bench = Bench(tmp_path, leads=False)
     bench.fail()
-    bench.do("transfer_leader", stream_id=bench.replica.stream.id, leader=0)
+    bench.do(TransferLeader(stream_id=bench.replica.stream.id, leader=0))
     assert bench.replica.stream.leader == ME
     assert bench.replica.leadership is None
-    assert next_step(bench.replica, is_told=True) is Step.DISTRUST
+    assert next_step(bench.replica) is Step.DISTRUST
 
 
 @on_loop
@@ -254,7 +298,7 @@ async def test_the_only_replica_stays_offline_leads_and_is_readable(tmp_path: Pa
     assert read_values(replica) == [b"kept"]
     with pytest.raises(StorageError):
         replicas.append(replica, batch(b"more"))
-    assert next_step(replica, is_told=False) is Step.WAIT
+    assert next_step(replica) is Step.WAIT
 
 
 # When nobody is believed.
@@ -277,7 +321,7 @@ async def test_a_failed_log_is_no_candidate_before_it_is_revived(tmp_path: Path)
         return leaderless_log_ends(ME, [bench.replica.stream], bench.replicas.get)
 
     assert told() == ()
-    assert next_step(bench.replica, is_told=True) is Step.REVIVE
+    assert next_step(bench.replica) is Step.REVIVE
     bench.replica.revive()
     (log_end,) = told()
     assert log_end.report.damaged
@@ -308,11 +352,11 @@ class Metadata:
         self._refusals = refusals
         self.proposed = 0
 
-    async def propose(self, command: dict[str, Any]) -> None:
+    async def propose(self, command: Command) -> None:
         self.proposed += 1
         if self.proposed <= self._refusals:
             raise UnavailableError("there is no metadata leader")
-        self._bench.do(**command)
+        self._bench.do(command)
 
 
 @contextmanager
@@ -321,16 +365,16 @@ def mending(
 ) -> Iterator[list[Replica]]:
     asked: list[Replica] = []
     revived = [] if revived is None else revived
-    driver = Mending(
+    driver = LogReplacement(
         bench.replicas,
         cast(MetadataLog, metadata),
         node_id=0,
         incarnation=bench.replica.incarnation,
         ask_anew=asked.append,
         revived=lambda: revived.append(None),
-        now_us=lambda: clock[0],
+        monotonic_clock=lambda: clock[0],
     )
-    bench.replicas.roles.append(driver)
+    bench.replicas._listeners = Listeners(roles=(driver,))
     driver.start()
     try:
         yield asked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,10 +16,12 @@ from jetstream_protocol import frames
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.types import StreamId
-from jetstream_server.replication import credential, fetcher
-from jetstream_server.replication.fetcher import Fetcher, NodeIdentity
-from jetstream_server.replication.frame_socket import FrameSocket, dial
-from jetstream_server.replication.replica import Replica
+from jetstream_server.clocks import monotonic_clock
+from jetstream_server.net import peer_auth
+from jetstream_server.net.frame_socket import FrameSocket, dial
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import fetcher
+from jetstream_server.replication.drivers.fetcher import Fetcher, NodeIdentity
 from tests.support.loops import eventually, on_loop
 from tests.unit.replication.cores import request, stream
 
@@ -43,7 +44,7 @@ class Leader:
             hello = pb.HelloReply(node_id=0, cluster_id="cluster", nonce=nonce)
             await connection.send(Kind.HELLO_REPLY, 0, hello)
             _, node = await connection.read_frame(Kind.NODE_HELLO, pb.NodeHello)
-            proof = credential.proof(
+            proof = peer_auth.proof(
                 b"secret", "leader", nonces=nonce + node.nonce, node_id=1, incarnation=7,
                 cluster_id="cluster",
             )  # fmt: skip
@@ -74,7 +75,7 @@ async def followed(leader: Leader) -> AsyncIterator[Fetcher]:
         lambda: listener.getsockname(),
         IDENTITY,
         dial=dial,
-        now_us=lambda: time.monotonic_ns() // 1000,
+        monotonic_clock=monotonic_clock,
         accepted=lambda _: None,
         failed=lambda _, __: None,
         silent=lambda _: None,

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.replication.follower import Append, FollowerState, Ignore, Reset, Truncate
-from jetstream_server.replication.messages import Diverging, OutOfRange, Records, Standing
+from jetstream_server.replication.core.follower import (
+    Append,
+    FollowerState,
+    Ignore,
+    Reset,
+    Truncate,
+)
+from jetstream_server.replication.core.messages import (
+    Diverging,
+    LeaderSnapshot,
+    OutOfRange,
+    Records,
+)
 from tests.unit.replication.cores import Log, stream
 
-STANDING = Standing(high_watermark=7, log_start_offset=2, stream_epoch=7)
+STANDING = LeaderSnapshot(high_watermark=7, log_start_offset=2, stream_epoch=7)
 
 
 def following(log: Log, *, rebuild: bool = False, unflushed: tuple[int, ...] = ()) -> FollowerState:
@@ -19,7 +30,6 @@ def following(log: Log, *, rebuild: bool = False, unflushed: tuple[int, ...] = (
         incarnation=10,
         log=log,
         high_watermark=0,
-        now_us=0,
         rebuild=rebuild,
     )
 
@@ -35,7 +45,7 @@ def test_records_are_appended_and_the_high_watermark_stays_within_the_log() -> N
     step = state.decide(answer)
     assert step == Append(3, True)
     log.log_end_offset = 6
-    assert state.settle(answer, step, 1)
+    assert state.settle(answer, step)
     assert state.high_watermark == 6
 
 
@@ -57,7 +67,7 @@ def test_a_diverging_log_is_cut_to_the_common_point() -> None:
 
 def test_a_log_that_parts_from_its_leaders_before_that_begins_is_dropped() -> None:
     state = following(log_of(9, (1, 0)))
-    standing = Standing(high_watermark=7, log_start_offset=6, stream_epoch=7)
+    standing = LeaderSnapshot(high_watermark=7, log_start_offset=6, stream_epoch=7)
     # Of epoch 1 the leader only knows that it ends where its own log begins.
     assert state.decide(Diverging(state.position(), standing, 1, 6)) == Reset(6)
 
@@ -68,7 +78,7 @@ def test_a_diverging_round_leaves_the_high_watermark_alone() -> None:
     answer = Diverging(state.position(), STANDING, 1, 8)
     step = state.decide(answer)
     log.log_end_offset = 6
-    assert not state.settle(answer, step, 1)
+    assert not state.settle(answer, step)
     assert state.high_watermark == 0
 
 
@@ -85,32 +95,27 @@ def test_a_log_to_be_rebuilt_acknowledges_nothing() -> None:
 def test_a_flush_is_confirmed_only_once_the_leader_counts_it() -> None:
     log = log_of(5)
     state = following(log, unflushed=(1,))
-    old = Standing(high_watermark=5, log_start_offset=0, stream_epoch=6)
+    old = LeaderSnapshot(high_watermark=5, log_start_offset=0, stream_epoch=6)
     for standing, may in ((old, False), (STANDING, True)):
         answer = Records(state.position(), standing, None)
-        state.settle(answer, state.decide(answer), 1)
+        state.settle(answer, state.decide(answer))
         assert state.may_confirm_flush is may
-
-
-def test_a_silent_leader_is_reported_once_per_silence() -> None:
-    state = following(log_of(5))
-    assert not state.report_due(1_500_000)
-    assert state.report_due(1_500_001)
-    assert not state.report_due(1_600_000)
 
 
 def test_a_log_that_missed_tombstones_is_copied_anew() -> None:
     """The leader has deleted records by tombstones that are gone by now; this log has them yet."""
     log = log_of(5)
     state = following(log)
-    late = Standing(high_watermark=20, log_start_offset=2, stream_epoch=7, tombstones_gone_below=9)
+    late = LeaderSnapshot(
+        high_watermark=20, log_start_offset=2, stream_epoch=7, tombstones_gone_below=9
+    )
     assert state.decide(Records(state.position(), late, None)) == Reset(2)
     log.copied_under = 9
     assert state.decide(Records(state.position(), late, None)) == Append(3, False)
 
 
 def test_a_log_that_is_empty_or_past_the_tombstones_missed_none() -> None:
-    standing = Standing(
+    standing = LeaderSnapshot(
         high_watermark=20, log_start_offset=0, stream_epoch=7, tombstones_gone_below=5
     )
     empty = Log()

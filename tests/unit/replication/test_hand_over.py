@@ -15,12 +15,13 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.clocks import monotonic_us
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication import hand_over
-from jetstream_server.replication.hand_over import HandOvers
-from jetstream_server.replication.leader import LeaderState
-from jetstream_server.replication.replicas import Replicas
+from jetstream_server.clocks import monotonic_clock
+from jetstream_server.metadata.state.commands import TransferLeader
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.drivers import hand_over
+from jetstream_server.replication.drivers.hand_over import HandOver
+from jetstream_server.replication.replica_manager import ReplicaManager
 from tests.support.loops import on_loop
 
 from .cores import Log, nodes, request, stream
@@ -48,7 +49,7 @@ class Bench:
             log=self.log,
         )
         self.log.offline_reason = ""  # type: ignore[attr-defined]
-        self.hand_overs = HandOvers(self, cast(Replicas, self), self, self)
+        self.hand_overs = HandOver(self, cast(ReplicaManager, self), self, self)
 
     def fetched(self, offset: int) -> None:
         assert self.leadership is not None
@@ -78,8 +79,8 @@ class Bench:
     def listens(self) -> bool:
         return self.connected
 
-    async def quiet(self, stream_id: int) -> None:
-        self._do("quiet")
+    async def pause(self, stream_id: int) -> None:
+        self._do("pause")
 
     def resume(self, stream_id: int) -> None:
         self._do("resume")
@@ -97,17 +98,24 @@ class Bench:
             self._do(f"listen behind {arguments[2]} of epoch {arguments[1]}")
             return int(arguments[3]) + 1
         assert arguments[2] == stream().leader_epoch
-        self._do("call off" if arguments[3] == hand_over.NEVER else "stand by")
+        self._do("stand by")
         return int(arguments[4])
 
-    def stand_down(self, stream_id: int, leader_epoch: int) -> None:
-        self._do(f"listen no more for epoch {leader_epoch}")
+    def cancel_stand_by(self, *arguments: int) -> Any:
+        """The Publishers' here, with stream and epoch; the Successors' there, with the node too."""
+        if len(arguments) == 3:
+            return self.cancel_there(*arguments)
+        self._do(f"listen no more for epoch {arguments[1]}")
+        return None
+
+    async def cancel_there(self, *arguments: int) -> None:
+        self._do("cancel stand by")
 
     # Metadata
 
-    async def propose(self, command: dict[str, Any], *, patience: float) -> dict[str, Any]:
+    async def propose(self, command: TransferLeader, *, patience: float) -> dict[str, Any]:
         self._do("transfer")
-        assert (command["leader"], command["stream_epoch"]) == (TARGET, 7)
+        assert (command.leader, command.stream_epoch) == (TARGET, 7)
         self.deposed()
         return {}
 
@@ -122,8 +130,8 @@ def short_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_listens_no_more_then_the_target_does_then_it_leads() -> None:
     bench = Bench()
     bench.fetched(10)
-    await bench.hand_overs.give(STREAM, TARGET)
-    assert bench.did == ["prepare", "prepare", "quiet", "stand by", "transfer"]
+    await bench.hand_overs.hand_over(STREAM, TARGET)
+    assert bench.did == ["prepare", "prepare", "pause", "stand by", "transfer"]
 
 
 @on_loop
@@ -131,7 +139,7 @@ async def test_a_target_that_lags_costs_no_silence() -> None:
     bench = Bench()
     bench.fetched(9)
     with pytest.raises(UnavailableError, match="does not keep up"):
-        await bench.hand_overs.give(STREAM, TARGET)
+        await bench.hand_overs.hand_over(STREAM, TARGET)
     assert bench.did == []
 
 
@@ -139,7 +147,7 @@ async def test_a_target_that_lags_costs_no_silence() -> None:
 async def test_it_waits_for_a_target_that_comes_near() -> None:
     bench = Bench()
     asyncio.get_running_loop().call_later(0.03, bench.fetched, 10)
-    await bench.hand_overs.give(STREAM, TARGET)
+    await bench.hand_overs.hand_over(STREAM, TARGET)
     assert bench.did[-1] == "transfer"
 
 
@@ -147,7 +155,7 @@ async def test_it_waits_for_a_target_that_comes_near() -> None:
 async def test_who_is_not_in_sync_is_not_even_asked() -> None:
     bench = Bench()
     with pytest.raises(UnavailableError, match="not in sync"):
-        await bench.hand_overs.give(STREAM, NodeId(5))
+        await bench.hand_overs.hand_over(STREAM, NodeId(5))
     assert bench.did == []
 
 
@@ -156,7 +164,7 @@ async def test_the_target_gets_the_tail_and_publishers_their_acks_before_the_tra
     bench = Bench()
     bench.fetched(10)
 
-    async def quiet(stream_id: int) -> None:
+    async def pause(stream_id: int) -> None:
         bench.log.log_end_offset = 12  # Delivered by NATS before, stored now.
         bench.pending_batches = 1
 
@@ -164,11 +172,11 @@ async def test_the_target_gets_the_tail_and_publishers_their_acks_before_the_tra
         assert "transfer" not in bench.did
         bench.pending_batches = 0
 
-    bench.quiet = quiet  # type: ignore[method-assign]
+    bench.pause = pause  # type: ignore[method-assign]
     loop = asyncio.get_running_loop()
     loop.call_later(0.02, bench.fetched, 12)
     loop.call_later(0.04, committed)
-    await bench.hand_overs.give(STREAM, TARGET)
+    await bench.hand_overs.hand_over(STREAM, TARGET)
     assert bench.pending_batches == 0
     assert bench.did[-1] == "transfer"
 
@@ -178,7 +186,7 @@ async def test_a_slow_third_replica_holds_nothing_up_for_long() -> None:
     bench = Bench()
     bench.fetched(10)
     bench.pending_batches = 3
-    await bench.hand_overs.give(STREAM, TARGET)
+    await bench.hand_overs.hand_over(STREAM, TARGET)
     assert bench.did[-1] == "transfer"
 
 
@@ -187,20 +195,20 @@ async def test_a_target_that_does_not_get_the_tail_does_not_lead() -> None:
     bench = Bench()
     bench.fetched(10)
 
-    async def quiet(stream_id: int) -> None:
+    async def pause(stream_id: int) -> None:
         bench.log.log_end_offset = 12
 
-    bench.quiet = quiet  # type: ignore[method-assign]
+    bench.pause = pause  # type: ignore[method-assign]
     with pytest.raises(UnavailableError, match="did not fetch the end"):
-        await bench.hand_overs.give(STREAM, TARGET)
-    assert bench.did == ["prepare", "prepare", "stand by", "call off", "resume"]
+        await bench.hand_overs.hand_over(STREAM, TARGET)
+    assert bench.did == ["prepare", "prepare", "stand by", "cancel stand by", "resume"]
 
 
 @pytest.mark.parametrize(
     ("step", "error", "resumes"),
     [
         ("prepare", UnavailableError("no session"), False),
-        ("quiet", UnavailableError("NATS does not answer"), True),
+        ("pause", UnavailableError("NATS does not answer"), True),
         ("stand by", UnavailableError("the node died"), True),
         ("transfer", PreconditionFailedError("the ISR changed"), True),
         ("transfer", UnknownOutcomeError("no metadata leader"), True),
@@ -214,12 +222,13 @@ async def test_whatever_fails_the_old_leader_listens_again(
     bench.fetched(10)
     bench.fails[step] = error
     with pytest.raises(type(error)):
-        await bench.hand_overs.give(STREAM, TARGET)
+        await bench.hand_overs.hand_over(STREAM, TARGET)
     assert (bench.did[-1] == "resume") is resumes
     is_asked = step in ("stand by", "transfer")
-    assert (bench.did[-2:] == ["call off", "resume"]) is is_asked, "before it may refuse anything"
+    is_cancelled = bench.did[-2:] == ["cancel stand by", "resume"]
+    assert is_cancelled is is_asked, "before it may refuse anything"
     bench.fails.clear()
-    await bench.hand_overs.give(STREAM, TARGET)  # It may be tried again.
+    await bench.hand_overs.hand_over(STREAM, TARGET)  # It may be tried again.
     assert bench.did[-1] == "transfer"
 
 
@@ -227,27 +236,25 @@ async def test_whatever_fails_the_old_leader_listens_again(
 async def test_a_target_that_cannot_be_called_off_does_not_keep_the_old_leader_silent() -> None:
     bench = Bench()
     bench.fetched(10)
-    bench.fails["stand by"] = bench.fails["call off"] = UnavailableError("the node died")
+    bench.fails["stand by"] = bench.fails["cancel stand by"] = UnavailableError("the node died")
     with pytest.raises(UnavailableError):
-        await bench.hand_overs.give(STREAM, TARGET)
+        await bench.hand_overs.hand_over(STREAM, TARGET)
     assert bench.did[-1] == "resume"
 
 
 @on_loop
-async def test_who_is_given_up_while_it_calls_the_target_off_listens_again_all_the_same() -> None:
+async def test_who_is_given_up_while_it_cancels_the_stand_by_listens_again_all_the_same() -> None:
     bench = Bench()
     bench.fetched(10)
     bench.fails["transfer"] = PreconditionFailedError("the ISR changed")
-    stand_by, begun = bench.stand_by, asyncio.Event()
+    begun = asyncio.Event()
 
-    async def hangs_once_asked(*arguments: Any) -> int:
-        if arguments[3] == hand_over.NEVER:
-            begun.set()
-            await asyncio.sleep(60)
-        return await stand_by(*arguments)
+    async def hangs(*arguments: int) -> None:
+        begun.set()
+        await asyncio.sleep(60)
 
-    bench.stand_by = hangs_once_asked  # type: ignore[method-assign]
-    giving = asyncio.ensure_future(bench.hand_overs.give(STREAM, TARGET))
+    bench.cancel_there = hangs  # type: ignore[method-assign]
+    giving = asyncio.ensure_future(bench.hand_overs.hand_over(STREAM, TARGET))
     await begun.wait()
     giving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -260,13 +267,13 @@ async def test_who_is_deposed_in_the_middle_neither_transfers_nor_listens_again(
     bench = Bench()
     bench.fetched(10)
 
-    async def quiet(stream_id: int) -> None:
-        bench.did.append("quiet")
+    async def pause(stream_id: int) -> None:
+        bench.did.append("pause")
         bench.deposed()
 
-    bench.quiet = quiet  # type: ignore[method-assign]
+    bench.pause = pause  # type: ignore[method-assign]
     with pytest.raises(NotLeaderError):
-        await bench.hand_overs.give(STREAM, TARGET)
+        await bench.hand_overs.hand_over(STREAM, TARGET)
     assert "transfer" not in bench.did
     assert "resume" not in bench.did
 
@@ -274,19 +281,19 @@ async def test_who_is_deposed_in_the_middle_neither_transfers_nor_listens_again(
 @on_loop
 async def test_one_hand_over_of_a_stream_at_a_time() -> None:
     bench = Bench()
-    first = asyncio.ensure_future(bench.hand_overs.give(STREAM, TARGET))
+    first = asyncio.ensure_future(bench.hand_overs.hand_over(STREAM, TARGET))
     await asyncio.sleep(0.01)
     with pytest.raises(UnavailableError, match="already"):
-        await bench.hand_overs.give(STREAM, TARGET)
+        await bench.hand_overs.hand_over(STREAM, TARGET)
     bench.fetched(10)
     await first
 
 
 @on_loop
-async def test_who_is_called_off_listens_no_more_whatever_else_it_could_do() -> None:
+async def test_a_cancelled_stand_by_ends_whatever_else_it_could_do() -> None:
     bench = Bench()
     bench.connected = False
-    assert await bench.hand_overs.stand_by(STREAM, 3, hand_over.NEVER, 0) == 0
+    bench.hand_overs.cancel_stand_by(STREAM, 3)
     assert bench.did == ["listen no more for epoch 3"]
 
 
@@ -319,7 +326,7 @@ async def test_who_could_not_serve_a_moment_ago_takes_over_only_what_is_urgent()
     for urgent in (True, False):
         with pytest.raises(UnavailableError, match="no room"):
             bench.hand_overs.prepare(STREAM, urgent=urgent)
-    fitness.look("", monotonic_us())
+    fitness.look("", monotonic_clock())
     bench.hand_overs.prepare(STREAM, urgent=True)
     with pytest.raises(UnavailableError, match="a moment ago"):
         bench.hand_overs.prepare(STREAM, urgent=False)

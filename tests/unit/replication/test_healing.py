@@ -13,10 +13,11 @@ import pytest
 
 from jetstream_protocol.errors import RecordsDamagedError, UnavailableError
 from jetstream_server.log.inspection import BadRange, Inspected
-from jetstream_server.replication import healing
-from jetstream_server.replication.healing import Healing
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.segment_repair import SegmentRepair
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import healing
+from jetstream_server.replication.drivers.healing import Healing
+from jetstream_server.replication.drivers.segment_repair import SegmentRepair
+from jetstream_server.replication.listeners import Listeners
 from tests.support.loops import on_loop
 from tests.support.node import Node, read_values
 from tests.support.rot import rot
@@ -30,13 +31,12 @@ class NoRepair:
 async def healed(tmp_path: Path) -> AsyncIterator[tuple[Healing, Replica, Path]]:
     """A node with a stream of several segments, the first of them sealed."""
     node = Node(tmp_path / "streams", segment_bytes=2000)
-    replicas = node.start()
+    replicas = node.open()
+    healing_ = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
+    node.begin(Listeners(roles=(healing_,), healer=healing_))
     replica = node.create()
     for number in range(40):
         node.append(replica, b"value %d" % number)
-    healing_ = Healing(replicas, cast(SegmentRepair, NoRepair()), node.disk, ThreadPoolExecutor(1))
-    replicas.healer = healing_
-    replicas.roles.append(healing_)
     healing_.start()
     try:
         yield healing_, replica, sorted((tmp_path / "streams").rglob("*.log"))[0]

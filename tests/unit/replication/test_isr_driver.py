@@ -19,17 +19,25 @@ from jetstream_protocol.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.metadata.log import MetadataLog
-from jetstream_server.metadata.proposal import Proposal
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.isr import IsrChange, Outcome
-from jetstream_server.replication.isr_driver import TICK_SECONDS, IsrDriver
-from jetstream_server.replication.replica import Replica
+from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.proposal import Proposal
+from jetstream_server.metadata.state.commands import ChangeIsr
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.isr import TICK_SECONDS, IsrDriver
 from tests.support.loops import on_loop
 from tests.unit.metadata.cluster import Cluster
 
-CHANGE = IsrChange(StreamId(1), NodeId(0), 0, 0, (NodeId(0),), (5,))
+CHANGE = ChangeIsr(
+    stream_id=StreamId(1),
+    leader=NodeId(0),
+    leader_epoch=LeaderEpoch(0),
+    stream_epoch=0,
+    isr=(NodeId(0),),
+    incarnations=(5,),
+)
 
 
 class FakeLeadership:
@@ -48,8 +56,8 @@ class FakeReplica:
     def __init__(self) -> None:
         self.stream: StreamMetadata = Cluster(nodes=3).create()
         self.leadership: FakeLeadership | None = FakeLeadership()
-        self.wanted: IsrChange | None = CHANGE
-        self.settled: list[tuple[IsrChange, Outcome]] = []
+        self.wanted: ChangeIsr | None = CHANGE
+        self.settled: list[tuple[ChangeIsr, Outcome]] = []
         self.ticks = 0
 
     def tick(self, _: int) -> None:
@@ -58,10 +66,10 @@ class FakeReplica:
     def is_settled(self, _: int) -> bool:
         return self.wanted is None
 
-    def propose(self, _: int) -> IsrChange | None:
+    def propose(self, _: int) -> ChangeIsr | None:
         return self.wanted
 
-    def settle(self, change: IsrChange, outcome: Outcome, _: int) -> None:
+    def settle(self, change: ChangeIsr, outcome: Outcome, _: int) -> None:
         self.settled.append((change, outcome))
         self.wanted = change if outcome is Outcome.UNKNOWN else None
 
@@ -74,7 +82,7 @@ class FakeMetadata:
         self.texts: list[str] = []
         self.numbered = 0
 
-    def prepare(self, command: dict[str, Any]) -> Proposal:
+    def prepare(self, command: ChangeIsr) -> Proposal:
         return Proposal(command, self._submit)
 
     async def _submit(self, proposal: Proposal, _: float) -> str:
@@ -94,7 +102,7 @@ def failed(error: JetstreamError) -> dict[str, Any]:
 
 
 async def drive(replica: FakeReplica, metadata: FakeMetadata) -> None:
-    driver = IsrDriver(cast(MetadataLog, metadata), node_id=0, now_us=lambda: 0)
+    driver = IsrDriver(cast(MetadataLog, metadata), node_id=0, monotonic_clock=lambda: 0)
     driver.role_changed(cast(Replica, replica))
     driver.progressed(cast(Replica, replica))
     driver.start()
@@ -124,7 +132,7 @@ async def test_another_change_is_another_command() -> None:
     replica = FakeReplica()
     metadata = FakeMetadata(failed(PreconditionFailedError("stale")))
     await drive(replica, metadata)
-    replica.wanted = IsrChange(StreamId(1), NodeId(0), 0, 1, (NodeId(0),), (5,))
+    replica.wanted = replace(CHANGE, stream_epoch=1)
     metadata.answers.append({"revision": 4})
     await drive(replica, metadata)
     assert metadata.numbered == 2
@@ -161,7 +169,7 @@ def test_a_refusal_means_what_the_core_makes_of_it(error: JetstreamError, outcom
 async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> None:
     replica = FakeReplica()
     replica.wanted = None
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, now_us=lambda: 0)
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
     driver.progressed(cast(Replica, replica))
     driver.start()
     try:
@@ -177,7 +185,7 @@ async def test_a_settled_stream_is_ticked_again_only_once_it_is_stirred() -> Non
 @on_loop
 async def test_nothing_is_ticked_that_is_not_led_any_more() -> None:
     replica = FakeReplica()
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, now_us=lambda: 0)
+    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: 0)
     driver.progressed(cast(Replica, replica))
     replica.leadership = None
     driver.role_changed(cast(Replica, replica))
@@ -195,7 +203,9 @@ async def test_leaderships_are_told_which_of_their_followers_fell_silent() -> No
     now_us = [0]
     replica, other = FakeReplica(), FakeReplica()
     other.stream = replace(other.stream, replicas=(NodeId(0), NodeId(2), NodeId(3)))
-    driver = IsrDriver(cast(MetadataLog, FakeMetadata()), node_id=0, now_us=lambda: now_us[0])
+    driver = IsrDriver(
+        cast(MetadataLog, FakeMetadata()), node_id=0, monotonic_clock=lambda: now_us[0]
+    )
     for each in (replica, other):
         each.wanted = None
         driver.role_changed(cast(Replica, each))

@@ -9,10 +9,10 @@ import pytest
 from jetstream_protocol.errors import FencedEpochError, NotEnoughReplicasError, UnknownEpochError
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.epochs import LeaderEpochCache
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.isr import RETRY_US, Outcome
-from jetstream_server.replication.leader import REPLICA_LAG_MAX_US, LeaderState
-from jetstream_server.replication.messages import Diverging, OutOfRange
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.isr import RETRY_US, Outcome
+from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
+from jetstream_server.replication.core.messages import Diverging, OutOfRange
 from tests.unit.replication.cores import LEADER, Log, nodes, request, stream
 
 LAG_US = REPLICA_LAG_MAX_US + 1

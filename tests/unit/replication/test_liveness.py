@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.replication.liveness import SILENCE_US, SLEEP_US, Liveness
+from jetstream_server.replication.core.liveness import SILENCE_US, SLEEP_US, Liveness
 
 ONE, TWO = NodeId(1), NodeId(2)
 LOOK_US = 100_000

@@ -7,10 +7,10 @@ import pytest
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.inspection import BadRange
 from jetstream_server.log.repair import may_repair_exactly
-from jetstream_server.replication.follower import FollowerState
-from jetstream_server.replication.leader import LeaderState
-from jetstream_server.replication.messages import INCOMPLETE
-from jetstream_server.replication.wire import position_from_proto, position_to_proto
+from jetstream_server.replication.core.follower import FollowerState
+from jetstream_server.replication.core.leader import LeaderState
+from jetstream_server.replication.core.messages import INCOMPLETE
+from jetstream_server.replication.core.wire import position_from_proto, position_to_proto
 from tests.unit.replication.cores import Log, node, stream
 
 
@@ -19,9 +19,7 @@ def check_acknowledges_nothing() -> None:
     known = stream(isr)
     log = Log(log_end_offset=10, flushed_offset=10, lost_range=(3, 5))
     log.epochs.assign(3, 0)
-    follower = FollowerState(
-        stream=known, node_id=1, incarnation=10, log=log, high_watermark=0, now_us=0
-    )
+    follower = FollowerState(stream=known, node_id=1, incarnation=10, log=log, high_watermark=0)
     led = Log(log_end_offset=10, flushed_offset=10)
     led.epochs.assign(3, 0)
     leader = LeaderState(
@@ -56,9 +54,7 @@ def test_mutant_whose_marked_replica_is_in_sync_dies(monkeypatch: pytest.MonkeyP
 
 def test_its_position_says_what_is_lost_and_counts_for_nothing() -> None:
     log = Log(log_end_offset=10, flushed_offset=10, lost_range=(3, 5))
-    follower = FollowerState(
-        stream=stream(), node_id=1, incarnation=10, log=log, high_watermark=0, now_us=0
-    )
+    follower = FollowerState(stream=stream(), node_id=1, incarnation=10, log=log, high_watermark=0)
     assert follower.position().stream_epoch == INCOMPLETE
     assert follower.position().damaged == (3, 5)
     assert follower.position().fetch_offset == 10  # It goes on following.

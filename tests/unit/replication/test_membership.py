@@ -8,10 +8,11 @@ from typing import Any, cast
 
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.metadata.streams import StreamMetadata
-from jetstream_server.replication.membership import Membership
-from jetstream_server.replication.run_book import RunBook
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.state.commands import RegisterNode
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.drivers.membership import Membership
+from jetstream_server.replication.run_record import RunRecordFile
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import on_loop
 from tests.support.node import Node
@@ -28,14 +29,14 @@ class Metadata:
     def __init__(self, cluster: Cluster) -> None:
         self.registry = cluster.registry
         self._cluster = cluster
-        self.proposed: dict[str, Any] = {}
+        self.proposed: RegisterNode | None = None
 
-    def carry(self, passenger: object) -> None:
+    def attach(self, extension: object) -> None:
         pass
 
-    async def propose(self, command: dict[str, Any]) -> dict[str, Any]:
+    async def propose(self, command: RegisterNode) -> dict[str, Any]:
         self.proposed = command
-        return self._cluster.do(**command, session="after")
+        return self._cluster.do(command)
 
 
 class Bench:
@@ -44,10 +45,10 @@ class Bench:
     def __init__(self, tmp_path: Path) -> None:
         self.disk = FaultyDisk(OsDisk())
         self.node = Node(tmp_path / "streams", disk=self.disk, nodes=3)
-        self.runs = RunBook(self.disk, str(tmp_path / "runs"), "cluster/0")
+        self.runs = RunRecordFile(self.disk, str(tmp_path / "runs"), "cluster/0")
         self._begin("before", "boot")
         self.node.cluster.do(
-            "register_node", node_id=0, session="before", addresses=ADDRESSES, replaces="session-0"
+            RegisterNode(node_id=0, session="before", addresses=ADDRESSES, replaces="session-0")
         )
         self.runs.registered("before")
         self.node.start()
@@ -69,6 +70,7 @@ class Bench:
         )
         replicas = self.node.open()
         await membership.register(replicas, self.runs, rack="", addresses=ADDRESSES)
+        assert metadata.proposed is not None
         self.told = metadata.proposed
         return self.node.cluster.now(self.stream)
 
@@ -82,7 +84,7 @@ async def test_a_node_whose_page_cache_survived_vouches_for_its_logs(tmp_path: P
     bench = Bench(tmp_path)
     bench.node.append(bench.node.replica(bench.stream), b"x", flush=False)
     stream = await bench.register()
-    assert (bench.told["trusted"], bench.told["distrusted"]) == (True, [])
+    assert (bench.told.trusted, bench.told.distrusted) == (True, ())
     assert ME not in stream.isr
 
 
@@ -91,7 +93,7 @@ async def test_a_node_that_lost_power_vouches_for_nothing(tmp_path: Path) -> Non
     bench = Bench(tmp_path)
     bench.stay_behind()
     stream = await bench.register(boot_id="another")
-    assert bench.told["trusted"] is False
+    assert bench.told.trusted is False
     assert ME not in (*stream.isr, *stream.elr, stream.leader)
 
 
@@ -108,7 +110,7 @@ async def test_a_node_does_not_vouch_for_a_log_that_failed_or_is_damaged(tmp_pat
             bench.node.replicas.flush(replica)
             bench.node.flushes.run()
             bench.disk.heal()
-            bench.runs = RunBook(bench.disk, str(tmp_path / harm / "runs"), "cluster/0")
+            bench.runs = RunRecordFile(bench.disk, str(tmp_path / harm / "runs"), "cluster/0")
         else:
             file = bench.folder / f"{0:020d}.log"
             data = bytearray(file.read_bytes())
@@ -116,5 +118,5 @@ async def test_a_node_does_not_vouch_for_a_log_that_failed_or_is_damaged(tmp_pat
             file.write_bytes(data)
         bench.stay_behind()
         stream = await bench.register()
-        assert bench.told["distrusted"] == [bench.stream.id]
+        assert bench.told.distrusted == (bench.stream.id,)
         assert ME not in (*stream.isr, *stream.elr, stream.leader)

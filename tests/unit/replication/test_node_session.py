@@ -10,14 +10,14 @@ import pytest
 
 from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.clocks import session_clock_us
-from jetstream_server.metadata.passenger import Passenger
-from jetstream_server.metadata.raft import RaftMetadataLog
-from jetstream_server.replication.lease import SessionSettings
-from jetstream_server.replication.node_session import NodeSession
-from jetstream_server.replication.session_driver import SessionDriver
-from jetstream_server.replication.session_messages import Grant, LogEnd, encode
-from jetstream_server.replication.unclean import ReplicaReport
+from jetstream_server.clocks import boot_clock
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member.extension import RaftThreadExtension
+from jetstream_server.replication.core.unclean_election import ReplicaReport
+from jetstream_server.replication.sessions.driver import SessionDriver
+from jetstream_server.replication.sessions.lease import SessionSettings
+from jetstream_server.replication.sessions.messages import Grant, LogEnd, encode
+from jetstream_server.replication.sessions.node_session import NodeSession
 from tests.support.loops import on_loop
 
 from .session_fabric import FakeCarrier
@@ -35,20 +35,20 @@ class Server:
         self.incarnation: int | None = 7
         self.seen_revision = 0
         self.leader = NodeId(1)
-        self.passenger: Passenger | None = None
-        self.carrier = FakeCarrier(0, (0, 1, 2))
-        self.carrier.term, self.carrier.leader = 1, NodeId(1)
+        self.extension: RaftThreadExtension | None = None
+        self.context = FakeCarrier(0, (0, 1, 2))
+        self.context.term, self.context.leader = 1, NodeId(1)
 
-    def carry(self, passenger: Passenger) -> None:
-        self.passenger = passenger
+    def attach(self, extension: RaftThreadExtension) -> None:
+        self.extension = extension
 
     def session(self) -> NodeSession:
         return NodeSession(cast(RaftMetadataLog, self), SHORT)
 
     def grant(self) -> None:
-        driver = cast(SessionDriver, self.passenger)
-        driver.turn(self.carrier)
-        driver.received(self.carrier, NodeId(1), encode(Grant(7, driver._sent_at_us, 0)))
+        driver = cast(SessionDriver, self.extension)
+        driver.turn(self.context)
+        driver.received(self.context, NodeId(1), encode(Grant(7, driver._sent_at_us, 0)))
 
 
 @on_loop
@@ -56,8 +56,7 @@ async def test_it_is_told_once_of_each_change_and_as_of_now_in_between() -> None
     server = Server()
     session = server.session()
     told: list[str] = []
-    session.on_lost, session.on_regained = lambda: told.append("lost"), lambda: told.append("held")
-    session.start()
+    session.start(changed=lambda: told.append("held" if session.lease_holds() else "lost"))
     assert (session.lease_holds(), told) == (False, [])
     server.grant()
     assert session.lease_holds()
@@ -84,8 +83,8 @@ async def test_a_lease_that_lapsed_while_the_loop_was_busy_does_not_hold_before_
     session.start()
     server.grant()
     await session.wait_until_held(1)
-    until = session_clock_us() + SHORT.lease_us + 10_000
-    while session_clock_us() < until:
+    until = boot_clock() + SHORT.lease_us + 10_000
+    while boot_clock() < until:
         pass  # The loop runs nothing else.
     assert not session.lease_holds()
     await session.close()
@@ -109,9 +108,8 @@ async def test_a_group_of_one_holds_its_lease_from_the_start() -> None:
     def held() -> None:
         told.held += 1
 
-    session.on_regained = held
     assert session.lease_holds()
-    session.start()
+    session.start(changed=held)
     assert told.held == 1
     await session.wait_until_held(0)
     await session.close()
@@ -121,7 +119,7 @@ async def test_a_group_of_one_holds_its_lease_from_the_start() -> None:
 async def test_log_ends_are_looked_for_when_the_metadata_changed() -> None:
     server = Server()
     session = server.session()
-    driver = cast(SessionDriver, server.passenger)
+    driver = cast(SessionDriver, server.extension)
     ends: list[tuple[LogEnd, ...]] = [()]
     looks = SimpleNamespace(count=0)
 
@@ -144,8 +142,7 @@ async def test_after_its_close_nobody_is_told_anything() -> None:
     server = Server()
     session = server.session()
     told: list[str] = []
-    session.on_regained = lambda: told.append("held")
-    session.start()
+    session.start(changed=lambda: told.append("held"))
     await session.close()
     server.grant()
     await asyncio.sleep(0.05)

@@ -3,7 +3,7 @@
 import pytest
 
 from jetstream_protocol.types import NodeId
-from jetstream_server.replication.quorum import Backing, Quorum
+from jetstream_server.replication.sessions.quorum import LeaderSupport, Quorum
 
 
 def quorum(voters: int, term: int = 3) -> Quorum:
@@ -61,14 +61,14 @@ def test_a_later_echo_of_one_voter_may_only_tell_of_an_earlier_time() -> None:
 
 
 def test_a_voter_that_has_just_started_has_backed_nobody_since() -> None:
-    backing = Backing(500)
+    backing = LeaderSupport(500)
     assert backing.before_us(7) == 500
     backing.back(7, 600)
     assert backing.before_us(7) == 500
 
 
 def test_a_voter_remembers_whom_it_backed_before_the_present_term() -> None:
-    backing = Backing(500)
+    backing = LeaderSupport(500)
     backing.back(7, 600)
     backing.back(7, 700)
     assert backing.before_us(8) == 700

@@ -15,11 +15,13 @@ import pytest
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.streams import StreamSettings
-from jetstream_server.replication import retention as retention_module
-from jetstream_server.replication.log_config import log_config_for
-from jetstream_server.replication.replica import Replica
-from jetstream_server.replication.retention import Retention
+from jetstream_server.metadata.state.commands import AlterStream
+from jetstream_server.metadata.state.model import StreamSettings
+from jetstream_server.replication.core.log_config import log_config_for
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers import retention as retention_module
+from jetstream_server.replication.drivers.retention import Retention
+from jetstream_server.replication.listeners import Listeners
 from tests.support.log_disk import FaultyDisk
 from tests.support.loops import eventually, on_loop
 from tests.support.node import Node
@@ -37,9 +39,9 @@ def rounds_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def keeping(folder: Path, **options: Any) -> AsyncIterator[Node]:
     """A node whose retention runs."""
     node = Node(folder / "streams", segment_bytes=2500, **options)
-    replicas = node.start()
-    retention = Retention(replicas, clock_us=lambda: node.clock_us)
-    replicas.roles.append(retention)
+    replicas = node.open()
+    retention = Retention(replicas, wall_clock=node.clocks.wall)
+    node.begin(Listeners(roles=(retention,)))
     retention.start()
     try:
         yield node
@@ -92,11 +94,11 @@ async def test_old_records_go_even_if_nothing_is_published_any_more(tmp_path: Pa
         replica = create(node, max_age_us=HOUR)
         for _ in range(5):
             node.append(replica, VALUE)
-        node.clock_us += HOUR - 10
+        node.clocks.advance(HOUR - 10)
         node.append(replica, VALUE)
-        node.clock_us += 20
+        node.clocks.advance(20)
         await eventually(lambda: replica.log.log_start_offset == 4)
-        node.clock_us += HOUR
+        node.clocks.advance(HOUR)
 
         def nothing_left() -> bool:
             node.flushes.run()  # The segment that was rolled by age awaits its flush.
@@ -137,8 +139,7 @@ async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -
         def alter(**config: Any) -> None:
             stream = replace(replica.stream, config=replace(replica.stream.config, **config))
             replica.stream = stream
-            for role in node.replicas.roles:
-                role.role_changed(replica)
+            node.replicas._listeners.role_changed(replica)
 
         await asyncio.sleep(0.05)
         assert replica.log.log_start_offset == 0, "without limits nothing goes"
@@ -156,6 +157,80 @@ async def test_a_follower_removes_only_what_limits_do_not_keep(tmp_path: Path) -
         assert replica.log.log_start_offset == 8, "limits that were removed justify nothing more"
 
 
+def told_to_purge(node: Node, replica: Replica, offset: int, leader_epoch: int) -> None:
+    """As if the metadata said so."""
+    replica.stream = replace(replica.stream, purged_offset=offset, purged_epoch=leader_epoch)
+    node.replicas._listeners.role_changed(replica)
+
+
+@on_loop
+async def test_what_is_purged_goes_also_from_the_middle_of_a_segment(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(7):
+            node.append(replica, VALUE)
+        told_to_purge(node, replica, 5, replica.stream.leader_epoch)
+        await eventually(lambda: replica.log.log_start_offset == 5)
+        await eventually(lambda: files(node, replica) == [f"{4:020d}.log", f"{6:020d}.log"])
+        assert replica.read(5, 1) is not None
+        with pytest.raises(OffsetOutOfRangeError):
+            replica.read(4, 1)
+        assert node.append(replica, b"next") == 7
+
+
+@on_loop
+async def test_a_log_that_is_purged_as_a_whole_takes_no_room(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(3):
+            node.append(replica, VALUE)
+        told_to_purge(node, replica, 3, replica.stream.leader_epoch)
+
+        def is_empty() -> bool:
+            node.flushes.run()
+            return files(node, replica) == [f"{3:020d}.log"]
+
+        await eventually(is_empty)
+        assert (replica.log.log_start_offset, replica.log.size_bytes) == (3, 0)
+        assert node.append(replica, b"next") == 3
+
+
+@on_loop
+async def test_a_follower_purges_what_its_leader_has_purged(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(10):
+            node.append(replica, VALUE)
+        replica.leadership = None
+        replica.leader_log_start_offset = 0
+        told_to_purge(node, replica, 7, replica.stream.leader_epoch)
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 0, "its leader has not"
+        replica.leader_log_start_offset = 9
+        await eventually(lambda: replica.log.log_start_offset == 7)
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 7, "nobody has purged what the leader lacks besides"
+
+
+@on_loop
+async def test_what_a_later_leader_has_stored_at_purged_offsets_stays(tmp_path: Path) -> None:
+    """As after an unclean election, which cut the log below what was purged."""
+    async with keeping(tmp_path) as node:
+        replica = create(node)
+        for _ in range(4):
+            node.append(replica, VALUE)
+        epoch = replica.stream.leader_epoch
+        replica.stream = replace(replica.stream, leader_epoch=epoch + 1)
+        for _ in range(4):
+            node.append(replica, VALUE, flush=False)
+        assert replica.log.epochs.epoch_at(4) == epoch + 1
+        told_to_purge(node, replica, 8, epoch)
+        node.flushes.run()
+        await eventually(lambda: replica.log.log_start_offset == 4)
+        await asyncio.sleep(0.05)
+        assert replica.log.log_start_offset == 4
+
+
 def create_other(node: Node) -> Replica:
     replica = node.create("other", "other", config={"max_messages": 1})
     replica.log.configure(LogConfig(segment_bytes=2500))
@@ -170,9 +245,10 @@ async def test_limits_take_effect_when_they_are_altered(tmp_path: Path) -> None:
             node.append(replica, VALUE)
         stream = replica.stream
         node.cluster.do(
-            "alter_stream", stream_id=stream.id, stream_epoch=stream.stream_epoch,
-            config={"max_messages": 2},
-        )  # fmt: skip
+            AlterStream(
+                stream_id=stream.id, stream_epoch=stream.stream_epoch, config={"max_messages": 2}
+            )
+        )
         node.apply()
         await eventually(lambda: replica.log.log_start_offset == 8)
 
@@ -194,7 +270,8 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
         replica = create(node)
         for _ in range(9):
             node.append(replica, VALUE)
-        retention = next(role for role in node.replicas.roles if isinstance(role, Retention))
+        (retention,) = node.replicas._listeners.roles
+        assert isinstance(retention, Retention)
         late = retention_module._Finding(log_start_offset=8, roll=False, due_us=None)
         seen = retention_module._look(replica)
         replica.log.truncate(4)
@@ -206,9 +283,9 @@ async def test_what_was_found_for_a_log_that_was_cut_meanwhile_is_not_done(tmp_p
 @on_loop
 async def test_streams_without_limits_are_not_even_looked_at(tmp_path: Path) -> None:
     node = Node(tmp_path / "streams")
-    replicas = node.start()
-    retention = Retention(replicas, clock_us=lambda: 0)
-    replicas.roles.append(retention)
+    replicas = node.open()
+    retention = Retention(replicas, wall_clock=node.clocks.wall)
+    node.begin(Listeners(roles=(retention,)))
     node.create("plain", "plain")
     limited = node.create("limited", "limited", config={"max_bytes": 10})
     assert list(retention._visited) == [limited]

@@ -8,9 +8,17 @@ import pytest
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
-from jetstream_server.replication.lease import Heartbeat
-from jetstream_server.replication.session_driver import HURRY, SessionDriver
-from jetstream_server.replication.session_messages import (
+from jetstream_server.metadata.state.command_json import encode_command
+from jetstream_server.metadata.state.commands import (
+    ClaimController,
+    FenceNode,
+    RegisterNode,
+    UnfenceNode,
+)
+from jetstream_server.replication.core.unclean_election import ReplicaReport
+from jetstream_server.replication.sessions.driver import HURRY, SessionDriver
+from jetstream_server.replication.sessions.lease import Heartbeat
+from jetstream_server.replication.sessions.messages import (
     REPORTS_MAX,
     Echo,
     Grant,
@@ -21,7 +29,6 @@ from jetstream_server.replication.session_messages import (
     decode,
     encode,
 )
-from jetstream_server.replication.unclean import ReplicaReport
 from tests.unit.metadata.cluster import ADDRESSES
 
 from .session_fabric import SETTINGS, FakeCarrier, FakeServer
@@ -37,52 +44,52 @@ class Bench:
     def __init__(self, voters: tuple[int, ...] = (0, 1, 2)) -> None:
         self.now_us = 50 * SECOND
         self.server = FakeServer()
-        self.carrier = FakeCarrier(0, voters)
+        self.context = FakeCarrier(0, voters)
         self.granted = 0
         self.driver = SessionDriver(self.server, SETTINGS, lambda: self.now_us, self._count)
         for node_id in voters:
-            self.carrier.apply(
-                op="register_node", node_id=node_id, session=f"s{node_id}", addresses=ADDRESSES
+            self.context.apply(
+                RegisterNode(node_id=NodeId(node_id), session=f"s{node_id}", addresses=ADDRESSES)
             )
         self.server.incarnation = self.incarnation(0)
-        self.server.seen_revision = self.carrier.registry.revision
+        self.server.seen_revision = self.context.registry.revision
 
     def _count(self) -> None:
         self.granted += 1
 
     def incarnation(self, node_id: int) -> int:
-        return self.carrier.registry.nodes[NodeId(node_id)].incarnation
+        return self.context.registry.nodes[NodeId(node_id)].incarnation
 
     def turn(self, after_us: int = 0) -> list[tuple[int, Message]]:
         """What one turn says, later."""
         self.now_us += after_us
-        self.driver.turn(self.carrier)
+        self.driver.turn(self.context)
         return self.said()
 
     def said(self) -> list[tuple[int, Message]]:
-        frames, self.carrier.sent = self.carrier.sent, []
+        frames, self.context.sent = self.context.sent, []
         return [(peer, decode(NodeId(0), frame)) for peer, frame in frames]
 
     def hear(self, peer: int, message: Message) -> list[tuple[int, Message]]:
-        self.driver.received(self.carrier, NodeId(peer), encode(message))
+        self.driver.received(self.context, NodeId(peer), encode(message))
         return self.said()
 
     def follow(self, leader: int, term: int = 1) -> None:
-        self.carrier.term, self.carrier.leader = term, NodeId(leader)
+        self.context.term, self.context.leader = term, NodeId(leader)
 
     def lead(self, term: int = 1) -> None:
         """Node 0 leads, has claimed, and is sure of its majority."""
         self.follow(0, term)
-        epoch = self.carrier.apply(op="claim_controller", node_id=0)["epoch"]
-        self.carrier.claim = (term, epoch)
-        self.server.seen_revision = self.carrier.registry.revision
+        epoch = self.context.apply(ClaimController(node_id=NodeId(0)))["epoch"]
+        self.context.claim = (term, epoch)
+        self.server.seen_revision = self.context.registry.revision
         for peer, message in self.turn():
             if isinstance(message, Ping):
                 self.hear(peer, Echo(message.term, message.sent_at_us, AGO_US))
         self.turn()
 
     def heartbeat(self, node_id: int) -> Heartbeat:
-        revision = self.carrier.registry.revision
+        revision = self.context.registry.revision
         return Heartbeat(NodeId(node_id), self.incarnation(node_id), self.now_us, revision)
 
     def holds(self) -> bool:
@@ -171,7 +178,7 @@ class TestNode:
         bench.turn()
         bench.follow(2, term=2)
         assert [peer for peer, _ in bench.turn()] == [2]
-        bench.carrier.apply(op="claim_controller", node_id=2)
+        bench.context.apply(ClaimController(node_id=NodeId(2)))
         assert [peer for peer, _ in bench.turn()] == [2]
         assert bench.turn() == []
 
@@ -182,9 +189,9 @@ class TestNode:
         assert bench.hear(1, Ping(4, 123)) == [(1, Echo(4, 123, 0))]
         assert bench.hear(2, Ping(4, 123)) == []
         assert bench.hear(1, Ping(3, 123)) == []
-        bench.carrier.term = 5  # It has voted, and knows of no leader yet but the old one.
+        bench.context.term = 5  # It has voted, and knows of no leader yet but the old one.
         assert bench.hear(1, Ping(4, 123)) == []
-        bench.carrier.leader = NO_NODE
+        bench.context.leader = NO_NODE
         assert bench.hear(1, Ping(5, 123)) == []
 
     def test_a_voter_tells_how_long_ago_it_backed_an_earlier_leader(self) -> None:
@@ -202,7 +209,7 @@ class TestNode:
     def test_bytes_that_are_no_message_are_refused(self) -> None:
         bench = Bench()
         with pytest.raises(InvalidRequestError):
-            bench.driver.received(bench.carrier, NodeId(1), b"\x40\x00")
+            bench.driver.received(bench.context, NodeId(1), b"\x40\x00")
 
 
 def log_end(stream_id: int, incarnation: int) -> LogEnd:
@@ -264,7 +271,7 @@ class TestController:
     def test_nobody_is_granted_anything_before_an_echo_or_long_after_one(self) -> None:
         bench = Bench()
         bench.follow(0)
-        bench.carrier.claim = (1, bench.carrier.apply(op="claim_controller", node_id=0)["epoch"])
+        bench.context.claim = (1, bench.context.apply(ClaimController(node_id=NodeId(0)))["epoch"])
         bench.turn()
         assert bench.hear(1, bench.heartbeat(1)) == []
         bench.hear(2, Echo(1, bench.now_us, AGO_US))
@@ -285,7 +292,7 @@ class TestController:
         bench = Bench()
         bench.lead(term=1)
         bench.follow(0, term=3)
-        bench.carrier.claim = (3, bench.carrier.apply(op="claim_controller", node_id=0)["epoch"])
+        bench.context.claim = (3, bench.context.apply(ClaimController(node_id=NodeId(0)))["epoch"])
         bench.turn()
         bench.hear(1, Echo(1, bench.now_us, AGO_US))
         bench.turn()
@@ -300,7 +307,7 @@ class TestController:
     def test_a_node_that_registered_since_the_claim_must_have_seen_as_much(self) -> None:
         bench = Bench()
         bench.lead()
-        bench.carrier.apply(op="register_node", node_id=1, session="new", addresses=ADDRESSES)
+        bench.context.apply(RegisterNode(node_id=NodeId(1), session="new", addresses=ADDRESSES))
         bench.turn()
         late = bench.heartbeat(1)
         early = Heartbeat(
@@ -315,28 +322,25 @@ class TestController:
         for _ in range(SETTINGS.timeout_us // 100_000 + 2):
             bench.turn(100_000)
             bench.hear(1, bench.heartbeat(1))
-        fence = {
-            "op": "fence_node",
-            "node_id": 2,
-            "node_incarnation": bench.incarnation(2),
-            "controller_epoch": bench.carrier.controller_epoch,
-        }
-        assert bench.carrier.commands
-        assert all(command == fence for command in bench.carrier.commands)
-        bench.carrier.apply(**bench.carrier.commands[-1])
-        bench.carrier.commands.clear()
+        fence = FenceNode(node_id=NodeId(2), node_incarnation=bench.incarnation(2))
+        assert bench.context.commands
+        assert all(command == fence for command in bench.context.commands)
+        text = encode_command(fence, controller_epoch=bench.context.controller_epoch)
+        assert bench.context.texts[-1] == text
+        bench.context.apply_text(text)
+        bench.context.commands.clear()
         bench.turn(100_000)
-        assert bench.carrier.commands == []
+        assert bench.context.commands == []
         bench.hear(2, bench.heartbeat(2))
         bench.turn(100_000)
-        assert [command["op"] for command in bench.carrier.commands] == ["unfence_node"]
+        assert [type(command) for command in bench.context.commands] == [UnfenceNode]
 
     def test_it_waits_a_timeout_from_when_an_earlier_leader_was_last_sure(self) -> None:
         bench = Bench()
         bench.now_us += SETTINGS.timeout_us  # Long since this process has begun.
         bench.lead()
         backed_us = bench.now_us - AGO_US
-        while not bench.carrier.commands:
+        while not bench.context.commands:
             assert bench.now_us <= backed_us + SETTINGS.timeout_us + 200_000
             bench.turn(10_000)
         assert bench.now_us > backed_us + SETTINGS.timeout_us
@@ -347,12 +351,12 @@ class TestController:
         bench.lead()
         for _ in range(10):
             bench.turn(100_000)
-        bench.carrier.apply(op="claim_controller", node_id=2)  # Someone's late claim.
+        bench.context.apply(ClaimController(node_id=NodeId(2)))  # Someone's late claim.
         bench.turn()
         again_us = bench.now_us
-        bench.carrier.claim = (1, bench.carrier.apply(op="claim_controller", node_id=0)["epoch"])
+        bench.context.claim = (1, bench.context.apply(ClaimController(node_id=NodeId(0)))["epoch"])
         bench.turn()
-        while not bench.carrier.commands:
+        while not bench.context.commands:
             bench.turn(10_000)
         assert again_us + SETTINGS.timeout_us < bench.now_us
 
@@ -362,17 +366,14 @@ class TestController:
         bench.lead()
         for _ in range(100):
             bench.turn(100_000)
-        assert bench.carrier.commands == []
-        assert not bench.carrier.registry.nodes[NodeId(0)].fenced
+        assert bench.context.commands == []
+        assert not bench.context.registry.nodes[NodeId(0)].fenced
 
     def test_its_commands_apply_as_they_are(self) -> None:
         bench = Bench()
         bench.lead()
         for _ in range(40):
             bench.turn(100_000)
-        assert {command["node_id"] for command in bench.carrier.commands} == {1, 2}
-        for command in bench.carrier.commands[:2]:
-            result = bench.carrier.registry.apply(
-                json.dumps(command), bench.carrier.registry.revision + 1
-            )
-            assert "error" not in json.loads(result)
+        assert {json.loads(text)["node_id"] for text in bench.context.texts} == {1, 2}
+        for text in bench.context.texts[:2]:
+            assert "error" not in bench.context.apply_text(text)

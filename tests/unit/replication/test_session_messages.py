@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.types import NodeId, StreamId
-from jetstream_server.metadata.passenger import is_passengers
-from jetstream_server.metadata.raft_messages import decode as decode_raft
-from jetstream_server.replication.lease import Heartbeat
-from jetstream_server.replication.session_messages import (
+from jetstream_server.metadata.member.extension import is_extension_frame
+from jetstream_server.metadata.raft.messages import decode as decode_raft
+from jetstream_server.replication.core.unclean_election import ReplicaReport
+from jetstream_server.replication.sessions.lease import Heartbeat
+from jetstream_server.replication.sessions.messages import (
     REPORTS_MAX,
     Echo,
     Grant,
@@ -22,7 +23,6 @@ from jetstream_server.replication.session_messages import (
     decode,
     encode,
 )
-from jetstream_server.replication.unclean import ReplicaReport
 
 SENDER = NodeId(7)
 numbers = st.integers(0, 2**64 - 1)
@@ -52,7 +52,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
 def test_every_message_comes_back_as_it_was(message: Message) -> None:
     frame = encode(message)
     assert decode(SENDER, frame) == message
-    assert is_passengers(frame)
+    assert is_extension_frame(frame)
 
 
 @given(messages, st.data())

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jetstream_protocol.types import NO_NODE, NodeId
-from jetstream_server.replication.controller_sessions import (
-    PINGS_PER_AUTHORITY,
-    ControllerSessions,
-)
-from jetstream_server.replication.lease import Heartbeat, SessionSettings
-from jetstream_server.replication.quorum import Backing, Quorum
-from jetstream_server.replication.sessions import Sessions
+from jetstream_server.replication.sessions.controller import PINGS_PER_AUTHORITY, ControllerSessions
+from jetstream_server.replication.sessions.lease import Heartbeat, SessionSettings
+from jetstream_server.replication.sessions.quorum import LeaderSupport, Quorum
+from jetstream_server.replication.sessions.session_table import Sessions
 
 from .session_fabric import SETTINGS, Fabric, Violation
 
@@ -193,14 +190,14 @@ def waits_less(self: Quorum) -> int | None:
     return told_us - (SETTINGS.timeout_us - SETTINGS.lease_us) - 200_000
 
 
-def forgets_whom_it_backed(self: Backing, term: int) -> int:
+def forgets_whom_it_backed(self: LeaderSupport, term: int) -> int:
     return 0
 
 
-class _AsVoterOnly(Backing):
+class _AsVoterOnly(LeaderSupport):
     """Somebody else's backing: a leader does not count as backing itself."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: LeaderSupport) -> None:
         self._of_voter = backing
 
     def back(self, term: int, now_us: int) -> None:
@@ -215,7 +212,7 @@ heard = Sessions.heard
 
 
 def backs_only_others(
-    self: ControllerSessions, settings: SessionSettings, backing: Backing
+    self: ControllerSessions, settings: SessionSettings, backing: LeaderSupport
 ) -> None:
     init(self, settings, _AsVoterOnly(backing))
 
@@ -234,7 +231,7 @@ def grants_whole_leases(self: Sessions, heartbeat: Heartbeat, now_us: int) -> in
         (Quorum, "earlier_sure_at_us", asks_nobody),
         (Quorum, "earlier_sure_at_us", hears_only_others),
         (Quorum, "earlier_sure_at_us", waits_less),
-        (Backing, "before_us", forgets_whom_it_backed),
+        (LeaderSupport, "before_us", forgets_whom_it_backed),
         (ControllerSessions, "__init__", backs_only_others),
         (Sessions, "heard", grants_whole_leases),
     ],

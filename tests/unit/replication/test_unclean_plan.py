@@ -6,7 +6,8 @@ import pytest
 
 from jetstream_protocol.errors import PreconditionFailedError
 from jetstream_protocol.types import NodeId
-from jetstream_server.replication.unclean_plan import (
+from jetstream_server.metadata.state.commands import FenceNode
+from jetstream_server.replication.core.unclean_plan import (
     LogState,
     ReplicaState,
     check_electable,
@@ -77,7 +78,7 @@ def test_each_refusal_says_what_to_do() -> None:
         check_electable(stream, cluster.registry, stream.replicas[1])
     outside = next(node for node in (0, 1, 2, 3) if node not in stream.replicas)
     for node_id in stream.replicas:
-        cluster.do("fence_node", node_id=node_id)
+        cluster.do(FenceNode(node_id=node_id))
     stream = cluster.now(stream)
     assert standing_of(stream, stream.replicas[0]) in ("elr", "")
     with pytest.raises(PreconditionFailedError, match="choose one of"):

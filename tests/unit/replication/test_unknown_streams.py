@@ -1,20 +1,22 @@
 """What becomes of the folders of streams that the metadata does not know."""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.log.folder import DataFolder
-from jetstream_server.metadata.changes import StreamCreated, StreamForgotten
+from jetstream_server.metadata.state.changes import StreamCreated, StreamForgotten
+from jetstream_server.metadata.state.commands import DeleteStream
 from jetstream_server.replication.unknown_streams import UnknownStreams
+from tests.support.clocks import WALL_US, FakeClocks
 from tests.unit.metadata.cluster import Cluster
 
-WEEKS_AGO = "1000000"
-"""µs: when something was set aside that may be deleted by now."""
+WEEK_US = 7 * 86_400_000_000
+A_WEEK_AGO = WALL_US - WEEK_US
+"""When something was set aside that may be deleted by now."""
 
 
 @pytest.fixture
@@ -34,8 +36,8 @@ def test_what_is_missing_from_the_metadata_is_set_aside_and_never_deleted(
     folder: DataFolder,
 ) -> None:
     Path(folder.path, "streams", "99").mkdir()
-    Path(folder.path, "quarantine", f"98.{WEEKS_AGO}").mkdir()
-    UnknownStreams(folder, Cluster(nodes=1).registry).sort_out("")
+    Path(folder.path, "quarantine", f"98.{A_WEEK_AGO}").mkdir()
+    UnknownStreams(folder, Cluster(nodes=1).registry, FakeClocks().wall).sort_out("")
     assert names(folder, "streams") == []
     assert [name.split(".")[0] for name in names(folder, "quarantine")] == ["98", "99"]
 
@@ -45,18 +47,23 @@ def test_what_the_metadata_says_was_deleted_is_deleted_a_week_after_it_was_set_a
 ) -> None:
     cluster = Cluster(nodes=1)
     stream = cluster.create(replicas=(0,))
-    cluster.do("delete_stream", stream_id=stream.id)
+    cluster.do(DeleteStream(stream_id=stream.id))
     Path(folder.path, "streams", str(stream.id)).mkdir()
-    Path(folder.path, "quarantine", f"{stream.id}.{WEEKS_AGO}").mkdir()
-    UnknownStreams(folder, cluster.registry).sort_out("")
+    for at_us in (A_WEEK_AGO, A_WEEK_AGO + 1):
+        Path(folder.path, "quarantine", f"{stream.id}.{at_us}").mkdir()
+    UnknownStreams(folder, cluster.registry, FakeClocks().wall).sort_out("")
     assert names(folder, "streams") == []
-    assert len(names(folder, "quarantine")) == 1
-    assert f"{stream.id}.{WEEKS_AGO}" not in names(folder, "quarantine")
+    assert names(folder, "quarantine") == [
+        f"{stream.id}.{A_WEEK_AGO + 1}",
+        f"{stream.id}.{WALL_US}",
+    ]
 
 
 def test_a_start_that_found_something_missing_sets_nothing_aside(folder: DataFolder) -> None:
     Path(folder.path, "streams", "99").mkdir()
-    UnknownStreams(folder, Cluster(nodes=1).registry).sort_out("4 bytes were cut off the journal")
+    UnknownStreams(folder, Cluster(nodes=1).registry, FakeClocks().wall).sort_out(
+        "4 bytes were cut off the journal"
+    )
     assert names(folder, "streams") == ["99"]
     assert names(folder, "quarantine") == []
 
@@ -65,9 +72,9 @@ def test_a_start_that_found_something_missing_sets_nothing_aside(folder: DataFol
 def test_what_comes_back_is_taken_back(folder: DataFolder, live: bool) -> None:
     cluster = Cluster(nodes=1)
     stream = cluster.create(replicas=(0,))
-    set_aside = max(stream.created_at_us, time.time_ns() // 1000)
+    set_aside = max(stream.created_at_us, WALL_US)
     Path(folder.path, "quarantine", f"{stream.id}.{set_aside}").mkdir()
-    unknown = UnknownStreams(folder, cluster.registry)
+    unknown = UnknownStreams(folder, cluster.registry, FakeClocks().wall)
     if live:
         unknown.apply(StreamCreated(stream))
     else:
@@ -80,7 +87,7 @@ def test_deletions_are_known_after_a_snapshot_and_what_is_only_missing_is_no_del
     cluster = Cluster(nodes=1)
     deleted = cluster.create("deleted", "deleted", replicas=(0,))
     before = cluster.registry.snapshot()
-    cluster.do("delete_stream", stream_id=deleted.id)
+    cluster.do(DeleteStream(stream_id=deleted.id))
     follower = Cluster(nodes=1)
     missing = follower.create("missing", "missing", replicas=(0,))
     follower.registry.take_changes()

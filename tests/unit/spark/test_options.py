@@ -132,3 +132,11 @@ def test_every_option_is_in_the_manual() -> None:
     page = MANUAL.read_text()
     missing = {name for names in NAMES.values() for name in names if f"`{name}`" not in page}
     assert missing == set()
+
+
+def test_a_cursor_shows_a_streaming_read_only_and_has_a_name() -> None:
+    assert read_options({"streams": "orders", "cursor": "nightly"}, "stream").cursor == "nightly"
+    with pytest.raises(OptionError, match="means nothing to a batch read"):
+        read_options({"streams": "orders", "cursor": "nightly"}, "batch")
+    with pytest.raises(OptionError, match="is no name"):
+        read_options({"streams": "orders", "cursor": "a b"}, "stream")

@@ -16,8 +16,8 @@ from jetstream_protocol.logfiles.dump import DumpedBatch, dump
 from jetstream_protocol.logfiles.findings import Finding, Kind
 from jetstream_protocol.logfiles.verify import verify
 from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.log.folder import DataFolder
 from tests.support.log_batches import batch, stamped
 
 LENGTH = batch(b"0000").length
@@ -139,7 +139,11 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
     ),
     "missing last segment": (
         lambda f: (f / THIRD).unlink(),
-        [(THIRD_INDEX, 0, Kind.BAD_INDEX), ("17", 0, Kind.MISSING_RECORDS)],
+        [
+            (THIRD_INDEX, 0, Kind.BAD_INDEX),
+            (THIRD, 0, Kind.MISSING_RECORDS),
+            ("17", 0, Kind.MISSING_RECORDS),
+        ],
     ),
     "short sealed segment": (
         lambda f: (f / SECOND).write_bytes((f / SECOND).read_bytes()[: 2 * LENGTH]),

@@ -23,11 +23,11 @@ from jetstream_protocol.logfiles.metadata_records import (
 )
 from jetstream_protocol.logfiles.verify import verify
 from jetstream_protocol.types import NodeId
+from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.log.folder import DataFolder
-from jetstream_server.metadata.group_file import Group, GroupFile
-from jetstream_server.metadata.journal import Journal
-from jetstream_server.replication.run_book import RunBook
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.replication.run_record import RunRecordFile
 
 STARTS_EVERY = 7
 """Bytes between two comparisons with what the server does, which syncs its files each time."""
@@ -63,7 +63,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         journal.append(entry(index))
     journal.sync()
     journal.close()
-    RunBook(disk, str(tmp_path / "data" / "runs"), "c5/1").begin("session", "boot")
+    RunRecordFile(disk, str(tmp_path / "data" / "runs"), "c5/1").begin("session", "boot")
     data.close()
     yield tmp_path / "data"
     disk.close()
@@ -194,7 +194,7 @@ CASES: dict[str, tuple[Spoil, list[tuple[str, int, Kind]]]] = {
         [("group.json", 0, Kind.BAD_IDENTITY)],
     ),
     "the record of another folder's runs": (
-        lambda f: RunBook(OsDisk(), str(f / "runs"), "c6/1").begin("session", "boot"),
+        lambda f: RunRecordFile(OsDisk(), str(f / "runs"), "c6/1").begin("session", "boot"),
         [("runs", 16, Kind.BAD_RUNS)],
     ),
     "an atomic write that never took place": (

@@ -1,0 +1,1 @@
+"""Certificates to try TLS with: `scripts/make-certs`."""

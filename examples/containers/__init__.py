@@ -1,0 +1,1 @@
+"""The container image and docker-compose.yml, built and run for real, as `scripts/containers`."""

@@ -1,0 +1,60 @@
+"""Tokens and ACL rules as a program sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+Operation: TypeAlias = Literal[
+    "all",
+    "create",
+    "describe",
+    "alter",
+    "delete",
+    "purge",
+    "read",
+    "cluster_describe",
+    "cluster_alter",
+    "security_alter",
+]
+"""What a rule allows or denies: on streams, or (`cluster_…`, `security_alter`) on the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token without its text. principal: `user:NAME`. expires_at: None is never."""
+
+    id: str
+    principal: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token just made. text: what its bearer sends; nobody can ever see it again."""
+
+    token: Token
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """principal: `user:NAME`, or `*` for every one. stream: a pattern of names, in which `*` stands
+    for any characters; subject: a NATS pattern. A rule for the cluster has neither."""
+
+    id: int
+    principal: str
+    operations: tuple[str, ...]
+    allow: bool
+    stream: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AclDecision:
+    """rule: the one that decides; None: no rule allows it, so it is denied."""
+
+    allowed: bool
+    rule: AclRule | None

@@ -1,0 +1,106 @@
+"""The methods of `AsyncClient` about nodes, leaderships and where replicas are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from jetstream_client._types import (
+    ClusterInfo,
+    NodeDebug,
+    ReplicaMove,
+    Stream,
+    StreamLike,
+    UncleanElection,
+)
+from jetstream_client.transport.streams import Streams
+
+
+class AsyncClusterMethods(ABC):
+    """What follows is part of `AsyncClient`, which sets these."""
+
+    _streams: Streams
+
+    @abstractmethod
+    def _check_open(self) -> None: ...
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """The nodes and why some are not ready, the controller, and the URLs of NATS."""
+        self._check_open()
+        return await self._streams.cluster(readiness=True)
+
+    async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
+        """Hand a stream's leadership to another node, which must be in its ISR and not draining.
+
+        Returns the stream with its new leader. Raises PreconditionFailedError if the node cannot
+        lead it now.
+        """
+        self._check_open()
+        return await self._streams.transfer_leader(stream, node)
+
+    async def elect_uncleanly(
+        self,
+        stream: StreamLike,
+        node: int,
+        *,
+        dry_run: bool = False,
+        stream_epoch: int | None = None,
+    ) -> UncleanElection:
+        """Elect a replica of a stream that nobody leads, although committed records may be lost.
+
+        dry_run: only tell what it would cost. stream_epoch: elect only if the stream still has this
+        epoch. Raises PreconditionFailedError if the stream has a leader, or the replica cannot
+        lead.
+        """
+        self._check_open()
+        return await self._streams.elect_uncleanly(
+            stream, node, dry_run=dry_run, stream_epoch=stream_epoch
+        )
+
+    async def drain_node(self, node: int, *, undo: bool = False) -> None:
+        """Mark a node as draining: its leaderships move away, and it gets new streams only if there
+        are too few other nodes. The mark outlives the node's restarts. Returns before the
+        leaderships have moved: `describe_stream` shows when they have. undo: remove the mark.
+        """
+        self._check_open()
+        await self._streams.drain_node(node, not undo)
+
+    async def debug_node(self, node: int) -> NodeDebug:
+        """What support needs to know of a node: its configuration without secrets, its metrics, its
+        last log lines. Raises NotFoundError."""
+        self._check_open()
+        return await self._streams.debug_node(node)
+
+    async def record_activity(self) -> Stream:
+        """Have every change of the metadata written to the stream `__activity` from now on.
+
+        It is read like any other stream, and returned. Idempotent; it cannot be undone.
+        """
+        self._check_open()
+        return await self._streams.record_activity()
+
+    async def reassign_stream(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
+        """Move a stream to these nodes, as many as it is to have replicas.
+
+        Returns at once. The stream stays on its old nodes too until the new ones are in sync:
+        until then its `target_replicas` are not empty. Repeated with the old nodes, it cancels the
+        move. Raises InvalidRequestError for an unknown node, or for fewer replicas than its
+        `min_insync_replicas`.
+        """
+        self._check_open()
+        return await self._streams.reassign(stream, replicas)
+
+    async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
+        """Which streams to move where, so that all nodes hold as many replicas. Nothing is moved.
+
+        drain: so that this node holds none. Raises UnavailableError if a stream has no other node
+        to go to.
+        """
+        self._check_open()
+        return await self._streams.plan_reassignment(drain)
+
+    async def remove_node(self, node: int) -> None:
+        """Forget a node that has stopped. Raises PreconditionFailedError for one that is alive, or
+        holds replicas."""
+        self._check_open()
+        await self._streams.remove_node(node)

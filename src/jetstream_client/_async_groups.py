@@ -1,0 +1,93 @@
+"""The methods of `AsyncClient` about consumer groups."""
+
+from __future__ import annotations
+
+import weakref
+
+from jetstream_client._async_cursors import AsyncCursorMethods
+from jetstream_client._positions import Position
+from jetstream_client._serialization import Deserializer, Deserializers
+from jetstream_client._text import check_text
+from jetstream_client._types import ConsumerGroup, OnReset, ReadFrom
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Listener
+from jetstream_client.reading.membership import Membership
+from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.groups import Groups
+from jetstream_protocol.errors import NotFoundError
+
+SESSION_SECONDS = 10.0
+"""What a member is given up after by default."""
+
+
+class AsyncGroupMethods(AsyncCursorMethods):
+    """What follows is part of `AsyncClient`, which sets this."""
+
+    _control: ControlPlane
+    _group_consumers: weakref.WeakSet[AsyncGroupConsumer]
+
+    def consume_group(
+        self,
+        source: str,
+        group: str,
+        *,
+        instance: str = "",
+        start: Position = "earliest",
+        read_from: ReadFrom = "leader",
+        session_timeout: float = SESSION_SECONDS,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> AsyncGroupConsumer:
+        """A member of a consumer group: the group's members share out the streams of `source`, and
+        each stream is read by one of them at a time, in order.
+
+        source: the name of a group of streams (`create_stream(group=…)`), or of a stream. group:
+        the name of the consumer group, under which its cursors are kept. instance: a name for this
+        member that outlives it: the next one of that name takes its place at once, and while it
+        restarts, within `session_timeout`, its streams wait for it. start, auto_commit, on_reset:
+        as in `consume`, for each stream. session_timeout: seconds without a word after which a
+        member is given up. on_assigned, on_revoked: called between two records with the names of
+        streams that come and go; before those that go are committed.
+        """
+        self._check_open()
+        check_text("the source", source)
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+
+        def make(stream_id: int, membership: Membership) -> AsyncConsumer:
+            cursor = self._consumer_cursor(
+                group,
+                stream_id,
+                on_reset,
+                auto_commit,
+                lambda: (membership.id, membership.generation),
+            )
+            return self._reader.consume(
+                stream_id,
+                start,
+                None,
+                read_from=read_from,
+                deserializers=deserializers,
+                cursor=cursor,
+            )
+
+        membership = Membership(Groups(self._control), group, source, instance, session_timeout)
+        consumer = AsyncGroupConsumer(membership, make, on_assigned, on_revoked)
+        self._group_consumers.add(consumer)
+        return consumer
+
+    async def list_groups(self) -> list[ConsumerGroup]:
+        """The consumer groups that there are or were."""
+        self._check_open()
+        return await Groups(self._control).list()
+
+    async def describe_group(self, group: str) -> ConsumerGroup:
+        """One consumer group, with who reads what. Raises NotFoundError."""
+        self._check_open()
+        found = await Groups(self._control).list(group)
+        if not found:
+            raise NotFoundError(f"there is no consumer group {group!r}")
+        return found[0]

@@ -1,0 +1,84 @@
+"""Who may do what: tokens and ACL rules, as methods of `AsyncClient`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jetstream_client._access import AclDecision, AclRule, NewToken, Operation, Token
+from jetstream_client._settings import Seconds
+from jetstream_client.transport.control import ControlPlane
+from jetstream_client.transport.security import Security
+
+
+class AsyncSecurityMethods:
+    """A part of AsyncClient."""
+
+    _control: ControlPlane
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _security(self) -> Security:
+        self._check_open()
+        return Security(self._control)
+
+    async def create_token(self, principal: str, *, lifetime: Seconds | None = None) -> NewToken:
+        """Make a token for a principal, `user:NAME`. Its text is in the answer and nowhere else.
+
+        lifetime: after it the token is refused; None: it does not expire.
+        """
+        return await self._security.create_token(principal, lifetime)
+
+    async def list_tokens(self) -> list[Token]:
+        """Every token, expired ones too, without their texts."""
+        return await self._security.list_tokens()
+
+    async def revoke_token(self, token_id: str) -> None:
+        """End a token by its id: from now on it is refused, also on connections that are open."""
+        await self._security.revoke_token(token_id)
+
+    async def add_acl(
+        self,
+        principal: str,
+        operations: Operation | Iterable[Operation],
+        *,
+        allow: bool = True,
+        stream: str | None = None,
+        subject: str | None = None,
+    ) -> AclRule:
+        """Allow (or with `allow=False` deny) a principal some operations. A rule that denies wins.
+
+        principal: `user:NAME`, or `*` for every one. stream: of names, `*` standing for any
+        characters; subject: a NATS pattern that must cover the stream's, `>` for every one; a rule
+        that allows `read` or `create` says it. Without both the rule is about the cluster. Adding
+        what is there returns it.
+        """
+        return await self._security.add_acl(
+            principal, operations, allow=allow, stream=stream, subject=subject
+        )
+
+    async def list_acls(self, principal: str | None = None) -> list[AclRule]:
+        """The ACL rules; with a principal only those that hold for it, `*` included."""
+        return await self._security.list_acls(principal or "")
+
+    async def remove_acl(self, rule_id: int) -> None:
+        """Remove an ACL rule by its id."""
+        await self._security.remove_acl(rule_id)
+
+    async def test_acl(
+        self,
+        operation: Operation,
+        *,
+        stream: str | None = None,
+        subject: str | None = None,
+        principal: str | None = None,
+    ) -> AclDecision:
+        """Whether a principal may do it, and the rule that decides. Nothing is done.
+
+        stream: without it the operation is on the cluster. subject: without it that of the stream
+        of this name. principal: without it whoever asks.
+        """
+        return await self._security.test_acl(
+            operation, stream=stream or "", subject=subject or "", principal=principal or ""
+        )

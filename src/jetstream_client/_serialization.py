@@ -1,0 +1,80 @@
+"""Turning stored bytes into what a program works with: `value_deserializer=json.loads`.
+
+A deserialiser is a function of bytes. It is not called for null: a tombstone's value and a missing
+key stay None. Its exception reaches the caller, with a note that names the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from jetstream_client._types import Payload
+from jetstream_client.reading.messages import Message
+
+Deserializer: TypeAlias = Callable[[bytes], Any]
+Serializer: TypeAlias = Callable[[Any], Payload | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Deserializers:
+    """The deserialisers of a reader; None: the bytes as they are stored."""
+
+    key: Deserializer | None = None
+    value: Deserializer | None = None
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.value is not None
+
+    def apply(self, message: Message) -> Message:
+        """`message` itself if there is nothing to do, otherwise a new one."""
+        if not self:
+            return message
+        stream, offset = message.stream, message.offset
+        return Message(
+            stream,
+            offset,
+            message.timestamp_us,
+            message.subject,
+            self.key_of(message.key, stream, offset),
+            self.value_of(message.value, stream, offset),
+            message.header_block,
+        )
+
+    def each(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Call `apply` on each, one after the other. If it raises, the next call gets the same
+        record again."""
+        return _Applied(self, iter(messages)) if self else iter(messages)
+
+    def key_of(self, key: bytes | None, stream: str, offset: int) -> Any:
+        return _deserialized(self.key, key, "key", stream, offset)
+
+    def value_of(self, value: bytes | None, stream: str, offset: int) -> Any:
+        return _deserialized(self.value, value, "value", stream, offset)
+
+
+class _Applied(Iterator[Message]):
+    def __init__(self, deserializers: Deserializers, stored: Iterator[Message]) -> None:
+        self._deserializers = deserializers
+        self._stored = stored
+        self._next: Message | None = None
+
+    def __next__(self) -> Message:
+        if self._next is None:
+            self._next = next(self._stored)
+        message = self._deserializers.apply(self._next)
+        self._next = None  # Not sooner: what cannot be deserialised is not passed over.
+        return message
+
+
+def _deserialized(
+    deserializer: Deserializer | None, data: bytes | None, what: str, stream: str, offset: int
+) -> Any:
+    if deserializer is None or data is None:
+        return data
+    try:
+        return deserializer(data)
+    except Exception as error:
+        error.add_note(f"deserialising the {what} of record {offset} of stream {stream!r}")
+        raise

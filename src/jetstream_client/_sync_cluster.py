@@ -1,0 +1,95 @@
+"""The methods of `Client` about nodes, leaderships and where replicas are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jetstream_client._async import AsyncClient
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._types import (
+    ClusterInfo,
+    NodeDebug,
+    ReplicaMove,
+    Stream,
+    StreamLike,
+    UncleanElection,
+)
+
+
+class ClusterMethods:
+    """What follows is part of `Client`, which sets these."""
+
+    _thread: LoopThread
+    _client: AsyncClient
+
+    def describe_cluster(self) -> ClusterInfo:
+        """The nodes and why some are not ready, the controller, and the URLs of NATS."""
+        return self._thread.run(self._client.describe_cluster())
+
+    def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
+        """Hand a stream's leadership to another node, which must be in its ISR and not draining.
+
+        Returns the stream with its new leader. Raises PreconditionFailedError if the node cannot
+        lead it now.
+        """
+        return self._thread.run(self._client.transfer_leader(stream, node))
+
+    def elect_uncleanly(
+        self,
+        stream: StreamLike,
+        node: int,
+        *,
+        dry_run: bool = False,
+        stream_epoch: int | None = None,
+    ) -> UncleanElection:
+        """Elect a replica of a stream that nobody leads, although committed records may be lost.
+
+        dry_run: only tell what it would cost. stream_epoch: elect only if the stream still has this
+        epoch. Raises PreconditionFailedError if the stream has a leader, or the replica cannot
+        lead.
+        """
+        return self._thread.run(
+            self._client.elect_uncleanly(stream, node, dry_run=dry_run, stream_epoch=stream_epoch)
+        )
+
+    def drain_node(self, node: int, *, undo: bool = False) -> None:
+        """Mark a node as draining: its leaderships move away, and it gets new streams only if there
+        are too few other nodes. The mark outlives the node's restarts. Returns before the
+        leaderships have moved: `describe_stream` shows when they have. undo: remove the mark.
+        """
+        self._thread.run(self._client.drain_node(node, undo=undo))
+
+    def debug_node(self, node: int) -> NodeDebug:
+        """What support needs to know of a node: its configuration without secrets, its metrics, its
+        last log lines. Raises NotFoundError."""
+        return self._thread.run(self._client.debug_node(node))
+
+    def record_activity(self) -> Stream:
+        """Have every change of the metadata written to the stream `__activity` from now on.
+
+        It is read like any other stream, and returned. Idempotent; it cannot be undone.
+        """
+        return self._thread.run(self._client.record_activity())
+
+    def reassign_stream(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
+        """Move a stream to these nodes, as many as it is to have replicas.
+
+        Returns at once. The stream stays on its old nodes too until the new ones are in sync:
+        until then its `target_replicas` are not empty. Repeated with the old nodes, it cancels the
+        move. Raises InvalidRequestError for an unknown node, or for fewer replicas than its
+        `min_insync_replicas`.
+        """
+        return self._thread.run(self._client.reassign_stream(stream, replicas))
+
+    def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
+        """Which streams to move where, so that all nodes hold as many replicas. Nothing is moved.
+
+        drain: so that this node holds none. Raises UnavailableError if a stream has no other node
+        to go to.
+        """
+        return self._thread.run(self._client.plan_reassignment(drain=drain))
+
+    def remove_node(self, node: int) -> None:
+        """Forget a node that has stopped. Raises PreconditionFailedError for one that is alive, or
+        holds replicas."""
+        self._thread.run(self._client.remove_node(node))

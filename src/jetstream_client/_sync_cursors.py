@@ -1,0 +1,134 @@
+"""The methods of `Client` about cursors and consumer groups."""
+
+from __future__ import annotations
+
+from jetstream_client._async import AsyncClient
+from jetstream_client._async_groups import SESSION_SECONDS
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._positions import Position
+from jetstream_client._serialization import Deserializer
+from jetstream_client._types import (
+    ConsumerGroup,
+    Cursor,
+    CursorDescription,
+    OnReset,
+    ReadFrom,
+    StreamLike,
+)
+from jetstream_client.reading.blocking_group_consumer import GroupConsumer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Listener
+
+
+class CursorMethods:
+    """What follows is part of `Client`, which sets these."""
+
+    _client: AsyncClient
+    _thread: LoopThread
+
+    def list_cursors(self, name: str = "", *, stream: StreamLike | None = None) -> list[Cursor]:
+        """The positions that are kept, by cursor and stream: all, those of one cursor, or those in
+        one stream."""
+        return self._thread.run(self._client.list_cursors(name, stream=stream))
+
+    def describe_cursors(
+        self, name: str = "", *, stream: StreamLike | None = None
+    ) -> list[CursorDescription]:
+        """The cursors that `list_cursors` lists, with how far behind their streams they are."""
+        return self._thread.run(self._client.describe_cursors(name, stream=stream))
+
+    def describe_cursor(self, name: str, stream: StreamLike) -> CursorDescription:
+        """One cursor's position in a stream, and how far behind it is. Raises NotFoundError."""
+        return self._thread.run(self._client.describe_cursor(name, stream))
+
+    def commit_cursor(
+        self,
+        name: str,
+        stream: StreamLike,
+        offset: int,
+        *,
+        last_epoch: int = -1,
+        metadata: str = "",
+    ) -> Cursor:
+        """Commit a position, whatever was committed before. Returns once it is committed.
+
+        offset: the next record to read. last_epoch: `Messages.last_epoch` of what was read before;
+        -1: not known. A consumer that uses the cursor at the time ends with
+        PreconditionFailedError.
+        """
+        return self._thread.run(
+            self._client.commit_cursor(
+                name, stream, offset, last_epoch=last_epoch, metadata=metadata
+            )
+        )
+
+    def seek_cursor(self, name: str, stream: StreamLike, position: Position) -> Cursor:
+        """Commit a position said as for `consume`, which the stream must hold: for the next
+        consumer of the cursor. One that uses it now ends with PreconditionFailedError.
+
+        Raises OffsetOutOfRangeError.
+        """
+        return self._thread.run(self._client.seek_cursor(name, stream, position))
+
+    def delete_cursor(self, name: str, stream: StreamLike) -> None:
+        """Forget a position, of a stream that may be gone: name that in full. Raises
+        NotFoundError."""
+        self._thread.run(self._client.delete_cursor(name, stream))
+
+    def consume_group(
+        self,
+        source: str,
+        group: str,
+        *,
+        instance: str = "",
+        start: Position = "earliest",
+        read_from: ReadFrom = "leader",
+        session_timeout: float = SESSION_SECONDS,
+        auto_commit: bool = True,
+        on_reset: OnReset = "error",
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> GroupConsumer:
+        """A member of a consumer group: the group's members share out the streams of `source`, and
+        each stream is read by one of them at a time, in order.
+
+        source: the name of a group of streams (`create_stream(group=…)`), or of a stream. group:
+        the name of the consumer group, under which its cursors are kept. instance: a name for this
+        member that outlives it: the next one of that name takes its place at once, and while it
+        restarts, within `session_timeout`, its streams wait for it. start, auto_commit, on_reset:
+        as in `consume`, for each stream. session_timeout: seconds without a word after which a
+        member is given up. on_assigned, on_revoked: called between two records with the names of
+        streams that come and go; before those that go are committed. They run in the client's own
+        thread and must not call the client.
+
+        It is a member when this returns.
+        """
+
+        async def begin() -> AsyncGroupConsumer:
+            consumer = self._client.consume_group(
+                source,
+                group,
+                instance=instance,
+                start=start,
+                read_from=read_from,
+                session_timeout=session_timeout,
+                auto_commit=auto_commit,
+                on_reset=on_reset,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+            )
+            await consumer.begin()
+            return consumer
+
+        return GroupConsumer(self._thread, self._thread.run(begin()))
+
+    def list_groups(self) -> list[ConsumerGroup]:
+        """The consumer groups that there are or were."""
+        return self._thread.run(self._client.list_groups())
+
+    def describe_group(self, group: str) -> ConsumerGroup:
+        """One consumer group, with who reads what. Raises NotFoundError."""
+        return self._thread.run(self._client.describe_group(group))

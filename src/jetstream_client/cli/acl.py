@@ -1,0 +1,163 @@
+"""`jetstream acl …`: the rules that say who may do what."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._access import AclRule
+from jetstream_client._sync import Client
+from jetstream_client.cli import options
+from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.output import emit_json, print_table
+
+app = options.group("Say who may do what.")
+
+_UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
+_OPERATIONS = (
+    "all, create, describe, alter, delete, purge, read; of the cluster: all, cluster_describe, "
+    "cluster_alter, security_alter"
+)
+Principal = Annotated[
+    str, typer.Argument(metavar="PRINCIPAL", help="user:NAME, or '*' for every principal.")
+]
+Stream = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="Names of streams; * stands for any characters."),
+]
+Subject = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="NATS pattern that covers the stream's subject."),
+]
+Cluster = Annotated[bool, typer.Option("--cluster", help="About the cluster, not about streams.")]
+
+
+@app.command()
+def add(
+    context: typer.Context,
+    principal: Principal,
+    allow: Annotated[
+        str | None, typer.Option(metavar="OPERATION,…", help=f"What to allow: {_OPERATIONS}.")
+    ] = None,
+    deny: Annotated[
+        str | None, typer.Option(metavar="OPERATION,…", help="What to deny: it wins.")
+    ] = None,
+    stream: Stream = None,
+    subject: Subject = None,
+    cluster: Cluster = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Add a rule.
+
+    Examples:
+
+      jetstream acl add user:reports --allow read --stream 'orders*' --subject 'orders.>'
+
+      jetstream acl add user:ops --allow all --cluster
+
+      jetstream acl add '*' --deny delete,purge --stream '*'
+    """
+    if (allow is None) is (deny is None):
+        raise _UsageError("say either --allow or --deny")
+    if cluster is not (stream is None and subject is None):
+        raise _UsageError("say which streams, by --stream or --subject or both; or --cluster")
+    operations: Any = [each.strip() for each in (allow or deny or "").split(",")]
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        rule = client.add_acl(
+            principal, operations, allow=allow is not None, stream=stream, subject=subject
+        )
+    if options.wants_json(context, json):
+        emit_json(dataclasses.asdict(rule))
+    else:
+        print(f"rule {rule.id}: {_text(rule)}")
+
+
+@app.command("list")
+def list_rules(
+    context: typer.Context,
+    principal: Annotated[
+        str | None, typer.Option(metavar="PRINCIPAL", help="Only the rules that hold for it.")
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """List the rules. What none of them allows is denied; one that denies wins."""
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        rules = client.list_acls(principal)
+    if options.wants_json(context, json):
+        for rule in rules:
+            emit_json(dataclasses.asdict(rule))
+    else:
+        columns = ("ID", "PRINCIPAL", "RULE", "OPERATIONS", "STREAM", "SUBJECT")
+        print_table(columns, map(_cells, rules))
+
+
+@app.command()
+def remove(
+    context: typer.Context,
+    rule: Annotated[int, typer.Argument(metavar="ID", min=1, help="The rule's id.")],
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Remove a rule."""
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        client.remove_acl(rule)
+    if options.wants_json(context, json):
+        emit_json({"id": rule, "removed": True})
+    else:
+        print(f"rule {rule} is removed")
+
+
+@app.command("test")
+def say_decision(
+    context: typer.Context,
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help=f"{_OPERATIONS}.")],
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The stream; without it, the cluster.")
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Its subject, if there is none yet.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option(metavar="PRINCIPAL", help="Who. Default: who asks.")
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> int:
+    """Say what would be decided, and by which rule. Exit code 1: denied.
+
+    Example:  jetstream acl test read --stream orders --principal user:reports
+    """
+    asked: Any = operation
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        found = client.test_acl(asked, stream=stream, subject=subject, principal=principal)
+    if options.wants_json(context, json):
+        emit_json(dataclasses.asdict(found))
+    else:
+        why = "no rule allows it" if found.rule is None else f"rule {found.rule.id}: "
+        print(f"{'allowed' if found.allowed else 'denied'}, {why}{_text(found.rule)}")
+    return Exit.OK if found.allowed else Exit.FAILED
+
+
+def _text(rule: AclRule | None) -> str:
+    if rule is None:
+        return ""
+    where = f"streams {rule.stream} on {rule.subject}" if rule.stream else "the cluster"
+    return f"{rule.principal}, {_effect(rule)} {', '.join(rule.operations)} on {where}"
+
+
+def _effect(rule: AclRule) -> str:
+    return "allow" if rule.allow else "deny"
+
+
+def _cells(rule: AclRule) -> tuple[object, ...]:
+    operations = ",".join(rule.operations)
+    stream, subject = (rule.stream, rule.subject) if rule.stream else ("(cluster)", "-")
+    return rule.id, rule.principal, _effect(rule), operations, stream, subject

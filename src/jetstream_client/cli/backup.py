@@ -1,0 +1,133 @@
+"""`jetstream stream backup` and `restore`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client.cli import interrupts, options
+from jetstream_client.cli.output import emit_json
+from jetstream_client.cli.progress import Advance, progress_bar
+from jetstream_client.migration import parquet
+from jetstream_client.migration.backup import back_up
+from jetstream_client.migration.manifest import Manifest
+from jetstream_client.migration.restore import restore as restore_stream
+from jetstream_protocol.errors import InvalidRequestError
+
+PARQUET = ".parquet"
+
+
+def backup(
+    context: typer.Context,
+    stream: options.StreamName,
+    to: Annotated[
+        Path, typer.Argument(metavar="TO", help="A folder, or a file whose name ends in .parquet.")
+    ],
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Copy a stream to a folder or a Parquet file.
+
+    The stream runs on meanwhile. Offsets, times, subjects, keys and headers are kept, and the
+    settings: `stream restore` makes the same stream of it, here or in another cluster. It holds
+    what was committed when it began.
+    Into a folder with an earlier backup of the stream it copies only what has come since. An
+    interrupted one goes on in the same way. Parquet needs: pip install 'jetstream-log[arrow]'
+
+    Examples:
+
+      jetstream stream backup orders /backups/orders
+
+      jetstream stream backup orders orders.parquet
+    """
+    with (
+        interrupts.interrupted_once(),
+        Client.from_config(options.config(context, server, timeout)) as client,
+    ):
+        described = client.describe_stream(stream)
+        total = (described.high_watermark or 0) - (described.log_start_offset or 0)
+        with progress_bar(total) as advance:
+            take = parquet.back_up if to.suffix == PARQUET else back_up
+            manifest = take(client, described, to, advance)
+    if options.wants_json(context, json):
+        emit_json({"stream": manifest.name, "to": str(to), **_summary(manifest)})
+    else:
+        print(f"backed up {_text(manifest)} to {to}")
+
+
+def restore(
+    context: typer.Context,
+    from_: Annotated[
+        Path, typer.Argument(metavar="FROM", help="What `stream backup` has written.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="The new stream's name. Default: as it was."),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="SUBJECT", help="The new stream's subject. Default: as it was."),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Number of replicas. Default: as many as there were.")
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Make a stream of a backup.
+
+    It has the offsets, times, subjects, keys and headers that it had. There must be no stream of
+    that name yet. The new one can be read meanwhile. It listens to its subject once everything is
+    there, and was read back and compared. If a restore is interrupted, do the same again: it goes
+    on where it was.
+
+    Examples:
+
+      jetstream stream restore /backups/orders
+
+      jetstream stream restore orders.parquet orders-copy --subject copy.orders
+    """
+    changed: dict[str, Any] = {"subject": subject, "replicas": replicas}
+    changed = {each: value for each, value in changed.items() if value is not None}
+    if replicas is not None:
+        changed["min_insync_replicas"] = None
+    if not from_.exists():
+        raise InvalidRequestError(f"there is no {from_}")
+    with (
+        interrupts.interrupted_once(),
+        ExitStack() as stack,
+        Client.from_config(options.config(context, server, timeout)) as client,
+    ):
+
+        def begin(manifest: Manifest) -> Advance:
+            total = manifest.end_offset - manifest.start_offset
+            return stack.enter_context(progress_bar(total))
+
+        take = restore_stream if from_.is_dir() else parquet.restore
+        stream, digest = take(client, from_, name, begin, **changed)
+    if options.wants_json(context, json):
+        emit_json({"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()})
+    else:
+        print(f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}")
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "start_offset": manifest.start_offset,
+        "end_offset": manifest.end_offset,
+        "records": manifest.records,
+        "digest": manifest.digest,
+    }
+
+
+def _text(manifest: Manifest) -> str:
+    return (
+        f"{manifest.records} records of {manifest.name}, offsets {manifest.start_offset} to "
+        f"{manifest.end_offset - 1}, digest {manifest.digest},"
+    )

@@ -1,0 +1,59 @@
+"""Shell completion of stream names and subjects, asked of the cluster. `jetstream
+--install-completion` sets it up. If the cluster does not answer within `PATIENCE_SECONDS` nothing
+is offered: completion shows no errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import Stream
+from jetstream_client.cli.connecting import Common, reached, tls_of
+from jetstream_protocol.errors import JetstreamError
+
+PATIENCE_SECONDS = 1.0
+
+
+def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
+    """Names; `name@subject` where a name alone is ambiguous."""
+    streams = _streams(context)
+    names = [stream.name for stream in streams]
+    offered = [each.name if names.count(each.name) == 1 else each.full_name for each in streams]
+    return [name for name in offered if name.startswith(incomplete)]
+
+
+def complete_subject(context: typer.Context, incomplete: str) -> list[str]:
+    """The subjects of streams up to the first wildcard; the publisher completes them."""
+    offered = {_literal(stream.subject): None for stream in _streams(context)}
+    return [subject for subject in offered if subject and subject.startswith(incomplete)]
+
+
+def _literal(subject: str) -> str:
+    """`orders.` of `orders.*.new`."""
+    tokens = subject.split(".")
+    wild = next((at for at, token in enumerate(tokens) if token in ("*", ">")), len(tokens))
+    return ".".join(tokens[:wild]) + ("." if 0 < wild < len(tokens) else "")
+
+
+def _streams(context: typer.Context) -> list[Stream]:
+    try:
+        tls = tls_of(*(_said(context, name) for name in ("tls", "ca", "cert", "key")))
+        before = Common(tls=tls, context=_said(context, "context_name"))
+        config = reached(_said(context, "server"), before, PATIENCE_SECONDS)
+        with Client.from_config(config) as client:
+            return client.list_streams()
+    except JetstreamError:
+        return []
+
+
+def _said(context: typer.Context, option: str) -> Any:
+    """What the half-written command says, wherever it says it; None: nothing."""
+    level: Any = context
+    while level is not None:
+        if level.params.get(option):
+            return level.params[option]
+        level = level.parent
+    return None

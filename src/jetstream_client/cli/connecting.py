@@ -1,0 +1,51 @@
+"""Which cluster a command talks to, and how: options, environment, contexts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from jetstream_client._config import SERVERS_VARIABLE, ClientConfig
+from jetstream_client._tls import TlsConfig
+from jetstream_client.cli.context_file import CONTEXT_VARIABLE, ContextFile
+
+
+@dataclass(slots=True)
+class Common:
+    """What was said in front of the command."""
+
+    server: str | None = None
+    json: bool = False
+    timeout: float | None = None
+    tls: TlsConfig | None = None
+    context: str | None = None
+
+
+def tls_of(tls: bool, ca: str | None, cert: str | None, key: str | None) -> TlsConfig | None:
+    """What the options for TLS say; None: nothing."""
+    return TlsConfig(ca, cert, key) if tls or ca or cert or key else None
+
+
+def reached(
+    server: str | None, before: Common, timeout: float, nats: str | None = None
+) -> ClientConfig:
+    """How to reach the cluster: as the options say, else the environment, else a context.
+
+    A context that nobody has named gives its certificate and its token to its own servers only.
+    """
+    name = before.context or os.environ.get(CONTEXT_VARIABLE)
+    found = None
+    if name:
+        found = ContextFile().get(name)
+    elif not server and not os.environ.get(SERVERS_VARIABLE):
+        file = ContextFile()
+        found = file.contexts.get(file.current)
+    if found is None:
+        return ClientConfig.of(server, nats, timeout=timeout, tls=before.tls)
+    return ClientConfig.of(
+        server or found.servers,
+        nats or found.nats or None,
+        timeout=timeout,
+        token=found.token or None,
+        tls=before.tls or found.tls_config,
+    )

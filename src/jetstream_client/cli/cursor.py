@@ -1,0 +1,179 @@
+"""`jetstream cursor …`: where readers have got to, how far behind they are, and moving them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import CursorDescription
+from jetstream_client.cli import options, positions
+from jetstream_client.cli.output import emit_json, print_fields, print_table
+from jetstream_client.cli.units import age_text, duration_text
+from jetstream_client.cli.watching import Watch, show
+
+app = options.group("Look at and move the positions of readers.")
+
+CursorName = Annotated[str, typer.Argument(metavar="CURSOR", help="A cursor's name.")]
+CursorStream = Annotated[
+    str,
+    typer.Argument(
+        metavar="STREAM",
+        help="A stream's name, or name@subject, which also names one that is gone.",
+        autocompletion=options.complete_stream,
+    ),
+]
+
+
+@app.command("list")
+def list_(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Option("--cursor", metavar="CURSOR", help="Only those of this name.")
+    ] = "",
+    stream: Annotated[
+        str | None,
+        typer.Option(metavar="STREAM", help="Only those in this stream.", show_default=False),
+    ] = None,
+    watch: Watch = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """List the cursors, with how far behind they are.
+
+    LAG is in records, BEHIND the age of the first record that is not read yet; "-" is what no
+    leader answers. Of a compacted stream LAG counts offsets: there are at most so many.
+
+    Examples:
+
+      jetstream cursor list --stream orders
+
+      jetstream cursor list --watch
+    """
+    as_json = options.wants_json(context, json)
+    config = options.config_of_one_thing(context, server, timeout, watch=watch)
+    with Client.from_config(config) as client:
+        draw = _draw_json_lines if as_json else _draw_list
+        show(lambda: client.describe_cursors(name, stream=stream), draw, watch=watch, lines=as_json)
+
+
+@app.command()
+def describe(
+    context: typer.Context,
+    cursor: CursorName,
+    stream: CursorStream,
+    watch: Watch = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Show one cursor.
+
+    Example:  jetstream cursor describe billing orders
+    """
+    as_json = options.wants_json(context, json)
+    config = options.config_of_one_thing(context, server, timeout, watch=watch)
+    with Client.from_config(config) as client:
+        draw = _draw_json if as_json else _draw
+        show(lambda: client.describe_cursor(cursor, stream), draw, watch=watch, lines=as_json)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def seek(
+    context: typer.Context,
+    cursor: CursorName,
+    stream: CursorStream,
+    position: Annotated[
+        str, typer.Argument(metavar=positions.METAVAR, help=f"Where to: {positions.SAYS}.")
+    ],
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Move a cursor, or make one.
+
+    The next consumer of the cursor begins there. One that uses it now ends with an error at its
+    next commit: stop it first.
+
+    Examples:
+
+      jetstream cursor seek billing orders earliest
+
+      jetstream cursor seek billing orders 1h
+    """
+    where = positions.parse_position(position)
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        found = client.seek_cursor(cursor, stream, where)
+        if options.wants_json(context, json):
+            _draw_json(client.describe_cursor(cursor, found.stream))
+        else:
+            print(f"cursor {cursor} is at offset {found.offset} of {found.stream}")
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    cursor: CursorName,
+    stream: CursorStream,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Forget a cursor: its next consumer begins anew.
+
+    Example:  jetstream cursor delete billing orders --yes
+    """
+    options.confirm(f"Forget the position of {cursor} in {stream}?", yes=yes)
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        client.delete_cursor(cursor, stream)
+    if options.wants_json(context, json):
+        emit_json({"deleted": cursor, "stream": stream})
+    else:
+        print(f"deleted cursor {cursor} on {stream}")
+
+
+def _draw_json_lines(cursors: Sequence[CursorDescription]) -> None:
+    for cursor in cursors:
+        _draw_json(cursor)
+
+
+def _draw_json(cursor: CursorDescription) -> None:
+    emit_json(dataclasses.asdict(cursor))
+
+
+def _draw_list(cursors: Sequence[CursorDescription]) -> None:
+    columns = ("CURSOR", "STREAM", "OFFSET", "LAG", "BEHIND", "COMMITTED", "STATE")
+    now = datetime.now(UTC)
+    print_table(columns, [_cells(cursor, now) for cursor in cursors])
+
+
+def _cells(cursor: CursorDescription, now: datetime) -> tuple[object, ...]:
+    return (
+        cursor.name,
+        cursor.stream,
+        cursor.offset,
+        "-" if cursor.lag is None else cursor.lag,
+        behind(cursor.lag_seconds),
+        f"{age_text(now - cursor.committed_at)} ago",
+        cursor.state,
+    )
+
+
+def behind(seconds: float | None) -> str:
+    """A lag; "-" where it is not known."""
+    if seconds is None:
+        return "-"
+    return duration_text(round(seconds, 1 if seconds < 10 else 0))
+
+
+def _draw(cursor: CursorDescription) -> None:
+    fields = dataclasses.asdict(cursor)
+    if cursor.lag_seconds is not None:
+        fields["lag_seconds"] = f"{cursor.lag_seconds:.3f}"
+    print_fields(fields)

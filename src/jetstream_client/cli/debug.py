@@ -1,0 +1,95 @@
+"""`jetstream debug bundle`: one file with what support needs to know. No secrets: the servers leave
+them out of what they tell, and the client's own configuration is not in it.
+
+    cluster.json  health.json  streams.json  client.json
+    nodes/N/config.json  metrics.txt  log.jsonl  versions.json      or error.txt
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import ClusterInfo, NodeDebug
+from jetstream_client.cli import options
+from jetstream_client.cli.cluster import cluster_row
+from jetstream_client.cli.health import problems_of
+from jetstream_client.cli.output import emit_json, json_value, stream_row
+from jetstream_protocol.errors import JetstreamError
+
+app = options.group("Collect what support needs to know.")
+
+
+@app.command()
+def bundle(
+    context: typer.Context,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file. Default: jetstream-debug-TIME.tar.gz.", dir_okay=False
+        ),
+    ] = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Write a .tar.gz about the cluster: descriptions, and of each node configuration without
+    secrets, metrics and last log lines.
+
+    Example:  jetstream debug bundle --output bundle.tar.gz
+    """
+    now = datetime.now(UTC)
+    path = output or Path(f"jetstream-debug-{now:%Y%m%dT%H%M%SZ}.tar.gz")
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        files = dict(_files(client))
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
+            entry.size, entry.mtime = len(data), int(now.timestamp())
+            archive.addfile(entry, io.BytesIO(data))
+    if options.wants_json(context, json):
+        emit_json({"file": str(path), "contains": sorted(files)})
+    else:
+        print(f"{path}: {len(files)} files")
+
+
+def _files(client: Client) -> Iterator[tuple[str, str]]:
+    cluster, streams = client.describe_cluster(), client.describe_streams()
+    yield "cluster.json", _json(cluster_row(cluster))
+    yield "streams.json", _json([stream_row(stream) for stream in streams])
+    yield "health.json", _json([asdict(problem) for problem in problems_of(cluster, streams)])
+    yield "client.json", _json({"version": version("jetstream-log")})
+    yield from _of_nodes(client, cluster)
+
+
+def _of_nodes(client: Client, cluster: ClusterInfo) -> Iterator[tuple[str, str]]:
+    for node in cluster.nodes:
+        try:
+            told = client.debug_node(node.id)
+        except JetstreamError as error:
+            yield f"nodes/{node.id}/error.txt", f"{error.message}\n"
+        else:
+            for name, text in _of_node(told):
+                yield f"nodes/{node.id}/{name}", text
+
+
+def _of_node(told: NodeDebug) -> Iterator[tuple[str, str]]:
+    yield "config.json", _json(told.config)
+    yield "versions.json", _json(told.versions)
+    yield "metrics.txt", told.metrics
+    yield "log.jsonl", "".join(f"{line}\n" for line in told.log)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, default=json_value) + "\n"

@@ -1,0 +1,89 @@
+"""`jetstream stream digest`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import typer
+
+from jetstream_client.cli import interrupts, options
+from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.output import emit_json, print_table
+from jetstream_client.cli.progress import progress_bar
+from jetstream_client.migration.replica_digest import Comparison, ReplicaDigest, compare
+
+
+def digest(
+    context: typer.Context,
+    stream: options.StreamName,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Compare what the replicas of a stream hold.
+
+    Each node reads its own files, checks them, and tells a digest: no record is moved. Of a
+    compacted stream, what some replica has compacted is not compared: each compacts by itself.
+    Exit code 6: replicas differ, or one cannot be read.
+
+    Example:  jetstream stream digest orders
+    """
+    config = options.config(context, server, timeout)
+    with ExitStack() as stack:
+        done, advance = 0, None
+
+        def progress(total: int, now: int) -> None:
+            nonlocal done, advance
+            advance = advance or stack.enter_context(progress_bar(total))
+            advance(now - done)
+            done = now
+
+        found = interrupts.run(compare(config, stream, progress))
+    if options.wants_json(context, json):
+        emit_json(_row(found))
+    else:
+        _draw(found)
+    if not found.is_equal:
+        raise typer.Exit(Exit.DAMAGED)
+
+
+def _row(found: Comparison) -> dict[str, object]:
+    return {
+        "stream": found.stream.name,
+        "start": found.start,
+        "end": found.end,
+        "not_compared": found.start - found.begins_at,
+        "equal": found.is_equal,
+        "replicas": [
+            {
+                "node": each.node,
+                "digest": each.digest,
+                "differs_at": each.differs_at,
+                "problem": each.problem,
+            }
+            for each in found.replicas
+        ],
+    }
+
+
+def _draw(found: Comparison) -> None:
+    rows = [
+        (each.node, each.digest or "-", _said(each, found.stream.leader)) for each in found.replicas
+    ]
+    print_table(("NODE", "DIGEST", ""), rows)
+    print(f"offsets {found.start} to {found.end - 1}" if found.end > found.start else "no offsets")
+    if found.start > found.begins_at:
+        print(
+            f"offsets {found.begins_at} to {found.start - 1} were compacted by each replica by "
+            "itself, and not compared"
+        )
+
+
+def _said(replica: ReplicaDigest, leader: int) -> str:
+    said = "leader" if replica.node == leader else ""
+    if replica.differs_at is not None:
+        start, end = replica.differs_at
+        said = f"{said} differs from offset {start} to {end - 1}".strip()
+    if replica.problem:
+        said = f"{said} {replica.problem}".strip()
+    return said

@@ -1,0 +1,146 @@
+"""`jetstream cluster health`: whether all is well, and if not, why; for scripts by its exit code.
+
+What counts as a problem is decided here, from what the cluster tells of itself. A draining node is
+none: somebody wants it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import ClusterInfo, Node, StreamDescription
+from jetstream_client.cli import options
+from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.output import emit_json, printable
+from jetstream_client.cli.watching import Watch, show
+
+SHOWN_MAX = 20
+"""Problems that people are shown; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """kind: a word for scripts. about: a node's number or a stream's name@subject, as text; ""
+    where it concerns the whole cluster."""
+
+    kind: str
+    about: str
+    reason: str
+
+
+def problems_of(cluster: ClusterInfo, streams: Sequence[StreamDescription]) -> list[Problem]:
+    """The worst first."""
+    found = [*_of_nodes(cluster), *(each for s in streams for each in _of_stream(s))]
+    return sorted(found, key=lambda problem: _KINDS.index(problem.kind))
+
+
+_KINDS = (
+    "no_controller",
+    "node_fenced",
+    "node_not_ready",
+    "no_leader",
+    "leader_silent",
+    "log_offline",
+    "too_few_in_sync",
+    "records_damaged",
+    "out_of_sync",
+)
+
+
+def _of_nodes(cluster: ClusterInfo) -> Iterator[Problem]:
+    if cluster.controller < 0:
+        yield Problem("no_controller", "", "the metadata group has no leader: nothing is decided")
+    for node in cluster.nodes:
+        yield from _of_node(node)
+
+
+def _of_node(node: Node) -> Iterator[Problem]:
+    if node.fenced:
+        yield Problem("node_fenced", str(node.id), f"node {node.id} is not heard: is it down?")
+    elif node.not_ready:
+        reasons = ", ".join(node.not_ready)
+        yield Problem("node_not_ready", str(node.id), f"node {node.id} is not ready: {reasons}")
+
+
+def _of_stream(stream: StreamDescription) -> Iterator[Problem]:
+    name = stream.full_name
+    if stream.leader < 0:
+        yield Problem("no_leader", name, f"stream {name} has no leader: {stream.state}")
+        return
+    if stream.state.startswith("unknown"):
+        yield Problem("leader_silent", name, f"stream {name}: {stream.state}")
+    elif stream.state.startswith("offline"):
+        yield Problem("log_offline", name, f"stream {name} is {stream.state}")
+    missing = [node for node in stream.replicas if node not in stream.isr]
+    nodes = f"node{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+    if len(stream.isr) < stream.min_insync_replicas:
+        yield Problem(
+            "too_few_in_sync",
+            name,
+            f"stream {name} refuses publishers that ask for acks: {len(stream.isr)} of "
+            f"{stream.min_insync_replicas} needed replicas in sync, without {nodes}",
+        )
+    elif missing:
+        yield Problem("out_of_sync", name, f"stream {name} has {nodes} out of sync")
+    for bad in stream.damaged[:1]:
+        yield Problem(
+            "records_damaged",
+            name,
+            f"stream {name}: the disk of node {bad.node} has lost records, from offset {bad.start}",
+        )
+
+
+def health(
+    context: typer.Context,
+    watch: Watch = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> int:
+    """Say whether all is well. Exit code 0: it is, 7: it is not, and why.
+
+    Examples:
+
+      jetstream cluster health && echo restart the next node
+
+      jetstream cluster health --json | jq -r '.problems[].reason'
+    """
+    as_json = options.wants_json(context, json)
+    found: list[Problem] = []
+
+    def draw(problems: list[Problem]) -> None:
+        found[:] = problems
+        if as_json:
+            emit_json(_row(problems))
+        else:
+            _print(problems)
+
+    config = options.config_of_one_thing(context, server, timeout, watch=watch)
+    with Client.from_config(config) as client:
+        show(
+            lambda: problems_of(client.describe_cluster(), client.describe_streams()),
+            draw,
+            watch=watch,
+            lines=as_json,
+        )
+    return Exit.UNHEALTHY if found else Exit.OK
+
+
+def _row(problems: list[Problem]) -> dict[str, Any]:
+    return {"healthy": not problems, "problems": [asdict(problem) for problem in problems]}
+
+
+def _print(problems: list[Problem]) -> None:
+    if not problems:
+        print("healthy")
+        return
+    print("not healthy:")
+    for problem in problems[:SHOWN_MAX]:
+        print(f"* {printable(problem.reason)}")
+    if len(problems) > SHOWN_MAX:
+        print(f"* and {len(problems) - SHOWN_MAX} more: --json has all of them")

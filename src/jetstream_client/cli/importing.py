@@ -1,0 +1,270 @@
+"""`jetstream import` and `jetstream mirror`: streams of other systems, and files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._config import NatsOptions
+from jetstream_client._sync import Client
+from jetstream_client.cli import interrupts, options
+from jetstream_client.cli.exits import end_with_the_reader
+from jetstream_client.cli.output import emit_json
+from jetstream_client.cli.progress import progress_bar
+from jetstream_client.migration import importing, json_lines, kafka, parquet
+from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
+from jetstream_client.migration.records import Records
+from jetstream_protocol.errors import InvalidRequestError
+
+FOLLOW_SECONDS = 2.0
+_NO_RECORDS = Records([], [], [], [], [], [])
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The new stream's name.")]
+FromJetStream = Annotated[
+    str | None, typer.Option(metavar="STREAM", help="A stream of NATS JetStream.")
+]
+NatsUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL,…", help="Where JetStream is. Default: the NATS servers of the cluster."
+    ),
+]
+Creds = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A .creds file to sign in to NATS with.")
+]
+Subject = Annotated[
+    str | None,
+    typer.Option(metavar="SUBJECT", help="The new stream's subject. Default: the source's."),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of replicas. Default: 3, or as many as there are nodes."),
+]
+
+
+def import_(
+    context: typer.Context,
+    name: Name,
+    from_jetstream: FromJetStream = None,
+    from_kafka: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="A topic of Kafka.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Parquet or JSON lines, of `jetstream export`."
+        ),
+    ] = None,
+    nats: NatsUrl = None,
+    creds: Creds = None,
+    kafka_servers: Annotated[
+        str, typer.Option("--kafka", metavar="HOST:PORT,…", help="Where Kafka is.")
+    ] = "localhost:9092",
+    subject: Subject = None,
+    replicas: Replicas = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Make a new stream of another system's records.
+
+    Offsets, times, subjects, keys and headers are kept: a sequence of JetStream is an offset + 1.
+    In the end the stream is read back and compared, by count and digest; then it listens to its
+    subject. If an import is interrupted, do the same again: it goes on where it was. Partitions of
+    a topic become streams NAME-0, NAME-1 … of one group.
+
+    Examples:
+
+      jetstream import orders --from-jetstream ORDERS --nats nats://old:4222
+
+      jetstream import orders --from orders.parquet --subject 'orders.>'
+
+      jetstream import orders --from-kafka orders --kafka old:9092 --subject orders
+    """
+    if [from_jetstream, from_kafka, from_].count(None) != 2:
+        raise InvalidRequestError("say one of --from-jetstream, --from-kafka, --from")
+    settings: dict[str, Any] = {"replicas": replicas}
+    config = options.config(context, server, timeout)
+    with interrupts.interrupted_once(), Client.from_config(config) as client:
+        if from_jetstream:
+            done = [_from_jetstream(client, name, from_jetstream, nats, creds, subject, settings)]
+        elif from_kafka:
+            if subject is None:
+                raise InvalidRequestError("say the subject of the new streams: --subject")
+            done = _from_kafka(client, name, from_kafka, kafka_servers, subject, settings)
+        else:
+            assert from_ is not None
+            done = [_from_file(client, name, from_, subject, settings)]
+    for row in done:
+        if options.wants_json(context, json):
+            emit_json(row)
+        else:
+            print(f"imported {row['stream']}: {row['records']} records, digest {row['digest']}")
+
+
+def mirror(
+    context: typer.Context,
+    name: Name,
+    from_jetstream: FromJetStream = None,
+    cut_over: Annotated[
+        bool,
+        typer.Option("--cut-over", help="Copy the rest, compare, and listen to the subject."),
+    ] = False,
+    nats: NatsUrl = None,
+    creds: Creds = None,
+    subject: Subject = None,
+    replicas: Replicas = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Follow a stream of NATS JetStream, until it is cut over.
+
+    The new stream has what the other one has, a moment later, and is read as any stream. It does
+    not listen to its subject. Ctrl-C stops the mirror; begun again it goes on where it was. To cut
+    over: let publishers rest, say the same with --cut-over, and let them go on.
+
+    Examples:
+
+      jetstream mirror orders --from-jetstream ORDERS
+
+      jetstream mirror orders --from-jetstream ORDERS --cut-over
+    """
+    if from_jetstream is None:
+        raise InvalidRequestError("say what to mirror: --from-jetstream STREAM")
+    settings: dict[str, Any] = {"replicas": replicas}
+    as_json = options.wants_json(context, json)
+    config = options.config(context, server, timeout)
+    with interrupts.interrupted_once(), Client.from_config(config) as client:
+        if not cut_over:
+            end_with_the_reader()
+            _follow(client, name, from_jetstream, nats, creds, subject, settings, as_json)
+        row = _from_jetstream(client, name, from_jetstream, nats, creds, subject, settings)
+    if as_json:
+        emit_json(row)
+    else:
+        print(f"cut over to {row['stream']}: {row['records']} records, digest {row['digest']}")
+
+
+def _source(client: Client, name: str, nats: str | None, creds: Path | None) -> NatsStream:
+    urls = nats.split(",") if nats else list(client.describe_cluster().nats)
+    return NatsStream(urls, NatsOptions(credentials=None if creds is None else str(creds)), name)
+
+
+def _settings_of(
+    info: StreamInfo, subject: str | None, settings: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The new stream's subject and settings."""
+    if subject is None and len(info.subjects) != 1:
+        listed = ", ".join(info.subjects) or "none of its own"
+        raise InvalidRequestError(
+            f"stream {info.name} has several subjects or none ({listed}): say the new stream's "
+            "with --subject"
+        )
+    kept = {
+        "max_age": info.max_age,
+        "max_bytes": info.max_bytes,
+        "max_messages": info.max_messages,
+        "duplicate_window": info.duplicate_window,
+    }
+    return subject or info.subjects[0], {**kept, **settings}
+
+
+def _from_jetstream(
+    client: Client, name: str, stream: str, nats: str | None, creds: Path | None,
+    subject: str | None, settings: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    with _source(client, stream, nats, creds) as source:
+        info = source.info()
+        subject, settings = _settings_of(info, subject, settings)
+        start, end = max(0, info.first_sequence - 1), info.last_sequence
+        with progress_bar(end - start) as advance:
+            made, digest = importing.run(
+                client, name, subject, settings, source.records(start, end), (start, end), advance
+            )
+        missed = source.info().last_sequence - end
+    if missed:
+        print(
+            f"note: {missed} messages came to JetStream while its stream was copied: those before "
+            f"{made.name} listened are not in it. Publishers have to rest while a stream is cut "
+            "over",
+            file=sys.stderr,
+        )
+    return _row(made.name, digest.count, digest.hexdigest())
+
+
+def _follow(
+    client: Client, name: str, stream: str, nats: str | None, creds: Path | None,
+    subject: str | None, settings: dict[str, Any], as_json: bool,
+) -> None:  # fmt: skip
+    with _source(client, stream, nats, creds) as source:
+        info = source.info()
+        subject, settings = _settings_of(info, subject, settings)
+        copying = importing.Import(client, name, subject, settings)
+        copying.begin(max(0, info.first_sequence - 1))
+        before = -1
+        for records in source.records(copying.next_offset, None, wait=FOLLOW_SECONDS):
+            if len(records):
+                copying.add([records], lambda _: None)
+            if copying.next_offset != before:
+                before = copying.next_offset
+                if as_json:
+                    emit_json({"stream": name, "next_offset": before})
+                else:
+                    print(f"{name} holds what {stream} has up to sequence {before}")
+                sys.stdout.flush()
+
+
+def _from_file(
+    client: Client, name: str, path: Path, subject: str | None, settings: dict[str, Any]
+) -> dict[str, Any]:
+    if not path.is_file():
+        raise InvalidRequestError(
+            f"{path} is no file; a folder with a backup is restored: jetstream stream restore"
+        )
+    if subject is None:
+        raise InvalidRequestError("say the subject of the new stream: --subject")
+    source = iter(parquet.read(path) if path.suffix == ".parquet" else json_lines.read(path))
+    first = next(source, _NO_RECORDS)
+    start = first.offsets[0] if len(first) else 0
+    end = start
+
+    def noted(parts: Iterable[Records]) -> Iterable[Records]:
+        nonlocal end
+        for part in parts:
+            if len(part):
+                end = part.offsets[-1] + 1
+                yield part
+
+    copying = importing.Import(client, name, subject, settings)
+    copying.begin(start)
+    with progress_bar(None) as advance:
+        copying.add(noted(chain([first], source)), advance)
+    digest = copying.verify(end)
+    return _row(copying.listen().name, digest.count, digest.hexdigest())
+
+
+def _from_kafka(
+    client: Client, name: str, topic: str, servers: str, subject: str, settings: dict[str, Any]
+) -> list[dict[str, Any]]:
+    done = []
+    with kafka.KafkaTopic(servers, topic) as source:
+        for partition, (start, end) in source.bounds(client.config.timeout).items():
+            records = source.records(partition, start, end, subject.encode(), client.config.timeout)
+            grouped = {**settings, "group": name}
+            made_name = f"{name}-{partition}"
+            with progress_bar(end - start) as advance:
+                made, digest = importing.run(
+                    client, made_name, subject, grouped, records, (start, end), advance
+                )
+            done.append(_row(made.name, digest.count, digest.hexdigest()))
+    return done
+
+
+def _row(name: str, records: int, digest: str) -> dict[str, Any]:
+    return {"stream": name, "records": records, "digest": digest}

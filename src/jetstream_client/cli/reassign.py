@@ -1,0 +1,187 @@
+"""`jetstream stream reassign`, `jetstream node decommission`: streams that move to other nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import ReplicaMove, Stream
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json, print_table
+from jetstream_client.cli.progress import Advance, progress_bar
+from jetstream_protocol.errors import InvalidRequestError
+
+LOOK_SECONDS = 0.2
+
+AtATime = Annotated[
+    int,
+    typer.Option(
+        "--at-a-time", min=1, help="How many streams are copied at once: the others wait."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
+
+
+def reassign(
+    context: typer.Context,
+    stream: Annotated[str | None, typer.Argument(help="With --replicas: the stream.")] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(metavar="NODES", help="Its nodes: 0,1,2. As many as it has replicas then."),
+    ] = None,
+    drain: Annotated[
+        int | None, typer.Option(metavar="NODE", min=0, help="Move every replica off this node.")
+    ] = None,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="Let all nodes hold as many replicas.")
+    ] = False,
+    at_a_time: AtATime = 4,
+    yes: options.Yes = False,
+    dry_run: DryRun = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Move streams to other nodes, with more or fewer replicas.
+
+    Shows the plan and asks. A stream stays on its old nodes too until the new ones have all of it.
+    Interrupted, what has begun goes on; naming the old nodes undoes it.
+
+    Examples:
+
+      jetstream stream reassign orders --replicas 0,1,2
+
+      jetstream stream reassign --drain 3 --dry-run
+
+      jetstream stream reassign --balance
+    """
+    chosen = [stream is not None, drain is not None, balance]
+    if chosen.count(True) != 1 or (stream is None) == (replicas is not None):
+        raise typer.BadParameter("give a stream and --replicas, or --drain NODE, or --balance")
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        if stream is not None:
+            moves = [_move_of(client, stream, _nodes(replicas or ""))]
+        else:
+            moves = client.plan_reassignment(drain=drain)
+        as_json = options.wants_json(context, json)
+        move_all(client, moves, at_a_time=at_a_time, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def decommission(
+    context: typer.Context,
+    node: options.NodeId,
+    at_a_time: AtATime = 4,
+    yes: options.Yes = False,
+    dry_run: DryRun = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Move everything off a node, for good.
+
+    Then stop its process, and take it out of the cluster with `node remove`.
+
+    Example:  jetstream node decommission 3
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        moves = client.plan_reassignment(drain=node)
+        as_json = options.wants_json(context, json)
+        if not dry_run:
+            options.confirm(f"Empty node {node} ({len(moves)} replicas)?", yes=yes)
+            client.drain_node(node)
+        move_all(client, moves, at_a_time=at_a_time, yes=True, dry_run=dry_run, as_json=as_json)
+    if not (as_json or dry_run):
+        print(f"node {node} is empty; stop it, then: jetstream node remove {node}")
+
+
+def remove(
+    context: typer.Context,
+    node: options.NodeId,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Forget a node that has stopped and is empty.
+
+    Example:  jetstream node remove 3
+    """
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        client.remove_node(node)
+    if options.wants_json(context, json):
+        emit_json({"node": node, "removed": True})
+    else:
+        print(f"node {node} is removed")
+
+
+def move_all(
+    client: Client,
+    moves: Sequence[ReplicaMove],
+    *,
+    at_a_time: int,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Show the plan, ask, and carry it out."""
+    if as_json:
+        emit_json({"moved": not dry_run, "moves": [_row(move) for move in moves]})
+    elif moves:
+        print_table(("STREAM", "FROM", "TO"), [_cells(move) for move in moves])
+    else:
+        print("nothing has to be moved")
+    if dry_run or not moves:
+        return
+    options.confirm(f"Move {len(moves)} streams?", yes=yes)
+    with progress_bar(len(moves)) as advance:
+        _carry_out(client, moves, at_a_time, advance)
+
+
+def _carry_out(
+    client: Client, moves: Sequence[ReplicaMove], at_a_time: int, advance: Advance
+) -> None:
+    waiting, under_way = list(reversed(moves)), dict[int, None]()
+    while waiting or under_way:
+        while waiting and len(under_way) < at_a_time:
+            move = waiting.pop()
+            client.reassign_stream(move.stream, move.replicas)
+            under_way[move.stream.id] = None
+        time.sleep(LOOK_SECONDS)
+        moving = {each.id for each in client.list_streams() if each.target_replicas}
+        for stream_id in [each for each in under_way if each not in moving]:
+            del under_way[stream_id]
+            advance(1)
+
+
+def _move_of(client: Client, name: str, replicas: tuple[int, ...]) -> ReplicaMove:
+    found: Stream = client.describe_stream(name)
+    return ReplicaMove(found, replicas)
+
+
+def _nodes(text: str) -> tuple[int, ...]:
+    try:
+        nodes = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        raise InvalidRequestError(f"--replicas is a list of nodes as 0,1,2, not {text!r}") from None
+    if len(set(nodes)) != len(nodes) or min(nodes) < 0:
+        raise InvalidRequestError(f"--replicas names different nodes, not {text!r}")
+    return nodes
+
+
+def _row(move: ReplicaMove) -> dict[str, Any]:
+    return {
+        "stream": move.stream.full_name,
+        "from": list(move.stream.replicas),
+        "to": list(move.replicas),
+    }
+
+
+def _cells(move: ReplicaMove) -> tuple[str, str, str]:
+    return move.stream.full_name, _text(move.stream.replicas), _text(move.replicas)
+
+
+def _text(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))

@@ -1,0 +1,63 @@
+"""Names that other tools use for commands: using one gives an error that names the command here.
+They are no aliases: each command has one name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+_WORDS = {
+    "stream list": ("ls", "list", "streams", "topics"),
+    "stream create": ("add", "new", "create", "mk"),
+    "stream describe": ("info", "show", "describe", "get", "inspect"),
+    "stream alter": ("edit", "update", "set", "alter", "config"),
+    "stream delete": ("rm", "del", "remove", "delete", "destroy"),
+    "stream readonly": ("seal", "lock", "readonly", "read-only", "freeze"),
+    "stream pause": ("stop", "suspend", "pause"),
+    "stream resume": ("start", "continue", "resume", "unpause"),
+    "stream purge": ("purge", "truncate", "clear", "empty", "trim"),
+    "cursor list": ("consumers", "cursors", "ls"),
+    "group list": ("groups", "ls"),
+    "group describe": ("show", "info"),
+    "cursor describe": ("show", "info"),
+    "cursor seek": ("reset", "seek", "rewind"),
+    "cursor delete": ("rm", "del", "remove"),
+    "fetch": ("cat", "consume", "sub", "subscribe", "read", "view"),
+    "fetch --follow": ("tail", "follow", "watch"),
+    "publish": ("pub", "produce", "send", "put"),
+    "sql": ("query", "select"),
+    "export": ("dump", "backup"),
+    "cluster status": ("status", "info", "nodes", "ls"),
+    "cluster health": ("health", "doctor"),
+    "node drain": ("drain", "maintenance"),
+    "log verify": ("verify", "check"),
+}
+"""Names here, and names elsewhere. If several match, the first counts, unless another is of the
+group in which the name was used."""
+
+_UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
+
+
+def meant_by(word: str, group: str = "") -> str:
+    """The command that `word` names in other tools, used within `group` ("stream"); "": none."""
+    found = [command for command, words in _WORDS.items() if word in words]
+    own = [command for command in found if group and command.startswith(f"{group} ")]
+    return next(iter(own + found), "")
+
+
+class Commands(TyperGroup):
+    """A group of commands that suggests the command its user may have meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except _UsageError as error:
+            program, _, group = ctx.command_path.rpartition(" ") if ctx.parent else ("", "", "")
+            meant = meant_by(args[0], group) if args else ""
+            if meant:
+                program = program or ctx.command_path
+                error.message = f"No such command {args[0]!r}. Did you mean '{program} {meant}'?"
+            raise

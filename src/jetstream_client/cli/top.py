@@ -1,0 +1,123 @@
+"""`jetstream top`: the busiest streams, again and again."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from jetstream_client._sync import Client
+from jetstream_client._types import StreamDescription
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json, node_text, print_table
+from jetstream_client.cli.units import size_text
+from jetstream_client.cli.watching import show
+
+_HEADING_LINES = 4
+
+
+class Look(NamedTuple):
+    """All streams at one moment. at: seconds of a clock that does not go back."""
+
+    at: float
+    streams: Sequence[StreamDescription]
+
+
+class Rate(NamedTuple):
+    """rate: records that became readable, a second; None: not known yet. lag: of the follower that
+    is furthest behind, records."""
+
+    stream: StreamDescription
+    rate: float | None
+    lag: int | None
+
+
+def rates(before: Look | None, now: Look) -> list[Rate]:
+    """The streams, the busiest first, those of which nothing is known last."""
+    ends = {} if before is None else {each.id: each.high_watermark for each in before.streams}
+    seconds = 0.0 if before is None else now.at - before.at
+    found = [_rate(each, ends.get(each.id), seconds) for each in now.streams]
+    return sorted(found, key=lambda each: (-(each.rate or 0.0), each.stream.name))
+
+
+def _rate(stream: StreamDescription, before: int | None, seconds: float) -> Rate:
+    rate = None
+    if before is not None and stream.high_watermark is not None and seconds > 0:
+        rate = max(0, stream.high_watermark - before) / seconds
+    lags = [follower.lag for follower in stream.progress if follower.lag is not None]
+    return Rate(stream, rate, max(lags) if lags else None)
+
+
+def top(
+    context: typer.Context,
+    feeding: Annotated[
+        str, typer.Option(metavar="SUBJECT", help="Only streams a message there goes to.")
+    ] = "",
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Show the busiest streams, every 2 seconds, until Ctrl-C.
+
+    RATE is records a second that became readable; LAG is how many records the follower that is
+    furthest behind lacks. On a terminal as many streams are shown as fit.
+
+    Example:  jetstream top
+    """
+    as_json = options.wants_json(context, json)
+    before: list[Look] = []
+
+    def look() -> list[Rate]:
+        now = Look(time.monotonic(), client.describe_streams(feeding))
+        found = rates(before.pop() if before else None, now)
+        before.append(now)
+        return found
+
+    with Client.from_config(options.config(context, server, timeout)) as client:
+        show(look, _draw_json if as_json else _draw, watch=True, lines=as_json)
+
+
+def _draw_json(found: Sequence[Rate]) -> None:
+    for each in found:
+        emit_json(
+            {
+                "stream": each.stream.name,
+                "subject": each.stream.subject,
+                "rate": None if each.rate is None else round(each.rate, 1),
+                "lag": each.lag,
+                "leader": each.stream.leader,
+                "isr": each.stream.isr,
+                "high_watermark": each.stream.high_watermark,
+                "size_bytes": each.stream.size_bytes,
+            }
+        )
+
+
+def _draw(found: Sequence[Rate]) -> None:
+    shown = found
+    if sys.stdout.isatty():
+        shown = found[: max(1, shutil.get_terminal_size().lines - _HEADING_LINES)]
+    total = sum(each.rate or 0.0 for each in found)
+    print(f"{len(found)} streams, {total:,.0f} records/s")
+    columns = ("NAME", "SUBJECT", "RATE", "LAG", "LEADER", "REPLICAS", "NEXT OFFSET", "BYTES")
+    print_table(columns, map(_cells, shown))
+    if len(shown) < len(found):
+        print(f"and {len(found) - len(shown)} more")
+
+
+def _cells(each: Rate) -> tuple[Any, ...]:
+    stream = each.stream
+    return (
+        stream.name,
+        stream.subject,
+        "-" if each.rate is None else f"{each.rate:,.0f}/s",
+        "-" if each.lag is None else each.lag,
+        node_text(stream.leader),
+        f"{len(stream.isr)}/{len(stream.replicas)}",
+        "-" if stream.high_watermark is None else stream.high_watermark,
+        "-" if stream.size_bytes is None else size_text(stream.size_bytes),
+    )

@@ -1,0 +1,52 @@
+"""`--watch`: shows the cluster again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from jetstream_client.cli.exits import complain, end_with_the_reader
+from jetstream_protocol.errors import JetstreamError
+
+EVERY_SECONDS = 2.0
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+T = TypeVar("T")
+
+Watch = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help=f"Show it again every {EVERY_SECONDS:.0f} s, until Ctrl-C."),
+]
+
+
+def show(look: Callable[[], T], draw: Callable[[T], None], *, watch: bool, lines: bool) -> None:
+    """Draw what `look` returns. watch: again and again; if no server answers, say so and try again.
+    lines: each result is lines of its own (JSON). Otherwise a terminal shows each result in place
+    of the one before, and a pipe gets an empty line between them.
+    """
+    if not watch:
+        draw(look())
+        return
+    end_with_the_reader()
+    on_terminal = sys.stdout.isatty()
+    between = "" if lines else _CLEAR if on_terminal else "\n"
+    first = True
+    while True:
+        try:
+            found = look()
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            sys.stdout.write(_CLEAR if on_terminal and not lines else "")
+            sys.stdout.flush()
+            complain(error.message)
+        else:
+            sys.stdout.write(between if on_terminal or not first else "")
+            draw(found)
+            sys.stdout.flush()
+        first = False
+        time.sleep(EVERY_SECONDS)

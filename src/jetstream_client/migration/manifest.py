@@ -1,0 +1,81 @@
+"""What a backup says of itself: `manifest.json` in its folder, or the metadata of a Parquet file.
+
+`is_complete` is written last: a backup without it was interrupted, and can be taken up again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from jetstream_client._types import Stream
+from jetstream_protocol.errors import InvalidRequestError
+
+FORMAT = "jetstream-backup"
+VERSION = 1
+
+_SETTINGS = (
+    "group", "min_insync_replicas", "flush", "acks", "max_age", "max_bytes", "max_messages",
+    "compact", "tombstone_grace", "duplicate_window", "segment_bytes", "segment_age",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """A file of batches that holds the offsets [base_offset, next_offset). crc32c: of all of it."""
+
+    name: str
+    base_offset: int
+    next_offset: int
+    length: int
+    crc32c: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """records, digest: of the records in [start_offset, end_offset), as `RecordDigest` has them.
+
+    last_epoch: the leader epoch of the last record; with the cluster and the stream's id it tells
+    whether a later backup continues this one.
+    """
+
+    cluster_id: str
+    stream_id: int
+    name: str
+    subject: str
+    replicas: int
+    settings: dict[str, Any]
+    start_offset: int
+    end_offset: int
+    last_epoch: int = -1
+    records: int = 0
+    digest: str = ""
+    files: tuple[BackupFile, ...] = ()
+    is_complete: bool = False
+
+    def to_json(self) -> str:
+        values = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        return json.dumps(values, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: str) -> Manifest:
+        """Raises InvalidRequestError for what no backup says."""
+        try:
+            values = json.loads(text)
+            found, version = values.pop("format"), values.pop("version")
+            if found != FORMAT or version != VERSION:
+                raise InvalidRequestError(
+                    f"{where} is {found} of version {version}; this software reads {FORMAT} of "
+                    f"version {VERSION}"
+                )
+            files = tuple(BackupFile(**each) for each in values.pop("files"))
+            return cls(files=files, **values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidRequestError(f"{where} is not the manifest of a backup: {error}") from None
+
+
+def settings_of(stream: Stream) -> dict[str, Any]:
+    """What another stream is created with to have the same settings, but for the replicas."""
+    return {name: getattr(stream, name) for name in _SETTINGS}

@@ -1,0 +1,321 @@
+"""Reading a stream of NATS JetStream: sequences, times, subjects, header blocks byte for byte.
+
+It is read by an ephemeral pull consumer without acknowledgements, which JetStream removes itself.
+That consumer numbers what it delivers, so a message that is lost on the way is noticed, and asked
+for again by another consumer. A sequence is an offset + 1, as in every ack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jetstream_client._config import NatsOptions
+from jetstream_client._headers import Headers
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client.migration.records import Records
+from jetstream_client.transport.nats import login_of, without_secrets
+from jetstream_protocol import header_names
+from jetstream_protocol.errors import (
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    NotFoundError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as NatsClient
+    from nats.aio.msg import Msg
+
+BATCH = 2_000
+BATCH_BYTES = 4 * 1024 * 1024
+REQUEST_SECONDS = 10.0
+_IDLE_NS = 300 * 10**9
+_ATTEMPTS = 5
+_NO_STREAM = 10059
+_NS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What JetStream says of a stream. Settings in seconds and bytes; 0: unlimited."""
+
+    name: str
+    subjects: tuple[str, ...]
+    first_sequence: int
+    last_sequence: int
+    messages: int
+    max_age: float
+    max_bytes: int
+    max_messages: int
+    duplicate_window: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    sequence: int
+    consumer_sequence: int
+    timestamp_ns: int
+    pending: int
+    message: Any
+
+
+class NatsStream:
+    """`with NatsStream(…) as source`: `info` and `records`. Blocks.
+
+    Raises NotFoundError for a stream there is none of, UnavailableError.
+    """
+
+    def __init__(self, urls: Sequence[str], options: NatsOptions, name: str) -> None:
+        self.name = name
+        self._urls = urls
+        self._options = options
+        self._thread = LoopThread()
+        self._client: NatsClient | None = None
+        self._queue: asyncio.Queue[Msg] = asyncio.Queue()
+        self._inbox = ""
+        self._consumer = ""
+
+    def __enter__(self) -> NatsStream:
+        self._thread.run(self._connect())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.run(self._close())
+        self._thread.close()
+
+    def info(self) -> StreamInfo:
+        return self._thread.run(self._info())
+
+    def records(self, start: int, stop: int | None, *, wait: float = 0.0) -> Iterator[Records]:
+        """Messages with offsets from `start` on, before the offset `stop`. With None it does not
+        end: where nothing comes for `wait` seconds, there are no records in what is yielded."""
+        offset, has_consumer, sequence = start, False, 0
+        while stop is None or offset < stop:
+            if not has_consumer:
+                self._thread.run(self._make_consumer(offset + 1))
+                has_consumer, sequence = True, 0
+            delivered = self._thread.run(self._next(wait))
+            whole = _without_loss(delivered, sequence)
+            if len(whole) < len(delivered):
+                has_consumer = False
+            if whole:
+                sequence = whole[-1].consumer_sequence
+                wanted = [each for each in whole if stop is None or each.sequence <= stop]
+                if wanted:
+                    yield _records(wanted)
+                offset = whole[-1].sequence
+            is_at_end = not delivered or (whole and not whole[-1].pending)
+            if stop is None and not whole:
+                yield _records([])
+            if stop is not None and has_consumer and is_at_end:
+                return
+
+    async def _connect(self) -> None:
+        from nats import errors
+
+        self._options.check_files()
+        servers, options = login_of(self._urls, self._options)
+        client = _client_class()()
+        last: list[Exception] = []
+
+        async def failed(error: Exception) -> None:
+            last.append(error)
+
+        try:
+            await client.connect(
+                servers=servers,
+                error_cb=failed,
+                name="jetstream-import",
+                connect_timeout=2,
+                max_reconnect_attempts=_ATTEMPTS,
+                reconnect_time_wait=1,
+                tls=options.ssl_context(),
+                user=options.user,
+                password=options.password,
+                token=options.token,
+                user_credentials=options.credentials,
+                nkeys_seed=options.nkey_seed,
+            )
+        except (errors.Error, OSError) as error:
+            where = ", ".join(map(without_secrets, self._urls))
+            why = last[-1] if last else error
+            raise UnavailableError(f"cannot connect to NATS at {where}: {why}") from error
+        self._client = client
+        self._inbox = client.new_inbox()
+        await client.subscribe(
+            self._inbox, cb=self._queue.put, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+
+    async def _close(self) -> None:
+        if self._client is not None:
+            with suppress(JetstreamError):
+                await self._drop_consumer()
+            await self._client.close()
+
+    async def _api(self, subject: str, request: dict[str, Any]) -> dict[str, Any]:
+        """A request to JetStream's API. Raises NotFoundError, UnavailableError."""
+        from nats import errors
+
+        assert self._client is not None
+        try:
+            answer = await self._client.request(
+                f"$JS.API.{subject}", json.dumps(request).encode(), timeout=REQUEST_SECONDS
+            )
+        except errors.NoRespondersError as error:
+            raise UnavailableError("JetStream is not enabled there, or not ready") from error
+        except (errors.Error, TimeoutError) as error:
+            raise UnavailableError(f"JetStream does not answer: {error}") from error
+        found: dict[str, Any] = json.loads(answer.data)
+        failure = found.get("error")
+        if failure is None:
+            return found
+        text = f"JetStream refuses: {failure.get('description', failure)}"
+        if failure.get("err_code") == _NO_STREAM:
+            raise NotFoundError(f"JetStream has no stream {self.name!r}")
+        raise (UnavailableError if failure.get("code") == 503 else InvalidRequestError)(text)
+
+    async def _info(self) -> StreamInfo:
+        found = await self._api(f"STREAM.INFO.{self.name}", {})
+        config, state = found["config"], found["state"]
+        return StreamInfo(
+            name=config["name"],
+            subjects=tuple(config.get("subjects") or ()),
+            first_sequence=state["first_seq"],
+            last_sequence=state["last_seq"],
+            messages=state["messages"],
+            max_age=config.get("max_age", 0) / _NS,
+            max_bytes=max(0, config.get("max_bytes", 0)),
+            max_messages=max(0, config.get("max_msgs", 0)),
+            duplicate_window=config.get("duplicate_window", 0) / _NS,
+        )
+
+    async def _make_consumer(self, sequence: int) -> None:
+        await self._drop_consumer()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        config = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": sequence,
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "inactive_threshold": _IDLE_NS,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        request = {"stream_name": self.name, "config": config}
+        self._consumer = (await self._api(f"CONSUMER.CREATE.{self.name}", request))["name"]
+
+    async def _drop_consumer(self) -> None:
+        name, self._consumer = self._consumer, ""
+        if name:
+            with suppress(UnavailableError, InvalidRequestError):
+                await self._api(f"CONSUMER.DELETE.{self.name}.{name}", {})
+
+    async def _next(self, wait: float) -> list[_Delivered]:
+        """What one request brings, in the order of delivery; nothing: there is nothing more."""
+        assert self._client is not None
+        request: dict[str, Any] = {"batch": BATCH, "max_bytes": BATCH_BYTES}
+        if wait:
+            request["expires"] = round(wait * _NS)
+        else:
+            request["no_wait"] = True
+        await self._client.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{self._consumer}",
+            json.dumps(request).encode(),
+            self._inbox,
+        )
+        delivered: list[_Delivered] = []
+        try:
+            async with asyncio.timeout(wait + REQUEST_SECONDS):
+                while len(delivered) < BATCH:
+                    message = await self._queue.get()
+                    if _is_status(message):
+                        break
+                    delivered.append(_delivered(message))
+                    if wait and self._queue.empty() and not delivered[-1].pending:
+                        break  # What comes next comes with the same request, or the next one.
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"JetStream does not send the messages of stream {self.name!r}: try again"
+            ) from error
+        return delivered
+
+
+def _client_class() -> type[NatsClient]:
+    """nats-py's client, which keeps header blocks as they came: its own parser joins names, and
+    forgets order and spelling."""
+    from nats.aio.client import Client as NatsClient
+
+    class RawHeadersClient(NatsClient):
+        async def _process_headers(self, headers: bytes) -> RawHeaders | None:
+            if not headers:
+                return None
+            return RawHeaders(bytes(headers))
+
+    return RawHeadersClient
+
+
+class RawHeaders(dict[str, str]):
+    """Headers as nats-py wants them, and the block."""
+
+    def __init__(self, block: bytes) -> None:
+        status = block.partition(b"\r\n")[0].removeprefix(b"NATS/1.0").strip()
+        super().__init__({"Status": status.decode(errors="replace")} if status else {})
+        self.block = block
+
+
+def _is_status(message: Msg) -> bool:
+    """Whether it ends a request: nothing there, expired, or too many bytes for this one."""
+    return bool(message.headers and "Status" in message.headers) and not message.reply
+
+
+def _block(message: Msg) -> bytes:
+    if message.headers is None:
+        return b""
+    if not isinstance(message.headers, RawHeaders):
+        raise InternalError("this version of nats-py hides header blocks: please report it")
+    return message.headers.block
+
+
+def _delivered(message: Msg) -> _Delivered:
+    """By the reply subject: $JS.ACK, stream, consumer, how often, sequence, the consumer's
+    sequence, time, how many are left; in its longer form domain and account before the stream."""
+    tokens = message.reply.split(".")
+    if len(tokens) < 9 or tokens[:2] != ["$JS", "ACK"]:
+        raise InvalidRequestError(f"JetStream delivers a message with reply {message.reply!r}")
+    at = 2 if len(tokens) == 9 else 4
+    sequence, consumer_sequence, timestamp, pending = map(int, tokens[at + 3 : at + 7])
+    return _Delivered(sequence, consumer_sequence, timestamp, pending, message)
+
+
+def _without_loss(delivered: list[_Delivered], sequence: int) -> list[_Delivered]:
+    """Those before the first that is missing; sequence: of the one before, by the consumer."""
+    for at, each in enumerate(delivered):
+        if each.consumer_sequence != sequence + 1 + at:
+            return delivered[:at]
+    return delivered
+
+
+def _records(delivered: Sequence[_Delivered]) -> Records:
+    blocks = [_block(each.message) for each in delivered]
+    keys, values = [], []
+    for each, block in zip(delivered, blocks, strict=True):
+        headers = Headers(block) if b"Jetstream-" in block else {}
+        key = headers.get(header_names.KEY)
+        keys.append(None if key is None else key.encode("utf-8", "surrogateescape"))
+        is_tombstone = headers.get(header_names.TOMBSTONE) == "true" and not each.message.data
+        values.append(None if is_tombstone else each.message.data)
+    return Records(
+        [each.sequence - 1 for each in delivered],
+        [each.timestamp_ns // 1000 for each in delivered],
+        [each.message.subject.encode() for each in delivered],
+        keys,
+        values,
+        blocks,
+    )

@@ -1,0 +1,101 @@
+"""Restoring a stream from a backup folder, and checking that it holds what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jetstream_client._sync import Client
+from jetstream_client._types import Stream
+from jetstream_client.migration.backup import Advance, kept, read_manifest, stored_batches
+from jetstream_client.migration.manifest import Manifest
+from jetstream_client.migration.records import RecordDigest, Records
+from jetstream_client.migration.restore_writer import RestoreWriter
+from jetstream_protocol.batch import iterate
+from jetstream_protocol.errors import CorruptBatchError, PreconditionFailedError
+
+_FETCH_BYTES = 4 * 1024 * 1024
+_LIMITS = ("max_age", "max_bytes", "max_messages", "compact")
+
+
+def restore(
+    client: Client,
+    folder: Path,
+    name: str | None,
+    begin: Callable[[Manifest], Advance],
+    **changed: Any,
+) -> tuple[Stream, RecordDigest]:
+    """Make the stream anew under `name` (its own, by default), with the same offsets and times.
+
+    begin: told what the backup holds; returns who is told of each offset. changed: settings that
+    are to be others than those of the backup. Interrupted, it is taken up again by doing the same
+    again. Raises CorruptBatchError for a damaged backup, StreamExistsError for another stream of
+    that name.
+    """
+    manifest = read_manifest(folder)
+    if not manifest.is_complete:
+        raise PreconditionFailedError(f"the backup in {folder} is not complete: take it again")
+    advance = begin(manifest)
+    settings = {"replicas": manifest.replicas, **manifest.settings, **changed}
+    subject = settings.pop("subject", None) or manifest.subject
+    stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
+    writer = RestoreWriter(client, stream)
+    for header, batch in stored_batches(folder, manifest):
+        writer.put_batches(batch)
+        advance(header.next_offset - max(header.base_offset, manifest.start_offset))
+    writer.cover(manifest.end_offset)
+    writer.flush()
+    digest = finish(client, stream, manifest.start_offset)
+    if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
+        raise differs(stream.name, manifest.records, digest.count)
+    return listen(client, stream, limits), digest
+
+
+def begin_restoring(
+    client: Client, name: str, subject: str, settings: dict[str, Any]
+) -> tuple[Stream, dict[str, Any]]:
+    """The new stream, or the one of a restore that was interrupted; and the settings that it gets
+    in the end: nothing is to be removed before everything was compared."""
+    limits = {each: settings.pop(each) for each in _LIMITS if settings.get(each)}
+    settings = {each: value for each, value in settings.items() if each not in _LIMITS}
+    return client.create_stream(name, subject, restoring=True, **settings), limits
+
+
+def finish(client: Client, stream: Stream, start_offset: int) -> RecordDigest:
+    """Remove what only covers the offsets before the first, and read back what the stream holds."""
+    if start_offset:
+        client.purge_stream(stream, start_offset)
+    digest = RecordDigest()
+    for records in records_of(client, stream):
+        digest.add(kept(records, start_offset))
+    return digest
+
+
+def records_of(client: Client, stream: Stream) -> Iterator[Records]:
+    """All committed records of a stream."""
+    offset, last_epoch = client.offset_at(stream, "earliest"), -1
+    while True:
+        fetched = client.fetch_batches(
+            stream, offset, max_bytes=_FETCH_BYTES, last_epoch=last_epoch
+        )
+        if not fetched.data:
+            return
+        for batch in iterate(fetched.data):
+            yield Records.of_batch(batch)
+        offset, last_epoch = fetched.next_offset, fetched.last_epoch
+
+
+def listen(client: Client, stream: Stream, limits: dict[str, Any]) -> Stream:
+    """End the restore: the stream has its limits, and listens to its subject when this returns."""
+    client.alter_stream(stream, restoring=False, **limits)
+    return client.create_stream(
+        stream.name, stream.subject, allow_same_name=True, group=stream.group
+    )
+
+
+def differs(name: str, wanted: int, found: int) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"stream {name!r} does not hold what it should: {found} records, and it should hold "
+        f"{wanted}, or others; it does not listen to its subject yet: delete it and begin anew"
+    )

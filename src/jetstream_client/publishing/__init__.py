@@ -1,0 +1,1 @@
+"""Publishing: plain messages, the batched publisher, and their acknowledgements. Internal."""

@@ -1,0 +1,163 @@
+"""What a stream answers to a publish, and the publish that waits for it.
+
+The payload of an acknowledgement is the JSON that NATS clients know (docs/protocol.md, "Acks"):
+
+    {"stream":"orders","seq":43}                                   seq = offset + 1
+    {"error":{"code":…,"err_code":…,"description":…},"stream":"orders","seq":0}
+
+`Pending` decides, without I/O, when a publish is done: see `PublishResult` for the rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from jetstream_client.publishing.subject_routes import Expectation, SubjectRoute
+from jetstream_protocol.errors import CODES, InternalError, JetstreamError
+
+_BY_ERR_CODE: dict[int, type[JetstreamError]] = {
+    spelling.nats_err_code: cls for cls, spelling in CODES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Stream `stream` has the message at `offset`. duplicate: it had it already."""
+
+    stream: str
+    offset: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """The streams' answers to one publish. `stream` and `offset` are those of the first answer.
+    acks: all answers in order of arrival, nearly always one. With acks="all" there is one from
+    every stream that the subject feeds, with "any" at least one, with names one from each of these.
+    With ack_level="none" there is none: `stream` is "" and `offset` -1.
+    """
+
+    subject: str
+    stream: str = ""
+    offset: int = -1
+    duplicate: bool = False
+    # Kept apart, so that the usual result is one object: programs hold a hundred thousand of them.
+    _others: tuple[Ack, ...] = ()
+
+    @classmethod
+    def of(cls, subject: str, acks: tuple[Ack, ...]) -> PublishResult:
+        first = acks[0]
+        return cls(subject, first.stream, first.offset, first.duplicate, acks[1:])
+
+    @property
+    def acks(self) -> tuple[Ack, ...]:
+        if not self.stream:
+            return ()
+        return (Ack(self.stream, self.offset, self.duplicate), *self._others)
+
+
+def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
+    """The ack, or the stream's name ("" if unsaid) and why it refused."""
+    try:
+        answer = json.loads(payload)
+        stream = str(answer.get("stream", ""))
+        error = answer.get("error")
+        if error is None:
+            return Ack(stream, int(answer["seq"]) - 1, bool(answer.get("duplicate", False)))
+        description = _in_offsets(str(error["description"]), stream)
+        cls = _BY_ERR_CODE.get(int(error["err_code"]), InternalError)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        quoted = payload[:64].decode("utf-8", "backslashreplace")
+        return "", InternalError(
+            f"something answered the publish with {quoted!r}, which is no acknowledgement: "
+            "does another service listen on this subject?"
+        )
+    return stream, cls(description)
+
+
+def _in_offsets(description: str, stream: str) -> str:
+    """JetStream's error texts for a condition that does not hold, and the errors that they mean
+    here."""
+    _, said, last = description.partition("wrong last sequence: ")
+    return f"the next offset of stream {stream!r} is {last}: {description}" if said else description
+
+
+class Pending:
+    """A publish on its way. `future` gets the PublishResult or the error."""
+
+    __slots__ = (
+        "acks",
+        "attempt",
+        "deadline",
+        "expected",
+        "feed",
+        "future",
+        "missing",
+        "one_is_enough",
+        "refusals",
+        "subject",
+        "token",
+    )
+
+    def __init__(
+        self,
+        token: str,
+        subject: str,
+        feed: SubjectRoute,
+        expected: tuple[Expectation, ...],
+        one_is_enough: bool,
+        deadline: float,
+        attempt: int = 1,
+    ) -> None:
+        self.token = token
+        self.subject = subject
+        self.feed = feed
+        self.expected = self.missing = expected
+        self.one_is_enough = one_is_enough
+        self.deadline = deadline
+        self.attempt = attempt
+        self.future: asyncio.Future[PublishResult] = asyncio.get_running_loop().create_future()
+        self.acks: tuple[Ack, ...] = ()
+        self.refusals: tuple[JetstreamError, ...] = ()
+
+    def answered(self, payload: bytes) -> bool:
+        """Take in one answer. True: the publish is done, and the future set."""
+        answer = parse_ack(payload)
+        if isinstance(answer, Ack):
+            self.acks += (answer,)
+            self._strike(answer.stream)
+        else:
+            stream, error = answer
+            if self._strike(stream):
+                self.refusals += (error,)
+        if self.missing and not (self.one_is_enough and self.acks):
+            return False
+        if self.refusals and not (self.one_is_enough and self.acks):
+            self.fail(self._refusal())
+        elif not self.future.done():
+            self.future.set_result(PublishResult.of(self.subject, self.acks))
+        return True
+
+    def _strike(self, stream: str) -> bool:
+        """Note that the stream has answered; an answer without a name counts for the first
+        expectation. False: nobody waits for that stream, because it is newer than the client's
+        knowledge or was not asked for.
+        """
+        for index, expectation in enumerate(self.missing):
+            if stream in expectation or not stream:
+                self.missing = self.missing[:index] + self.missing[index + 1 :]
+                return True
+        return False
+
+    def _refusal(self) -> JetstreamError:
+        error = self.refusals[0]
+        for ack in self.acks:
+            error.add_note(f"stream {ack.stream!r} has stored the message, at offset {ack.offset}")
+        return error
+
+    def fail(self, error: JetstreamError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # The caller may have left: asyncio need not log that.

@@ -1,0 +1,166 @@
+"""Batched publishing: `client.publisher("orders.eu")`, many records in one NATS message.
+
+Callers add records to a `RecordAccumulator` and get deliveries back. The `Sender` sends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jetstream_client._headers import HeadersLike
+from jetstream_client._records import columns_of, record_of
+from jetstream_client._types import Payload
+from jetstream_client.publishing.deliveries import BatchDelivery, Delivery, ManyDelivery
+from jetstream_client.publishing.plain_publisher import PlainPublisher
+from jetstream_client.publishing.record_accumulator import ends_of
+from jetstream_client.publishing.sender import PublisherOptions, Sender
+from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class AsyncPublisher:
+    """Publishes many records to one subject in few messages, each stored once, in order. Made by
+    `AsyncClient.publisher`; `async with` starts it, and closes it when everything is acknowledged.
+    """
+
+    def __init__(
+        self, plain: PlainPublisher, feeds: SubjectRoutes, subject: str, options: PublisherOptions
+    ) -> None:
+        self.subject = subject
+        self.options = options
+        self._plain = plain
+        self._feeds = feeds
+        self._beginning: asyncio.Task[None] | None = None
+        self._sender: Sender | None = None
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return f"<AsyncPublisher to {self.subject!r}: {self.buffered_bytes} bytes unacknowledged>"
+
+    @property
+    def sender(self) -> Sender:
+        """Once it has begun."""
+        assert self._sender is not None
+        return self._sender
+
+    async def begin(self) -> None:
+        """Look for the streams and connect. Idempotent. Raises NoStreamError."""
+        if self._sender is None:
+            if self._closing:
+                raise InvalidRequestError("the publisher is closed")
+            if self._beginning is None or self._beginning.done():
+                self._beginning = asyncio.get_running_loop().create_task(self._begin())
+            await asyncio.shield(self._beginning)
+
+    async def _begin(self) -> None:
+        feed = await self._feeds.ask(self.subject)
+        feed.wanted_of_batches(self.subject, self.options.acks)  # Or it raises.
+        inbox = await self._plain.connected()
+        self._sender = Sender(
+            self._plain, self._feeds, self.subject, self.options, feed, inbox.max_payload
+        )
+
+    async def send(
+        self,
+        value: Any,
+        key: Payload | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Delivery:
+        """Add one record, in order; waits only for room. Returns its future. value: bytes or text,
+        or what the publisher's `value_serializer` takes; None is a tombstone. key: any bytes.
+        Headers that ask the server for something (Nats-Msg-Id, Jetstream-…) cannot travel in a
+        batch: InvalidRequestError; `publish` has arguments for them. Raises UnavailableError when
+        there is no room within the timeout.
+        """
+        if self._sender is None:
+            await self.begin()
+        record = record_of(self.options.serialized(value), key, headers)
+        while (found := self.sender.buffer.put(*record)) is None:
+            await self.sender.wait_for_room()
+        return Delivery(found[0], self.subject, found[1])
+
+    async def publish_many(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[Payload | None] | None = None,
+    ) -> ManyDelivery:
+        """Add many records at once, in order, without work per record in Python."""
+        if self._sender is None:
+            await self.begin()
+        if self.options.value_serializer is not None:
+            values = list(map(self.options.serialized, values))
+        values, keys = columns_of(values, keys)
+        ends = ends_of(values, keys)
+        self.sender.buffer.check(ends)
+        parts: list[BatchDelivery] = []
+        start = 0
+        while start < len(values):
+            found = self.sender.buffer.put_many(values, keys, ends, start)
+            if found is None:
+                await self.sender.wait_for_room()
+                continue
+            batch, place, stop = found
+            parts.append(BatchDelivery(batch, self.subject, place, stop - start))
+            start = stop
+        return ManyDelivery(parts)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait or are in flight: at most `buffer_bytes`, or one record."""
+        return 0 if self._sender is None else self._sender.buffer.buffered
+
+    async def flush(self) -> None:
+        """Send without lingering, and wait until everything handed over before is done.
+
+        Raises the first error that no caller has seen yet: errors are never lost.
+        """
+        if self._sender is None:
+            return
+        self._sender.buffer.seal()
+        batches = self._sender.batches
+        if batches:
+            outcomes = [asyncio.wrap_future(batch.future) for batch in batches]
+            await asyncio.gather(*outcomes, return_exceptions=True)
+        self._sender.raise_failure()
+
+    async def aclose(self) -> None:
+        """`flush`, then take nothing more. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            await self.flush()
+        finally:
+            await self.abort(InvalidRequestError("the publisher is closed"))
+
+    async def abort(self, error: JetstreamError) -> None:
+        """End at once: deliveries of unsent records fail with `error`, those that may be stored
+        with UnknownOutcomeError. Idempotent."""
+        self._closing = True
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
+        if self._sender is not None:
+            await self._sender.stop(error)
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.aclose()
+        except JetstreamError:
+            if error is None:
+                raise

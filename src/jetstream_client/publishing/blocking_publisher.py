@@ -1,0 +1,133 @@
+"""The batched publisher of programs without asyncio; any thread may use it.
+
+The caller's thread adds records to the `RecordAccumulator`, so `send` passes nothing between
+threads; the sender is woken once per batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jetstream_client._headers import HeadersLike
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._records import columns_of, record_of
+from jetstream_client._types import Payload
+from jetstream_client.publishing.batched_publisher import AsyncPublisher
+from jetstream_client.publishing.deliveries import BatchDelivery, Delivery, ManyDelivery
+from jetstream_client.publishing.record_accumulator import ends_of
+from jetstream_client.publishing.sender import no_room
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_T = TypeVar("_T")
+
+
+class Publisher:
+    """Publishes many records to one subject in few messages, each stored once, in order. Made by
+    `Client.publisher`. Thread-safe; `with` closes it when everything is acknowledged.
+    """
+
+    def __init__(self, thread: LoopThread, publisher: AsyncPublisher) -> None:
+        self._thread = thread
+        self._publisher = publisher
+        self._buffer = publisher.sender.buffer
+        self._process = os.getpid()
+        self.subject = publisher.subject
+
+    def __repr__(self) -> str:
+        return f"<Publisher to {self.subject!r}: {self.buffered_bytes} bytes unacknowledged>"
+
+    def send(
+        self,
+        value: Any,
+        key: Payload | None = None,
+        headers: HeadersLike | None = None,
+    ) -> Delivery:
+        """Add one record, in order; waits only for room. Returns its future. value: bytes or text,
+        or what the publisher's `value_serializer` takes; None is a tombstone. key: any bytes.
+        Headers that ask the server for something (Nats-Msg-Id, Jetstream-…) cannot travel in a
+        batch: InvalidRequestError; `publish` has arguments for them. Raises UnavailableError when
+        there is no room within the timeout.
+        """
+        self._check_process()
+        record = record_of(self._publisher.options.serialized(value), key, headers)
+        found = self._buffer.put(*record) or self._patiently(partial(self._buffer.put, *record))
+        return Delivery(found[0], self.subject, found[1])
+
+    def publish_many(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[Payload | None] | None = None,
+    ) -> ManyDelivery:
+        """Add many records at once, in order, without work per record in Python."""
+        self._check_process()
+        if self._publisher.options.value_serializer is not None:
+            values = list(map(self._publisher.options.serialized, values))
+        values, keys = columns_of(values, keys)
+        ends = ends_of(values, keys)
+        self._buffer.check(ends)
+        parts: list[BatchDelivery] = []
+        start = 0
+        while start < len(values):
+            batch, place, stop = self._patiently(
+                partial(self._buffer.put_many, values, keys, ends, start)
+            )
+            parts.append(BatchDelivery(batch, self.subject, place, stop - start))
+            start = stop
+        return ManyDelivery(parts)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidRequestError(
+                "this publisher was made in another process, of which this one is a fork: start "
+                "processes by multiprocessing's 'spawn', and make a client and a publisher there"
+            )
+
+    def _patiently(self, put: Callable[[], _T | None]) -> _T:
+        """What `put` returns once there is room. Raises UnavailableError."""
+        timeout = self._publisher.options.delivery_timeout
+        while True:
+            seen = self._buffer.releases
+            found = put()
+            if found is not None:
+                return found
+            if not self._buffer.wait_for_release(seen, timeout):
+                raise no_room(timeout)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait or are in flight: at most `buffer_bytes`, or one record."""
+        return self._publisher.buffered_bytes
+
+    def flush(self) -> None:
+        """Send without lingering, and wait until everything handed over before is done.
+
+        Raises the first error that no caller has seen yet: errors are never lost.
+        """
+        self._thread.run(self._publisher.flush())
+
+    def close(self) -> None:
+        """`flush`, then take nothing more. Idempotent."""
+        if self._thread.is_running:
+            self._thread.run(self._publisher.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except JetstreamError:
+            if error is None:
+                raise

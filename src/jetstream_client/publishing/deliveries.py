@@ -1,0 +1,179 @@
+"""What a publisher returns: futures of records and of batches, light enough for millions. A
+`concurrent.futures.Future` for each record would cost more than everything else in publishing it.
+So each batch has one, and a record's delivery is its place in the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from jetstream_client.publishing.ack import Ack, PublishResult
+from jetstream_client.publishing.record_accumulator import Batch
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """`count` records are stored in each stream of `acks`, from its offset on."""
+
+    subject: str
+    count: int
+    acks: tuple[Ack, ...]
+
+    @property
+    def stream(self) -> str:
+        """The first stream that acknowledged, nearly always the only one."""
+        return self.acks[0].stream
+
+    @property
+    def offset(self) -> int:
+        """The first record's, in `stream`."""
+        return self.acks[0].offset
+
+    @property
+    def offsets(self) -> range:
+        return range(self.offset, self.offset + self.count)
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether `stream` had the batch already, from an attempt whose answer was lost."""
+        return self.acks[0].duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class ManyResult:
+    """Every record is stored. Records of other publishers may lie between its batches."""
+
+    parts: tuple[BatchResult, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    @property
+    def offset(self) -> int:
+        """The first record's; -1 where there was none."""
+        return self.parts[0].offset if self.parts else -1
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offset for part in self.parts for offset in part.offsets]
+
+
+class _Delivery(ABC, Generic[_T]):
+    """`await` it in coroutines; elsewhere `result()`. It cannot be cancelled."""
+
+    __slots__ = ("_batch", "_start", "_subject")
+
+    def __init__(self, batch: Batch, subject: str, start: int) -> None:
+        self._batch = batch
+        self._subject = subject
+        self._start = start
+
+    @abstractmethod
+    def _of(self, acks: tuple[Ack, ...]) -> _T:
+        """The result of its own records, from the acknowledgements of the whole batch."""
+
+    def done(self) -> bool:
+        return self._batch.future.done()
+
+    def hurry(self) -> None:
+        """Send its batch without lingering. Waiting for the outcome does so by itself."""
+        if not self._batch.future.done():
+            self._batch.hurry(self._batch)
+
+    def result(self, timeout: float | None = None) -> _T:
+        """Wait, at most `timeout` seconds. Raises TimeoutError then, else why it failed."""
+        self._batch.asked = True
+        self.hurry()
+        return self._of(self._batch.future.result(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why it failed; None: it did not. Waits as `result`."""
+        self._batch.asked = True
+        self.hurry()
+        return self._batch.future.exception(timeout)
+
+    def add_done_callback(self, call: Callable[[Any], object]) -> None:
+        """`call(self)` once it is done, in the client's own thread: it must not wait there."""
+        self._batch.asked = True
+        self._batch.future.add_done_callback(lambda _: call(self))
+
+    def __await__(self) -> Generator[Any, None, _T]:
+        self._batch.asked = True
+        future: Future[tuple[Ack, ...]] = self._batch.future
+        if not future.done():
+            self.hurry()
+            # A future of its own: if its task is cancelled, nothing else is.
+            yield from asyncio.wrap_future(future).__await__()
+        return self._of(future.result())
+
+
+class Delivery(_Delivery[PublishResult]):
+    """The future of one record."""
+
+    __slots__ = ()
+
+    def _of(self, acks: tuple[Ack, ...]) -> PublishResult:
+        at = self._start
+        mine = tuple(Ack(ack.stream, ack.offset + at, ack.duplicate) for ack in acks)
+        return PublishResult.of(self._subject, mine)
+
+
+class BatchDelivery(_Delivery[BatchResult]):
+    """The future of records that travel in one batch."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self, batch: Batch, subject: str, start: int, count: int) -> None:
+        super().__init__(batch, subject, start)
+        self._count = count
+
+    def _of(self, acks: tuple[Ack, ...]) -> BatchResult:
+        at = self._start
+        mine = tuple(Ack(ack.stream, ack.offset + at, ack.duplicate) for ack in acks)
+        return BatchResult(self._subject, self._count, mine)
+
+
+class ManyDelivery(Sequence[BatchDelivery]):
+    """The futures of one `publish_many`, one for each batch; `result` and `await` are for all."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[BatchDelivery]) -> None:
+        self._parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> BatchDelivery: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BatchDelivery]: ...
+    def __getitem__(self, index: int | slice) -> BatchDelivery | Sequence[BatchDelivery]:
+        return self._parts[index]
+
+    def done(self) -> bool:
+        return all(part.done() for part in self._parts)
+
+    def result(self, timeout: float | None = None) -> ManyResult:
+        """Wait for all, at most `timeout` seconds for each. Raises the first failure."""
+        self._hurry()
+        return ManyResult(tuple(part.result(timeout) for part in self._parts))
+
+    def _hurry(self) -> None:
+        if self._parts:
+            self._parts[-1].hurry()  # Those before it are full, and sealed.
+
+    def __await__(self) -> Generator[Any, None, ManyResult]:
+        self._hurry()
+        results = []
+        for part in self._parts:
+            results.append((yield from part.__await__()))
+        return ManyResult(tuple(results))

@@ -1,0 +1,439 @@
+"""Batches in flight: which to send when, without I/O. Batches are stored in order, each once. The
+server takes the batches of a producer in the order of their sequence and recognises the last five
+(docs/protocol.md, "Duplicates"). So at most five are in flight. After any failure, all
+unacknowledged batches are sent again, in order, under the same producer id and sequence: the server
+recognises those that it has stored, and stores the others in their place.
+
+`InFlightBatches` decides; its driver sends what `due` returns and passes in answers and the time.
+Terms:
+
+* *Attempt*: each sending has a token of its own. A refusal counts only for the last attempt of its
+  batch; an acknowledgement counts whichever attempt it answers.
+* *Doubtful*: an attempt went unanswered before the next, so the batch may be stored already.
+* *Session*: a producer id with its sequences and the streams that answer. It is *retired* when a
+  batch is given up, for the next sequence would never be taken; when the server does not know the
+  producer any more; and when other streams are to answer. What is left goes on in a new session.
+
+**safety** A batch is sent under a new producer id only if it cannot be stored under the old one:
+else it would be stored twice. What may be stored is given up as unknown instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from jetstream_client.publishing.ack import Ack, parse_ack
+from jetstream_client.publishing.record_accumulator import Batch
+from jetstream_client.publishing.subject_routes import Expectation
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    JetstreamError,
+    NotEnoughReplicasError,
+    NotFoundError,
+    OutOfSequenceError,
+    PermissionDeniedError,
+    PreconditionFailedError,
+    StorageError,
+    StorageFullError,
+    StreamPausedError,
+    StreamReadonlyError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
+
+SEQUENCE_MAX = 2**31 - 1
+ANSWER_SECONDS = 1.0
+"""After so long without an answer everything in flight is sent again, the next time after twice as
+long. Repeating is harmless; a failover takes about two seconds."""
+_ANSWER_SECONDS_MAX = 8.0
+_BACKOFF_FIRST = 0.02
+_BACKOFF_MAX = 1.0
+
+_FINAL = (
+    InvalidRequestError,
+    NotFoundError,
+    PreconditionFailedError,
+    PermissionDeniedError,
+    StreamPausedError,
+    StreamReadonlyError,
+    UnauthenticatedError,
+    CorruptBatchError,
+)
+"""Errors with which the batch would be refused again. Any other error may go away by itself."""
+
+
+_TOLD: tuple[type[JetstreamError], ...] = (
+    NotEnoughReplicasError,
+    StorageError,
+    StorageFullError,
+    UnavailableError,
+)
+"""Errors with which a batch may fail that was refused until its time was over."""
+
+
+class Sending(NamedTuple):
+    """An attempt to be made."""
+
+    token: str
+    batch: Batch
+    producer_id: int
+    sequence: int
+
+
+class Done(NamedTuple):
+    """A batch with its outcome: its `acks` where `error` is None."""
+
+    batch: Batch
+    error: JetstreamError | None
+
+
+class InFlightBatches:
+    """Belongs to one thread. new_id: draws a producer id; None: `producer_id` is the only one.
+
+    expected: the streams that are to acknowledge each batch; one_is_enough: the first that does.
+    known: the names of all streams on the subject. stale: a stream that is not among them has
+    answered.
+    """
+
+    def __init__(
+        self,
+        expected: tuple[Expectation, ...],
+        *,
+        one_is_enough: bool,
+        producer_id: int,
+        sequence: int = 0,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        self.known: frozenset[str] = frozenset().union(*expected)
+        self.stale = False
+        self.failure: JetstreamError | None = None
+        self._expected = expected
+        self._one_is_enough = one_is_enough
+        self._producer_id = producer_id
+        self._next_sequence = sequence
+        self._new_id = new_id
+        self._flight: list[Batch] = []
+        self._fresh: list[Batch] = []
+        self._held: list[Batch] = []
+        self._retiring = False
+        self._tokens: dict[str, tuple[Batch, int]] = {}
+        self._token = 0
+        self._setbacks = 0
+        self._resend_at: float | None = None
+        self._answer_by = 0.0
+        self._last_refusal: JetstreamError | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why what is in flight is sent again; "": it is not."""
+        if not self._setbacks:
+            return ""
+        return self._last_refusal.message if self._last_refusal else "no acknowledgement in time"
+
+    @property
+    def batches(self) -> list[Batch]:
+        """Those that have no outcome yet, in order."""
+        return [*self._flight, *self._held]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further batch may be added now."""
+        if self._retiring or self._resend_at is not None or self.failure is not None:
+            return False
+        return (
+            not self._flight
+            or self._next_sequence - self._flight[0].sequence < BATCHES_IN_FLIGHT_MAX
+        )
+
+    def add(self, batch: Batch) -> None:
+        """Put a batch behind the others. Only while there is room."""
+        assert self.has_room
+        self._enter(batch)
+        if self._next_sequence > SEQUENCE_MAX:
+            self._retiring = True
+
+    def _enter(self, batch: Batch) -> None:
+        batch.sequence = self._next_sequence
+        batch.missing, batch.acks, batch.doubtful = self._expected, (), False
+        self._next_sequence += 1
+        self._flight.append(batch)
+        self._fresh.append(batch)
+
+    def next_time(self) -> float | None:
+        """When `due` or `expire` will have something to do even without an answer."""
+        if not self._flight:
+            return None
+        if self._fresh and self._resend_at is None:
+            return 0.0
+        again = self._answer_by if self._resend_at is None else self._resend_at
+        return min(again, self._flight[0].deadline)
+
+    def due(self, now: float) -> list[Sending]:
+        """What to send now, in this order."""
+        silent = self._resend_at is None and bool(self._flight) and now >= self._answer_by
+        outgoing = self._fresh
+        if self._resend_at is not None and now < self._resend_at:
+            return []
+        if self._resend_at is not None or (silent and len(self._fresh) < len(self._flight)):
+            self._setbacks += self._resend_at is None
+            outgoing = list(self._flight)
+        self._resend_at = None
+        self._fresh = []
+        if outgoing:
+            self._answer_by = now + min(
+                _ANSWER_SECONDS_MAX, ANSWER_SECONDS * 2 ** max(0, min(self._setbacks, 10) - 1)
+            )
+        return [self._attempted(batch) for batch in outgoing]
+
+    def _attempted(self, batch: Batch) -> Sending:
+        if batch.attempt and batch.unanswered:
+            batch.doubtful = True
+        batch.attempt += 1
+        batch.unanswered = batch.missing
+        self._token += 1
+        token = f"{self._token:x}"
+        batch.tokens.append(token)
+        self._tokens[token] = batch, batch.attempt
+        return Sending(token, batch, self._producer_id, batch.sequence)
+
+    def wants(self, sending: Sending) -> bool:
+        """Whether the attempt is still to be made: an answer may have come meanwhile."""
+        batch, attempt = self._tokens.get(sending.token, (None, 0))
+        return batch is not None and attempt == batch.attempt
+
+    # Answers.
+
+    def answered(self, token: str, payload: bytes, now: float, chance: float) -> list[Done]:
+        """Take in what a stream says. chance: in [0, 1), spreads repetitions."""
+        batch, attempt = self._tokens.get(token, (None, 0))
+        if batch is None:
+            return []
+        answer = parse_ack(payload)
+        if isinstance(answer, Ack):
+            return self._acknowledged(batch, answer, payload)
+        stream, error = answer
+        expectation = _find(batch.missing, stream)
+        if expectation is None:
+            # Of a stream that has it already, or that is younger than our knowledge.
+            self.stale = self.stale or stream not in self.known
+            return []
+        if attempt != batch.attempt:
+            return []
+        return self._refused(batch, expectation, error, now, chance)
+
+    def _acknowledged(self, batch: Batch, ack: Ack, payload: bytes) -> list[Done]:
+        expectation = _find(batch.missing, ack.stream)
+        if expectation is None:
+            self.stale = self.stale or ack.stream not in self.known
+            return []
+        self._setbacks = 0
+        self._last_refusal = None
+        batch.missing = tuple(each for each in batch.missing if each is not expectation)
+        batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
+        count = count_of(payload)
+        if count != len(batch):
+            wrong = unknown(f"stream {ack.stream!r} acknowledged another: does it know envelopes?")
+            return self._give_up(batch, wrong, certain=False)
+        first = Ack(ack.stream, ack.offset - len(batch) + 1, ack.duplicate)
+        batch.acks = (*batch.acks, first)
+        if batch.missing and not self._one_is_enough:
+            return []
+        self._leave(batch)
+        return [Done(batch, None), *self._renew()]
+
+    def _refused(
+        self,
+        batch: Batch,
+        expectation: Expectation,
+        error: JetstreamError,
+        now: float,
+        chance: float,
+    ) -> list[Done]:
+        self._last_refusal = error
+        batch.unanswered = tuple(each for each in batch.unanswered if each is not expectation)
+        if self._one_is_enough and batch.unanswered:
+            return []  # Another one may take it.
+        if isinstance(error, OutOfSequenceError):
+            first = next(each for each in self._flight if expectation in each.missing)
+            if batch is first:
+                # Everything before it is stored, and still it is not the next one: the server has
+                # forgotten this producer.
+                return self._forgotten(batch, error)
+        elif isinstance(error, _FINAL):
+            certain = not batch.doubtful and not batch.acks and len(self._expected) == 1
+            if batch.doubtful:
+                error = unknown(f"unanswered first, then refused: {error.message}")
+            return self._give_up(batch, error, certain=certain)
+        elif isinstance(error, UnknownOutcomeError):
+            batch.doubtful = True
+        self._set_back(now, chance)
+        return []
+
+    def not_sent(self, token: str, error: JetstreamError, now: float, chance: float) -> list[Done]:
+        """The attempt has reached no stream, because of `error`."""
+        batch, attempt = self._tokens.get(token, (None, 0))
+        if batch is None or attempt != batch.attempt:
+            return []
+        self._last_refusal = error
+        batch.unanswered = ()
+        if isinstance(error, _FINAL):
+            return self._give_up(batch, error, certain=not batch.doubtful and not batch.acks)
+        self._set_back(now, chance)
+        return []
+
+    def _set_back(self, now: float, chance: float) -> None:
+        """Everything in flight will be sent again, after a while."""
+        if self._resend_at is None:
+            self._setbacks += 1
+            wait = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(self._setbacks - 1, 10))
+            self._resend_at = now + wait * (0.5 + chance / 2)
+
+    # Endings.
+
+    def expire(self, now: float) -> list[Done]:
+        """Give up what has not been acknowledged by its deadline."""
+        done: list[Done] = []
+        while self._flight and self._flight[0].deadline <= now:
+            batch = self._flight[0]
+            certain = not _is_perhaps_stored(batch)
+            done += self._give_up(batch, self._too_late(certain), certain=certain)
+        return done
+
+    def _too_late(self, certain: bool) -> JetstreamError:
+        """The error has the class of its cause, for example StorageFullError."""
+        why = ""
+        cls: type[JetstreamError] = UnavailableError
+        if self._last_refusal is not None:
+            why, cls = f": {self._last_refusal.message}", type(self._last_refusal)
+        if not certain:
+            return unknown(f"not acknowledged in time{why}")
+        if cls not in _TOLD:
+            cls = UnavailableError
+        return cls(f"the batch was not stored in time{why}")
+
+    def adopt(self, expected: tuple[Expectation, ...]) -> list[Done]:
+        """From now on these streams are expected to answer, and no longer those that are gone. With
+        a fixed producer id, further streams are left out, because only the first ones know the
+        producer.
+        """
+        self.stale = False
+        if self._new_id is None:
+            expected = tuple(each for each in expected if each in self._expected)
+        if expected == self._expected:
+            return []
+        done = []
+        for batch in list(self._flight):
+            batch.missing = tuple(each for each in batch.missing if each in expected)
+            batch.unanswered = tuple(each for each in batch.unanswered if each in expected)
+            if not batch.missing:
+                self._leave(batch)
+                done.append(Done(batch, None if batch.acks else unknown("its stream is gone")))
+        self._expected = expected
+        self._retiring = True
+        return done + self._renew()
+
+    def end(self, error: JetstreamError) -> list[Done]:
+        """Stop for good: batches that are not stored fail with `error`, the rest with
+        UnknownOutcomeError."""
+        self.failure = error
+        done = [
+            Done(batch, unknown(error.message) if _is_perhaps_stored(batch) else error)
+            for batch in self.batches
+        ]
+        self._flight, self._fresh, self._held = [], [], []
+        self._tokens.clear()
+        return done
+
+    def _forgotten(self, batch: Batch, error: JetstreamError) -> list[Done]:
+        alone = len(self._expected) == 1
+        if alone and not batch.doubtful and self._new_id is not None:
+            self._hold(self._flight.index(batch))
+            return self._renew()
+        if batch.doubtful or not alone:
+            error = _with_acks(unknown(error.message), batch)
+        return self._give_up(batch, error, certain=alone and not batch.doubtful)
+
+    def _give_up(self, batch: Batch, error: JetstreamError, *, certain: bool) -> list[Done]:
+        """The batch fails with `error`, and its session ends. certain: it is not stored, so no
+        later batch of this session is either. Otherwise later batches may be stored: their outcome
+        is unknown, too.
+        """
+        at = self._flight.index(batch)
+        done = [Done(batch, _with_acks(error, batch))]
+        behind = self._flight[at + 1 :]
+        if not certain:
+            lost = [each for each in behind if each.attempt]
+            why = "a batch before it was given up"
+            done += [Done(each, _with_acks(unknown(why), each)) for each in lost]
+            for each in lost:
+                self._leave(each)
+        self._leave(batch)
+        self._hold(at)
+        if self._new_id is None:
+            self.failure = error
+            done += [Done(each, error) for each in self._held]
+            self._held = []
+        return done + self._renew()
+
+    def _hold(self, at: int) -> None:
+        """Batches in flight from there on wait for the next session."""
+        held = self._flight[at:]
+        for batch in held:
+            self._leave(batch)
+            batch.attempt = 0
+        self._held = held + self._held
+        self._retiring = True
+
+    def _leave(self, batch: Batch) -> None:
+        self._flight.remove(batch)
+        if batch in self._fresh:
+            self._fresh.remove(batch)
+        for token in batch.tokens:
+            self._tokens.pop(token, None)
+        batch.tokens.clear()
+
+    def _renew(self) -> list[Done]:
+        """Begin the next session, once nothing of this one is in flight."""
+        if self._flight or not self._retiring:
+            return []
+        self._resend_at = None
+        if self._new_id is not None:
+            self._producer_id, self._next_sequence = self._new_id(), 0
+        elif self._next_sequence > SEQUENCE_MAX:
+            self.failure = InvalidRequestError("the producer id has no sequence left")
+        self._retiring = False
+        held, self._held = self._held, []
+        for batch in held:
+            self._enter(batch)
+        return []
+
+
+def unknown(why: str) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"the outcome of the batch is unknown: {why}; it may or may not have been stored"
+    )
+
+
+def count_of(payload: bytes) -> int:
+    """The number of records that an acknowledgement is for; -1: it is not for a batch."""
+    count = json.loads(payload).get("count")
+    return count if isinstance(count, int) else -1
+
+
+def _is_perhaps_stored(batch: Batch) -> bool:
+    return batch.doubtful or bool(batch.acks) or bool(batch.attempt and batch.unanswered)
+
+
+def _find(expectations: Iterable[Expectation], stream: str) -> Expectation | None:
+    return next((each for each in expectations if stream in each), None)
+
+
+def _with_acks(error: JetstreamError, batch: Batch) -> JetstreamError:
+    for ack in batch.acks:
+        error.add_note(f"stream {ack.stream!r} has stored the batch, from offset {ack.offset} on")
+    return error

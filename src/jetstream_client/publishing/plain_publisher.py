@@ -1,0 +1,386 @@
+"""Publishing: sends an ordinary NATS message with a reply subject, and waits for the streams'
+answers.
+
+Outcomes. A publish returns the acknowledgements it waited for, or raises:
+* NoStreamError at once if no stream listens on the subject;
+* the error of a refusal. Refused means not stored. If the error is retriable and no other stream
+  can have stored the message, it is published again until the timeout;
+* UnknownOutcomeError when the timeout passes: it may or may not be stored. A message with an id is
+  published again before that, because the streams recognise it;
+* any other error means that nothing was sent.
+
+Throughput. There is no task and no timer per publish: one sweep finds those that have timed out,
+and answers come through one subscription and find their publish in a dict. At most `in_flight_max`
+wait for answers at a time. The timeout does not include the time that the others wait for their
+turn. It includes everything else: asking the registry who listens, connecting, and retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from jetstream_client._config import ClientConfig
+from jetstream_client._events import ConnectionEvents
+from jetstream_client._headers import HeadersLike, check_value, outgoing
+from jetstream_client._log import logger
+from jetstream_client._positions import check_offset
+from jetstream_client._records import to_bytes
+from jetstream_client._types import AckLevel, Payload
+from jetstream_client.publishing.ack import Pending, PublishResult
+from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
+from jetstream_client.transport.control import next_step
+from jetstream_client.transport.nats import NatsInbox
+from jetstream_protocol import header_names
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    PermissionDeniedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+_CALL_GRACE_SECONDS = 0.2
+_NOTHING = (None, None, None, None, None)
+
+_REPEAT_SECONDS = 2.0
+"""A message with an id is published again after so long without an answer."""
+
+_SWEEP_SECONDS = 0.1
+"""How late a timeout may come. Each sweep costs under a millisecond at a full window."""
+
+
+_KEY_MARK, _KEY_END = "p", "-"  # Our own tokens are hexadecimal numbers.
+
+
+class NobodyListensError(UnavailableError):
+    """NATS delivered the message to nobody: nothing was stored."""
+
+
+class PublishOptions(NamedTuple):
+    """What a publish asks of its streams; see AsyncClient.publish."""
+
+    acks: str | Sequence[str] = "all"
+    ack_level: AckLevel | None = None
+    msg_id: str | None = None
+    expected_offset: int | None = None
+
+
+def headers_to_send(
+    key: Payload | None, headers: HeadersLike | None, value: object, wishes: PublishOptions
+) -> list[tuple[str, str]]:
+    """The message's headers and ours. Raises InvalidRequestError."""
+    _, level, msg_id, expected_offset = wishes
+    if (key, headers, level, msg_id, expected_offset) == _NOTHING and value is not None:
+        return []
+    pairs = outgoing(headers)
+    if msg_id is not None:
+        if not msg_id:
+            raise InvalidRequestError("msg_id is empty: no message is known by that")
+        check_value("msg_id", msg_id)
+        pairs.append((header_names.MSG_ID, msg_id))
+    if expected_offset is not None:
+        # The same number under another name: sequences count from 1, so the last sequence is the
+        # next offset.
+        pairs.append((header_names.EXPECTED_LAST_SEQUENCE, str(check_offset(expected_offset))))
+    if key is not None:
+        pairs.append((header_names.KEY, _key_text(key)))
+    if value is None:
+        pairs.append((header_names.TOMBSTONE, "true"))
+    if level is not None:
+        if level not in ("none", "leader", "all"):
+            raise InvalidRequestError(f"invalid ack_level {level!r}: say none, leader or all")
+        pairs.append((header_names.ACK, level))
+    return pairs
+
+
+def _key_text(key: Payload) -> str:
+    """Keys travel in a header, and a header is text."""
+    try:
+        text = (to_bytes("a key", key) or b"").decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError("a key must be UTF-8 text: encode it, e.g. as hex") from error
+    check_value("the key", text)
+    return text
+
+
+def payload_of(value: Payload | None) -> bytes:
+    return to_bytes("a value", value) or b""
+
+
+class Listener(NamedTuple):
+    """Who hears the answers to tokens that begin with its key; see NatsInbox."""
+
+    on_answer: Callable[[str, bytes | None], None]
+    on_refusal: Callable[[str, JetstreamError], None]
+
+
+class PlainPublisher:
+    """One message a publish, and the connection that batched publishers use too.
+
+    Belongs to the event loop it is first used on. `nats_urls` asks where NATS is, `trouble` why no
+    server answers."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        feeds: SubjectRoutes,
+        nats_urls: Callable[[], Awaitable[Sequence[str]]],
+        trouble: Callable[[], str],
+        events: ConnectionEvents,
+    ) -> None:
+        self.events = events
+        self._trouble = trouble
+        self._config = config
+        self._feeds = feeds
+        self._nats_urls = nats_urls
+        self._inbox: NatsInbox | None = None
+        self._connecting: asyncio.Task[NatsInbox] | None = None
+        self._pending: dict[str, Pending] = {}
+        self._token = 0
+        self._in_flight = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._listeners: dict[str, Listener] = {}
+        self._listened = 0
+
+    def listen(
+        self,
+        on_answer: Callable[[str, bytes | None], None],
+        on_refusal: Callable[[str, JetstreamError], None],
+    ) -> str:
+        """A key to put in front of the caller's own tokens; answers come without it, until
+        `forget`."""
+        self._listened += 1
+        key = f"{_KEY_MARK}{self._listened:x}{_KEY_END}"
+        self._listeners[key] = Listener(on_answer, on_refusal)
+        return key
+
+    def forget(self, key: str) -> None:
+        self._listeners.pop(key, None)
+
+    async def publish(
+        self,
+        subject: str,
+        value: Payload | None,
+        key: Payload | None,
+        headers: HeadersLike | None,
+        wishes: PublishOptions,
+        timeout: float,
+    ) -> PublishResult:
+        """See AsyncClient.publish.
+
+        One coroutine long, on the usual path: with thousands waiting in it, every object that
+        each of them keeps alive is one more for the garbage collector to visit.
+        """
+        sent_headers = headers_to_send(key, headers, value, wishes)
+        payload = payload_of(value)
+        if self._in_flight < self._config.in_flight_max:
+            self._in_flight += 1
+        else:
+            await self._turn()
+        try:
+            deadline = asyncio.get_running_loop().time() + timeout
+            feed = self._feeds.known(subject) or await self._feed(subject, deadline)
+            inbox = self._inbox
+            if inbox is None or inbox.is_closed:
+                inbox = await self.connected(deadline)
+            if wishes.ack_level == "none":
+                feed.check_listening(wishes.acks)
+                await inbox.publish(subject, payload, "", sent_headers)
+                return PublishResult(subject)
+            repeats = wishes.msg_id is not None and feed.recognises_ids(timeout)
+            pending = self._expect(feed, subject, wishes.acks, deadline, repeats)
+            while True:
+                try:
+                    await inbox.publish(subject, payload, pending.token, sent_headers)
+                    return await pending.future
+                except JetstreamError as error:
+                    failure = error
+                finally:
+                    del self._pending[pending.token]
+                pending = await self._again(pending, failure, wishes.acks, deadline, repeats)
+        finally:
+            self._pass_on()
+
+    def _expect(
+        self,
+        feed: SubjectRoute,
+        subject: str,
+        acks: str | Sequence[str],
+        deadline: float,
+        repeats: bool,
+        attempt: int = 1,
+    ) -> Pending:
+        """Be ready for the answers to a message that is about to be sent."""
+        if repeats:
+            deadline = min(deadline, asyncio.get_running_loop().time() + _REPEAT_SECONDS)
+        self._token += 1
+        token = f"{self._token:x}"
+        expected = feed.wanted(subject, acks)
+        pending = Pending(token, subject, feed, expected, acks == "any", deadline, attempt)
+        self._pending[token] = pending
+        if self._sweep_timer is None:
+            loop = asyncio.get_running_loop()
+            self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        return pending
+
+    async def _again(
+        self,
+        failed: Pending,
+        error: JetstreamError,
+        acks: str | Sequence[str],
+        deadline: float,
+        repeats: bool,
+    ) -> Pending:
+        """Wait, then expect the answers anew. Raises `error` if the message may be stored already
+        and would not be recognised, if repeating does not help, or if the time is up."""
+        feed, curable = failed.feed, error
+        if isinstance(error, NobodyListensError):
+            curable = error = UnavailableError(error.message)  # In a class that is everybody's.
+            feed = await self._feed(failed.subject, deadline)  # Raises NoStreamError.
+        elif repeats:
+            if isinstance(error, UnknownOutcomeError):
+                curable = UnavailableError(error.message)
+        elif failed.acks or not feed.is_covered_by(failed.expected):
+            raise error
+        step = next_step(curable, failed.attempt, random.random())
+        if step is None or asyncio.get_running_loop().time() + step.wait >= deadline:
+            raise error
+        logger.info("publishing to %r: %s; trying again", failed.subject, curable.message)
+        self.events.failed(curable)
+        await asyncio.sleep(step.wait)
+        return self._expect(feed, failed.subject, acks, deadline, repeats, failed.attempt + 1)
+
+    # Answers.
+
+    def _on_answer(self, token: str, payload: bytes | None) -> None:
+        if token.startswith(_KEY_MARK):
+            key, end, rest = token.partition(_KEY_END)
+            listener = self._listeners.get(key + end)
+            if listener is not None:
+                listener.on_answer(rest, payload)
+            return
+        pending = self._pending.get(token)
+        if pending is None:
+            return  # It was given up, or has all the answers it waits for.
+        if payload is None:
+            pending.fail(NobodyListensError(f"nobody listens on {pending.subject!r} at the moment"))
+        else:
+            pending.answered(payload)
+
+    def _on_refusal(self, subject: str, error: JetstreamError) -> None:
+        """`subject` is in lower case, as NATS reports it; "" means every publish on its way."""
+        for listener in list(self._listeners.values()):
+            listener.on_refusal(subject, error)
+        for pending in self._pending.values():
+            if not subject:
+                pending.fail(self._unknown(pending.subject, error.message))
+            elif pending.subject.lower() == subject:
+                pending.fail(
+                    PermissionDeniedError(f"NATS forbids publishing to {pending.subject!r}")
+                )
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for pending in self._pending.values():
+            if pending.deadline <= now:
+                # Perhaps a stream that the publish waits for is gone: ask the registry next time.
+                self._feeds.forget(pending.subject)
+                got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
+                pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
+        self._sweep_timer = None
+        if self._pending:
+            self._sweep_timer = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    @staticmethod
+    def _unknown(subject: str, why: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"the outcome of the publish to {subject!r} is unknown: {why}; "
+            "the message may or may not have been stored"
+        )
+
+    # Turns.
+
+    async def _turn(self) -> None:
+        """First come, first served: a publish that is done passes its place on."""
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()  # The place was ours already.
+            raise
+
+    def _pass_on(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._in_flight -= 1
+
+    # The connection.
+
+    async def _feed(self, subject: str, deadline: float) -> SubjectRoute:
+        """The streams to wait for. Raises NoStreamError, or UnavailableError if nobody answers in
+        time."""
+        try:
+            # The call ends by then itself, and says which server does not answer.
+            async with asyncio.timeout_at(deadline + _CALL_GRACE_SECONDS):
+                return await self._feeds.ask(subject)
+        except TimeoutError:
+            why = self._trouble() or "no server answered in time which streams listen"
+            raise UnavailableError(f"{why}; nothing was published to {subject!r}") from None
+
+    async def connected(self, deadline: float | None = None) -> NatsInbox:
+        """One connection, however many publishers ask for it at the same time."""
+        if self._inbox is not None and not self._inbox.is_closed:
+            return self._inbox
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._one_connection()
+        except TimeoutError:
+            why = self._trouble() or "cannot connect to NATS in time"
+            raise UnavailableError(f"{why}; nothing was published") from None
+
+    async def _one_connection(self) -> NatsInbox:
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(self._forget_connecting)
+        return await asyncio.shield(self._connecting)
+
+    def _forget_connecting(self, task: asyncio.Task[NatsInbox]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # Whoever waited has seen it; perhaps nobody waits any more.
+
+    async def _connect(self) -> NatsInbox:
+        urls = self._config.nats or await self._nats_urls()
+        if not urls:
+            raise UnavailableError("the cluster names no NATS server: give one as `nats`")
+        inbox = NatsInbox(self._on_answer, self._on_refusal, self.events)
+        given = bool(self._config.nats) and not self._config.retry_on_failed_connect
+        await inbox.connect(
+            urls, self._config.nats_options, self._config.timeout, patient=not given
+        )
+        self._inbox = inbox
+        return inbox
+
+    async def close(self) -> None:
+        """Everything published is sent; callers that still wait for an answer get an error."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.close()
+        for pending in self._pending.values():
+            pending.fail(self._unknown(pending.subject, "the client was closed"))

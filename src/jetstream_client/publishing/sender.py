@@ -1,0 +1,336 @@
+"""The sending end of a batched publisher: one task on the client's event loop.
+
+It takes batches from the `RecordAccumulator`, encodes them, sends the ones that `InFlightBatches`
+chooses, and passes it the answers. Encoding is the only work per record, with a handful of calls
+per batch.
+
+A batch is an envelope (docs/protocol.md, "Envelopes") with an ack inbox. It has a NATS reply
+subject as well, so that NATS says at once when nobody listens. If a stream of the subject has
+`acks: envelope` it has none, because a request-reply service on the subject must not take the batch
+for a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jetstream_client._log import logger
+from jetstream_client._serialization import Serializer
+from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
+from jetstream_client.publishing.plain_publisher import PlainPublisher
+from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
+from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
+from jetstream_protocol import envelope
+from jetstream_protocol.batch import HEADER_BYTES
+from jetstream_protocol.columns import Flags
+from jetstream_protocol.errors import (
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    NoStreamError,
+    StreamPausedError,
+    UnavailableError,
+)
+
+Compression = Literal["zstd", "lz4"]
+
+BATCH_BYTES = 256 * 1024
+"""Large enough that the work per batch does not matter, small enough for NATS's own limits."""
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+"""Half of what a server accepts uncompressed; NATS rarely takes more than 1 MiB anyway."""
+BUFFER_BYTES = 32 * 1024 * 1024
+LINGER_SECONDS = 0.005
+DELIVERY_SECONDS = 60.0
+
+_MARGIN_BYTES = 1024
+"""For a batch's envelope and columns, and for what incompressible bytes gain when compressed."""
+
+_FEED_SECONDS = 5.0
+"""How often the registry is asked whether other streams listen on the subject now."""
+
+_STALE_SECONDS = 0.2
+"""How soon it is asked after an unknown stream has answered."""
+
+_FAILED_MAX = 100
+"""Failures are remembered for `flush`, which raises the first one that no caller has seen."""
+
+_COMPRESSIONS = {None: 0, "zstd": int(Flags.ZSTD), "lz4": int(Flags.LZ4)}
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherOptions:
+    """See AsyncClient.publisher. Raises InvalidRequestError."""
+
+    linger: float = LINGER_SECONDS
+    max_bytes: int = BATCH_BYTES
+    compression: Compression | None = None
+    acks: str | Sequence[str] = "all"
+    delivery_timeout: float = DELIVERY_SECONDS
+    buffer_bytes: int = BUFFER_BYTES
+    producer_id: int | None = None
+    first_sequence: int = 0
+    value_serializer: Serializer | None = None
+
+    def serialized(self, value: Any) -> Any:
+        """`value` as it is handed over; None stays None, a tombstone."""
+        if self.value_serializer is None or value is None:
+            return value
+        return self.value_serializer(value)
+
+    def __post_init__(self) -> None:
+        if self.compression not in _COMPRESSIONS:
+            raise InvalidRequestError(
+                f"invalid compression {self.compression!r}: say 'zstd' or 'lz4'"
+            )
+        if self.linger < 0 or self.delivery_timeout <= 0:
+            raise InvalidRequestError("linger is not negative, delivery_timeout positive")
+        if not 0 < self.max_bytes <= BATCH_BYTES_MAX or self.buffer_bytes < self.max_bytes:
+            raise InvalidRequestError(
+                f"max_bytes is between 1 and {BATCH_BYTES_MAX}, buffer_bytes at least max_bytes"
+            )
+        if not 0 <= (self.producer_id or 0) < 2**63 or not 0 <= self.first_sequence < 2**31:
+            raise InvalidRequestError("a producer id has 63 bits, a sequence 31")
+
+
+class Sender:
+    """Belongs to the event loop that creates it, and starts at once; `stop` ends it. feed: the
+    streams of the subject, as the registry has just told. buffer: where callers add records.
+    """
+
+    def __init__(
+        self,
+        plain: PlainPublisher,
+        feeds: SubjectRoutes,
+        subject: str,
+        options: PublisherOptions,
+        feed: SubjectRoute,
+        max_payload: int,
+    ) -> None:
+        self._plain = plain
+        self._feeds = feeds
+        self._subject = subject
+        self._options = options
+        self._feed = feed
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._wanted = asyncio.Event()
+        self._failed: list[Batch] = []
+        self._trouble = ""
+        self._room: list[asyncio.Future[None]] = []
+        fits = max_payload - HEADER_BYTES - _MARGIN_BYTES - len(subject)
+        self.buffer = RecordAccumulator(
+            batch_bytes=min(options.max_bytes, fits),
+            buffer_bytes=options.buffer_bytes,
+            linger=options.linger,
+            delivery_timeout=options.delivery_timeout,
+            clock=self._loop.time,
+            wake=self._wake,
+        )
+        self._compression = _COMPRESSIONS[options.compression]
+        self._lane = self._new_lane()
+        self._feed_asked = self._loop.time()
+        self._looking: asyncio.Task[None] | None = None
+        self._key = plain.listen(self._on_answer, self._on_refusal)
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._stopped)
+
+    def _new_lane(self) -> InFlightBatches:
+        fixed = self._options.producer_id
+        lane = InFlightBatches(
+            self._feed.wanted_of_batches(self._subject, self._options.acks),
+            one_is_enough=self._options.acks == "any",
+            producer_id=secrets.randbits(63) if fixed is None else fixed,
+            sequence=self._options.first_sequence,
+            new_id=(lambda: secrets.randbits(63)) if fixed is None else None,
+        )
+        lane.known = self._feed.names
+        return lane
+
+    @property
+    def batches(self) -> list[Batch]:
+        """Those sealed or sent that have no outcome yet, in order."""
+        return [*self._lane.batches, *self.buffer.sealed()]
+
+    def raise_failure(self) -> None:
+        """Raise the first failure since the last call that no caller has seen."""
+        failed, self._failed = self._failed, []
+        for batch in failed:
+            if not batch.asked:
+                batch.future.result()
+
+    async def wait_for_room(self) -> None:
+        """Raises UnavailableError when there is none within the delivery timeout."""
+        turn = self._loop.create_future()
+        self._room.append(turn)
+        try:
+            async with asyncio.timeout(self._options.delivery_timeout):
+                await turn
+        except TimeoutError as error:
+            raise no_room(self._options.delivery_timeout) from error
+
+    async def stop(self, error: JetstreamError) -> None:
+        """End at once: batches that are not stored fail with `error`, those that may be stored with
+        UnknownOutcomeError. Idempotent."""
+        tasks = [task for task in (self._task, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._end(error)
+        self._plain.forget(self._key)
+
+    def _wake(self) -> None:
+        """From any thread, with the buffer locked."""
+        if threading.get_ident() == self._loop_thread:
+            self._wanted.set()
+        else:
+            self._loop.call_soon_threadsafe(self._wanted.set)
+
+    async def _run(self) -> None:
+        while True:
+            now = self._loop.time()
+            self._settle(self._lane.expire(now))
+            self._settle([Done(batch, _never_sent()) for batch in self.buffer.expired(now)])
+            while self._lane.has_room and (batch := self.buffer.take(now)) is not None:
+                self._lane.add(batch)
+            for sending in self._lane.due(now):
+                if self._lane.wants(sending):
+                    await self._send(sending)
+            self._say_trouble()
+            if self._lane.failure is not None:
+                return
+            self._look_for_streams(now)
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait until there is something to do: an answer, a record, or a deadline."""
+        looking = self._looking is not None and not self._looking.done()
+        moments = [self._lane.next_time(), None if looking else self._next_look()]
+        if self._lane.has_room:
+            moments.append(self.buffer.next_time())
+        soonest = min((moment for moment in moments if moment is not None), default=None)
+        if soonest is None:
+            await self._wanted.wait()
+        elif soonest > self._loop.time():
+            timer = self._loop.call_at(soonest, self._wanted.set)
+            await self._wanted.wait()
+            timer.cancel()
+        else:
+            await asyncio.sleep(0)
+        self._wanted.clear()
+
+    async def _send(self, sending: Sending) -> None:
+        batch = sending.batch
+        try:
+            encoded = batch.encode(self._subject.encode(), self._compression)
+            encoded.set_producer(sending.producer_id, sending.sequence)
+            inbox = await self._plain.connected(batch.deadline)
+            token = f"{self._key}{sending.token}"
+            ack_inbox = (inbox.prefix + token).encode()
+            payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
+            await inbox.publish(self._subject, payload, "" if self._feed.services else token, [])
+        except JetstreamError as error:
+            self._settle(
+                self._lane.not_sent(sending.token, error, self._loop.time(), random.random())
+            )
+
+    def _on_answer(self, token: str, payload: bytes | None) -> None:
+        now, chance = self._loop.time(), random.random()
+        if payload is None:
+            nobody = UnavailableError("no stream listens at the moment")
+            self._settle(self._lane.not_sent(token, nobody, now, chance))
+            self._feed_asked = min(self._feed_asked, now - _FEED_SECONDS + _STALE_SECONDS)
+        else:
+            self._settle(self._lane.answered(token, payload, now, chance))
+        self._say_trouble()
+        self._wanted.set()
+
+    def _say_trouble(self) -> None:
+        """Log the trouble when it begins, changes and ends."""
+        trouble, before = self._lane.trouble, self._trouble
+        if trouble == before:
+            return
+        self._trouble = trouble
+        if trouble:
+            logger.warning("publishing to %r: %s; trying again", self._subject, trouble)
+            self._plain.events.failed(UnavailableError(trouble))
+        else:
+            logger.info("publishing to %r goes on", self._subject)
+
+    def _on_refusal(self, subject: str, error: JetstreamError) -> None:
+        """NATS forbids the subject; any other error goes away by itself, or never."""
+        if subject and subject == self._subject.lower():
+            self._end(error)
+            self._wanted.set()
+
+    def _look_for_streams(self, now: float) -> None:
+        """Ask the registry now and then, and when an unexpected stream answers. This runs beside
+        the sending, because deadlines pass also while no server answers.
+        """
+        due = self._next_look()
+        if due is not None and now >= due and (self._looking is None or self._looking.done()):
+            self._feed_asked = now
+            self._looking = self._loop.create_task(self._adopt_streams())
+
+    def _next_look(self) -> float | None:
+        if self._lane.stale:
+            return self._feed_asked + _STALE_SECONDS
+        return self._feed_asked + _FEED_SECONDS if self._lane.batches else None
+
+    async def _adopt_streams(self) -> None:
+        try:
+            feed = await self._feeds.ask(self._subject)
+            expected = feed.wanted_of_batches(self._subject, self._options.acks)
+        except (NoStreamError, InvalidRequestError, StreamPausedError) as error:
+            self._end(error)
+        except JetstreamError:
+            # No server answers at the moment; what is in flight has its own deadline.
+            return
+        else:
+            self._feed = feed
+            self._lane.known = feed.names
+            self._settle(self._lane.adopt(expected))
+        self._wanted.set()
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """A bug of ours must not leave callers waiting for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._end(InternalError(f"the publisher's sender failed: {error!r}"))
+
+    def _settle(self, finished: Sequence[Done]) -> None:
+        failure = self._lane.failure
+        if failure is not None:
+            # Take nothing more before callers hear of the failure.
+            finished = [*finished, *(Done(batch, failure) for batch in self.buffer.end(failure))]
+        for batch, error in finished:
+            batch.finish(error)
+            if error is not None and len(self._failed) < _FAILED_MAX:
+                self._failed.append(batch)
+            self.buffer.release(batch)
+        if finished:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake everyone that waits for room or for the end."""
+        waiting, self._room = self._room, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+    def _end(self, error: JetstreamError) -> None:
+        self._settle(self._lane.end(error))
+        self._tell()
+
+
+def no_room(timeout: float) -> UnavailableError:
+    return UnavailableError(f"the publisher's buffer is full, and has been for {timeout:g} s")
+
+
+def _never_sent() -> UnavailableError:
+    return UnavailableError("the batch waited too long for those before it and was never sent")

@@ -1,0 +1,240 @@
+"""Which streams a subject feeds, and thus which acknowledgements a publish has to wait for.
+
+A stream outside a queue group acknowledges each message; of the streams of a group exactly one
+receives it and acknowledges. Hence an expectation is a set of stream names, one of which answers.
+Streams with `acks: envelope` or `off` answer a plain message with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jetstream_client._types import Stream
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NoStreamError,
+    StreamPausedError,
+    StreamReadonlyError,
+)
+from jetstream_protocol.subjects import check_literal
+
+FRESH_SECONDS = 5.0
+"""How long an answer of the registry is used again. A stream created meanwhile acknowledges too,
+but a publish does not wait for it."""
+
+STALE_SECONDS = 5.0
+"""How much longer it is used while a new answer is fetched, so that busy publishers never wait."""
+
+SUBJECTS_MAX = (
+    100_000  # Beyond this size the cache is emptied: there may be any number of subjects.
+)
+
+Expectation = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectRoute:
+    """The streams of one subject: those that answer, as expectations, and all by name.
+
+    expectations: who answers plain messages. enveloping: who answers envelopes. duplicate_window:
+    seconds for which every stream recognises a message's id. services: whether a stream says by
+    `acks: envelope` that others answer on the subject. refusals: why streams do not listen now, by
+    name.
+    """
+
+    expectations: tuple[Expectation, ...]
+    names: frozenset[str]
+    full_names: frozenset[str] = frozenset()
+    enveloping: tuple[Expectation, ...] = ()
+    duplicate_window: float = 0.0
+    services: bool = False
+    refusals: Mapping[str, JetstreamError] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, streams: Sequence[Stream]) -> SubjectRoute:
+        streams = _without_idle_members(streams)
+        names = frozenset(stream.name for stream in streams)
+        return cls(
+            _expectations([stream for stream in streams if stream.acks == "reply"]),
+            names,
+            frozenset(stream.full_name for stream in streams),
+            _expectations([stream for stream in streams if stream.acks in ("reply", "envelope")]),
+            min((stream.duplicate_window for stream in streams), default=0.0),
+            any(stream.acks == "envelope" for stream in streams),
+            {stream.name: _refusal(stream) for stream in streams if not _listens(stream)},
+        )
+
+    def check_listening(self, acks: str | Sequence[str]) -> None:
+        """Raise StreamPausedError, or StreamReadonlyError of a group's member, where a stream that
+        is to acknowledge does not listen."""
+        if not self.refusals or (acks == "any" and len(self.refusals) < len(self.names)):
+            return
+        asked = self.names if isinstance(acks, str) else {name.partition("@")[0] for name in acks}
+        for name, error in self.refusals.items():
+            if name in asked:
+                raise error
+
+    def recognises_ids(self, seconds: float) -> bool:
+        """Whether a message with an id may be published again within so many seconds. In a group
+        another stream may get it, which would not recognise it.
+        """
+        groups = any(len(each) > 1 for each in self.expectations)
+        return self.duplicate_window > seconds and not groups
+
+    def is_covered_by(self, wanted: Sequence[Expectation]) -> bool:
+        """Whether every stream of the subject is among those whose answer is waited for."""
+        return self.names == frozenset().union(*wanted)
+
+    def wanted(self, subject: str, acks: str | Sequence[str]) -> tuple[Expectation, ...]:
+        """The expectations that `acks` asks for. Raises if they can never be met."""
+        self.check_listening(acks)
+        if not self.expectations:
+            raise InvalidRequestError(
+                f"no stream on {subject!r} acknowledges plain messages: "
+                "publish with ack_level='none', or create a stream with acks 'reply'"
+            )
+        return self._chosen(self.expectations, subject, acks, "plain messages")
+
+    def wanted_of_batches(self, subject: str, acks: str | Sequence[str]) -> tuple[Expectation, ...]:
+        """The same for a batched publisher. Streams of a group cannot be used: each batch would
+        reach another stream of the group, and none would see the whole sequence."""
+        self.check_listening(acks)
+        if any(len(each) > 1 for each in self.enveloping):
+            raise InvalidRequestError(
+                f"streams of a group share {subject!r}: publish() to them, message by message"
+            )
+        if not self.enveloping:
+            raise InvalidRequestError(f"no stream on {subject!r} acknowledges: all have acks 'off'")
+        return self._chosen(self.enveloping, subject, acks, "batches")
+
+    def _chosen(
+        self,
+        expectations: tuple[Expectation, ...],
+        subject: str,
+        acks: str | Sequence[str],
+        what: str,
+    ) -> tuple[Expectation, ...]:
+        if acks in ("all", "any"):
+            return expectations
+        if isinstance(acks, str):
+            raise InvalidRequestError(f"invalid acks {acks!r}: say 'all', 'any' or stream names")
+        wanted: list[Expectation] = []
+        for name in acks:
+            bare = name.partition("@")[0]
+            found = [each for each in expectations if bare in each]
+            if name not in self.names | self.full_names:
+                raise NoStreamError(f"no stream {name!r} listens on {subject!r}")
+            if not found:
+                raise InvalidRequestError(f"stream {name!r} does not acknowledge {what}")
+            wanted.extend(each for each in found if each not in wanted)
+        if not wanted:
+            raise InvalidRequestError("acks names no stream: say 'all', 'any' or stream names")
+        return tuple(wanted)
+
+
+def _listens(stream: Stream) -> bool:
+    """A read-only stream listens to refuse, but in a group, which it leaves to the others."""
+    return not stream.paused and not (stream.readonly and stream.group)
+
+
+def _without_idle_members(streams: Sequence[Stream]) -> list[Stream]:
+    """Without those that do not listen while others of their group do."""
+    groups = {stream.group for stream in streams if stream.group and _listens(stream)}
+    return [stream for stream in streams if _listens(stream) or stream.group not in groups]
+
+
+def _refusal(stream: Stream) -> JetstreamError:
+    if stream.paused:
+        return StreamPausedError(
+            f"stream {stream.name!r} is paused: nothing was stored; "
+            f"'jetstream stream resume {stream.name}' ends that"
+        )
+    return StreamReadonlyError(f"stream {stream.name!r} is read-only: nothing was stored")
+
+
+def _expectations(streams: Sequence[Stream]) -> tuple[Expectation, ...]:
+    groups: dict[str, set[str]] = {}
+    for stream in streams:
+        if stream.group:
+            groups.setdefault(stream.group, set()).add(stream.name)
+    alone = (frozenset((stream.name,)) for stream in streams if not stream.group)
+    return (*alone, *(frozenset(names) for names in groups.values()))
+
+
+class SubjectRoutes:
+    """A cache of feeds by subject. `streams_on` asks the registry."""
+
+    def __init__(self, streams_on: Callable[[str], Awaitable[Sequence[Stream]]]) -> None:
+        self._streams_on = streams_on
+        self._cache: dict[
+            str, tuple[float, SubjectRoute]
+        ] = {}  # the feed, and until when it is fresh
+        self._asking: dict[str, asyncio.Task[SubjectRoute]] = {}
+
+    def known(self, subject: str) -> SubjectRoute | None:
+        """The feed if it is cached, without waiting."""
+        entry = self._cache.get(subject)
+        if entry is None:
+            return None
+        fresh_until, feed = entry
+        age = time.monotonic() - fresh_until
+        if age > STALE_SECONDS:
+            return None
+        if age > 0:
+            self._asked_for(subject)
+        return feed
+
+    async def ask(self, subject: str) -> SubjectRoute:
+        """The feed as the registry knows it now. Raises NoStreamError when there is none.
+
+        Publishers that ask at the same time share one call.
+        """
+        return await asyncio.shield(self._asked_for(subject))
+
+    def _asked_for(self, subject: str) -> asyncio.Task[SubjectRoute]:
+        task = self._asking.get(subject)
+        if task is None:
+            check_literal(subject)
+            task = asyncio.get_running_loop().create_task(self._ask(subject))
+            self._asking[subject] = task
+            task.add_done_callback(lambda done: self._asked(subject, done))
+        return task
+
+    def _asked(self, subject: str, task: asyncio.Task[SubjectRoute]) -> None:
+        self._asking.pop(subject, None)
+        if not task.cancelled():
+            task.exception()  # Whoever waited has seen it; perhaps nobody waits any more.
+
+    async def _ask(self, subject: str) -> SubjectRoute:
+        streams = await self._streams_on(subject)
+        if not streams:
+            self._cache.pop(subject, None)
+            raise NoStreamError(
+                f"no stream listens on {subject!r}: create one, "
+                f"for example on {subject.partition('.')[0]}.>"
+            )
+        if len(self._cache) >= SUBJECTS_MAX:
+            self._cache.clear()
+        feed = SubjectRoute.of(streams)
+        if feed.refusals:
+            self._cache.pop(subject, None)  # The next publish asks again whether that is over.
+            return feed
+        self._cache[subject] = (time.monotonic() + FRESH_SECONDS, feed)
+        return feed
+
+    def forget(self, subject: str) -> None:
+        self._cache.pop(subject, None)
+
+    def forget_all(self) -> None:
+        """After a stream was created or deleted through this client."""
+        self._cache.clear()
+
+    async def close(self) -> None:
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Reading: consumers, messages, Arrow, scans and tables. Internal."""

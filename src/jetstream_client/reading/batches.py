@@ -1,0 +1,38 @@
+"""Batches as they are stored: what a backup copies, without taking records out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetstream_protocol.batch import decode_header
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.logfiles.scan import check_body
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Whole batches, back to back (docs/file_formats.md); all of their CRCs were checked.
+
+    The first may begin before the offset asked for. next_offset: where to fetch from next.
+    last_epoch: the leader epoch of the last record, to be passed with the next fetch.
+    [log_start_offset, high_watermark) could be read when the server answered.
+    """
+
+    data: bytes
+    next_offset: int
+    last_epoch: int
+    log_start_offset: int
+    high_watermark: int
+
+
+def checked(
+    data: bytes, offset: int, last_epoch: int, head: pb.DataFetchResponse
+) -> FetchedBatches:
+    """An answer to a fetch at `offset`. Raises CorruptBatchError."""
+    position = 0
+    while position < len(data):
+        header = decode_header(data, position)
+        check_body(data, position, header, position)
+        position += header.length
+        offset, last_epoch = header.next_offset, header.leader_epoch
+    return FetchedBatches(data, offset, last_epoch, head.log_start_offset, head.high_watermark)

@@ -1,0 +1,90 @@
+"""The member of a consumer group for programs without asyncio: `client.consume_group(…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from jetstream_client._closing import Closing
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
+from jetstream_client.reading.messages import Message, Messages
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class GroupConsumer(Closing):
+    """An iterator over the records of the streams that this member is given, made by
+    `Client.consume_group`. One thread reads."""
+
+    def __init__(self, thread: LoopThread, consumer: AsyncGroupConsumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._rows: Iterator[Message] = iter(())
+        self._part: Part | None = None
+
+    def __repr__(self) -> str:
+        return repr(self._consumer).replace("AsyncGroupConsumer", "GroupConsumer")
+
+    @property
+    def streams(self) -> list[str]:
+        """The names of the streams it reads now."""
+        return self._consumer.streams
+
+    @property
+    def generation(self) -> int:
+        """The group's, as this member was last told."""
+        return self._consumer.generation
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            if self._part is not None:
+                if self._consumer.must_adjust and not self._thread.run(self._consumer.goes_on()):
+                    self._part = None
+                    continue
+                message = next(self._rows, None)
+                if message is not None:
+                    self._part.consumer.position = message.offset + 1
+                    return message
+            self._part = None
+            found = self._thread.run(self._consumer.refill(exhausted=True, by_record=True))
+            if found is None:
+                raise StopIteration
+            self._part, messages = found
+            self._rows = iter(self._part.consumer.deserializers.each(messages))
+
+    def batches(self) -> Iterator[Messages]:
+        """The same records, as they were fetched from one stream each."""
+        while True:
+            found = self._thread.run(self._consumer.refill(exhausted=True, by_record=False))
+            if found is None:
+                return
+            yield found[1]
+
+    def commit(self) -> None:
+        """Commit everything handed out so far as done. Returns once it is committed.
+
+        Raises PreconditionFailedError for a stream that is another member's by now.
+        """
+        self._thread.run(self._consumer.commit())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._consumer.finish()
+        self.close()
+
+    def close(self) -> None:
+        """Commit what is done, and leave the group. Idempotent."""
+        self._rows, self._part = iter(()), None
+        if self._thread.is_running:
+            self._thread.run(self._consumer.aclose())

@@ -1,0 +1,457 @@
+"""Reading a stream without end: `async for message in client.consume(…)`. `seek` moves a consumer,
+`pause` holds it. One task at a time reads; others may seek, pause, resume and close meanwhile. The
+next fetch is under way while the records of the last one are returned. The first answer fixes the
+stream's id. If the stream is deleted and another one created under its name, the consumer ends with
+StreamNotFoundError instead of reading the new one. An offset that retention has removed raises
+OffsetOutOfRangeError; the consumer never jumps silently. Any other start ("earliest", a time, the
+last N) means the first record that is still there: it follows retention until the first record has
+come.
+
+With a cursor it resumes where the last consumer of that cursor stopped, and commits its progress
+(progress.py) every second and when it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from jetstream_client._closing import AsyncClosing
+from jetstream_client._log import logger
+from jetstream_client._positions import Position, check_offset
+from jetstream_client._serialization import Deserializers
+from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
+from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.progress import Progress
+from jetstream_client.transport.cursors import is_passing
+from jetstream_protocol.errors import (
+    DivergedError,
+    InvalidRequestError,
+    JetstreamError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+WAIT_SECONDS = 20.0
+"""How long one fetch waits for records before the next one. It matters only for idle streams."""
+
+
+class Fetch(Protocol):
+    """How a consumer gets its records: bound to one stream by the client."""
+
+    def __call__(
+        self, offset: int, last_epoch: int, stop: int | None, max_wait: float
+    ) -> Awaitable[Messages]: ...
+
+
+Resolve: TypeAlias = Callable[[Position, Position | None], Awaitable[tuple[int, int | None]]]
+"""(start, stop): their offsets, as of one moment."""
+_AS_STORED = Deserializers()
+
+
+class AsyncConsumer(AsyncClosing):
+    """An endless async iterator of messages, or one that ends before its stop.
+
+    resolve: offsets of a start and a stop (None: never). pinned: whether the start says its records
+    must be there; without, whether it is an offset. deserializers: of the records iterated over.
+    last_epoch: as in AsyncClient.fetch. reverse: newest first; `fetch` goes on below the offset it
+    is given, and stops at the start. patience: seconds without a record after which it raises
+    UnavailableError; None: none, it waits. cursor: keeps its position.
+
+    Entering it (`async with`) or the first record asked for settles where it begins. `position`
+    is the offset of the next record it will hand out, in reverse that of the last one it has; None
+    before that.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        resolve: Resolve,
+        start: Position,
+        stop: Position | None,
+        *,
+        reverse: bool = False,
+        pinned: bool | None = None,
+        last_epoch: int = -1,
+        patience: float | None = None,
+        deserializers: Deserializers = _AS_STORED,
+        cursor: ConsumerCursor | None = None,
+    ) -> None:
+        self._fetch = fetch
+        self._resolve = resolve
+        self._wanted = start, stop
+        self.reverse = reverse
+        self.step = 0 if reverse else 1
+        """From the offset of a record handed out to `position`."""
+        self._pinned = isinstance(start, int) if pinned is None else pinned
+        self._going = asyncio.Event()  # cleared while it is paused
+        self._going.set()
+        self.deserializers = deserializers
+        self._stop: int | None = None
+        self._patience = patience
+        self._waited = 0.0
+        self._began = False
+        self._closed = False
+        self._next_offset = 0
+        self._start = 0
+        self._last_epoch = last_epoch
+        self._ahead: asyncio.Future[Messages] | None = None
+        self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
+        self._kept: list[Message] = []  # in place of `_batch`, while it is paused
+        self._cursor = cursor
+        self._progress = Progress()
+        self._checkpoints: asyncio.Task[None] | None = None
+        self._failure: JetstreamError | None = None
+        self.position: int | None = None
+        self._tell: weakref.WeakMethod[Callable[[], int | None]] | None = None
+        self.reset_count = 0
+        """How often it went on elsewhere because the stream did not hold its position any more."""
+        self.wait_max = WAIT_SECONDS
+        """How long a server may hold a fetch while there is nothing new."""
+
+    def __repr__(self) -> str:
+        stop = "" if self._stop is None else f", stops at {self._stop}"
+        paused = ", paused" if self.paused else ""
+        return f"<AsyncConsumer at offset {self.position}{stop}{paused}>"
+
+    @property
+    def stop(self) -> int | None:
+        """Where it stops; None: nowhere, or not resolved yet."""
+        return self._stop
+
+    async def begin(self) -> None:
+        """Resolve start and stop. Idempotent."""
+        if self._began:
+            return
+        start, stop = self._wanted
+        resumed = None if self._cursor is None else await self._cursor.open()
+        if resumed is not None:
+            start, self._last_epoch = resumed
+            self._pinned = True
+        elif self._cursor is not None and self._cursor.reset_to is not None:
+            start, self._pinned = self._cursor.reset_to, False
+        first, end = await self._resolve(start, stop)
+        if self.reverse:
+            assert end is not None
+            first, end = end, first
+        self._next_offset, self._stop = first, end
+        if self._stop is not None and not self.reverse and self._next_offset > self._stop:
+            # There is nothing to read behind the stop; a start far behind it is a mistake.
+            await self._fetch(self._next_offset, -1, None, 0.0)
+        self.position = self._next_offset
+        self._start = self._next_offset
+        self._progress.begin(self._next_offset, self._last_epoch)
+        self._began = True
+        if self._cursor is not None and self._cursor.auto_commit:
+            checkpoints = _checkpoint_on_and_on(weakref.ref(self))
+            self._checkpoints = asyncio.get_running_loop().create_task(checkpoints)
+
+    async def seek(self, position: Position) -> None:
+        """Go on from `position`, behind or ahead; the stop does not change. A call that waits for a
+        record waits for one from the new position.
+        """
+        await self.begin()
+        offset, _ = await self._resolve(position, None)
+        self._batch = []
+        self._kept = []
+        self._next_offset = self.position = offset
+        self._progress.begin(offset)
+        self._last_epoch = -1
+        self._pinned = isinstance(position, int)
+        self._waited = 0.0
+        await self._give_up()
+
+    def pause(self) -> None:
+        """Return no records and fetch no more until `resume`: calls for a record wait. Records that
+        are fetched already are kept."""
+        if not self._kept:
+            self._kept, self._batch = self._batch, []
+        self._going.clear()
+
+    def resume(self) -> None:
+        """The end of `pause`. Idempotent."""
+        self._going.set()
+
+    @property
+    def paused(self) -> bool:
+        return not self._going.is_set()
+
+    async def wait_resumed(self) -> None:
+        """Return once it is not paused, or closed."""
+        await self._going.wait()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._batch:
+            await self._refill()
+        message = self._batch[-1]
+        if self.deserializers is not _AS_STORED:
+            message = self.deserializers.apply(message)
+        self._batch.pop()  # Not earlier: a record that cannot be deserialised must not be skipped.
+        self.position = message.offset + self.step
+        return message
+
+    async def _refill(self) -> None:
+        """Raises StopAsyncIteration."""
+        if self.position is not None:
+            self._progress.asks(self.position, exhausted=not self._kept)
+        await self._going.wait()
+        if self._kept:
+            self._batch, self._kept = self._kept, []
+            self._progress.resumes()
+            return
+        messages = await self.next_messages()
+        if messages is None:
+            raise StopAsyncIteration
+        self._progress.gets(messages, by_record=True)
+        self._batch = list(messages)
+        self._batch.reverse()
+
+    async def batches(self) -> AsyncIterator[Messages]:
+        """The same records, in the batches in which they were fetched: for `values()` and
+        `to_arrow()`."""
+        while (messages := await self._next_batch()) is not None:
+            if len(messages):
+                self.position = messages.next_offset
+                yield messages
+
+    async def _next_batch(self) -> Messages | None:
+        await self.begin()
+        assert self.position is not None
+        self._progress.asks(self.position)
+        messages = await self.next_messages()
+        if messages is not None:
+            self._progress.gets(messages, by_record=False)
+        return messages
+
+    async def next_messages(self) -> Messages | None:
+        """The records fetched ahead, possibly none; None at the end. Starts the next fetch."""
+        await self.begin()
+        await self._going.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._closed or self._at_stop:
+            return None
+        if self._ahead is None:
+            self._ahead = self._fetch_ahead()
+        ahead = self._ahead
+        try:
+            # Shielded: a caller who waits with a timeout must not lose records by it.
+            messages = await asyncio.shield(ahead)
+            await self._going.wait()
+        except OffsetOutOfRangeError as error:
+            if ahead is not self._ahead:
+                return await self.next_messages()
+            self._ahead = None
+            if self._cursor is not None and (self._pinned or self._last_epoch >= 0):
+                await self._reset(self._cursor.reset_by(error))
+                return await self.next_messages()
+            if self._pinned or self._last_epoch >= 0:
+                raise
+            # Retention was faster than the first fetch: the first record is a later one now.
+            self._next_offset = max(error.log_start_offset, self._next_offset)
+            return await self.next_messages()
+        except asyncio.CancelledError:
+            if _is_cancelled() or not ahead.cancelled():
+                raise
+            # Closed, which is no failure, or moved by `seek`.
+            return await self.next_messages()
+        except JetstreamError as error:
+            if ahead is not self._ahead:
+                return await self.next_messages()  # The fetch was for the old position.
+            self._ahead = None  # The next call fetches again.
+            if self._cursor is None or not isinstance(error, DivergedError):
+                raise
+            await self._reset(self._cursor.reset_by(error))
+            return await self.next_messages()
+        if ahead is not self._ahead:
+            return await self.next_messages()  # Moved meanwhile.
+        self._check_patience(messages)
+        self._next_offset = messages.next_offset
+        self._last_epoch = messages.last_epoch
+        self._ahead = None if self._closed or self._at_stop else self._fetch_ahead()
+        return messages
+
+    async def _reset(self, start: Position) -> None:
+        """The cursor's position is gone: go on from `start`."""
+        self._next_offset, _ = await self._resolve(start, None)
+        self.position = self._next_offset
+        self.reset_count += 1
+        self._last_epoch = -1
+        self._pinned = False
+        self._progress.begin(self._next_offset)
+
+    # With a cursor.
+
+    def position_told_by(self, tell: Callable[[], int | None]) -> None:
+        """`tell`, a method, says where it is, in place of `position`: its records are handed out in
+        another thread."""
+        self._tell = weakref.WeakMethod(tell)
+
+    def _where(self) -> int | None:
+        if self._tell is None:
+            return self.position
+        tell = self._tell()
+        return None if tell is None else tell()
+
+    @property
+    def progress(self) -> Progress:
+        """What of its records is done."""
+        return self._progress
+
+    @property
+    def committed(self) -> int | None:
+        """The position of its cursor as it was last committed; None: never, or it has no cursor."""
+        return None if self._cursor is None else self._cursor.committed
+
+    async def commit(self, offset: int | None = None, *, metadata: str = "") -> None:
+        """Commit everything handed out so far as done, or all below `offset`. Returns once it is
+        committed. metadata: text to keep with it, at most 1,024 bytes.
+
+        Raises PreconditionFailedError where somebody else has committed or moved the cursor
+        meanwhile; InvalidRequestError without a cursor.
+        """
+        if self._cursor is None:
+            raise InvalidRequestError("this consumer has no cursor: consume(…, cursor=NAME)")
+        await self.begin()
+        position = self._where() if offset is None else check_offset(offset)
+        assert position is not None
+        epoch = self._progress.epoch_before(position)
+        await self._cursor.commit(position, epoch, metadata)
+
+    async def checkpoint(self) -> None:
+        """Commit what is done, if that is more than is committed."""
+        position = self._where()
+        if self._cursor is None or position is None or self._failure is not None:
+            return
+        done = self._progress.done(position)
+        if done != (self._start if self._cursor.committed is None else self._cursor.committed):
+            await self._cursor.commit(done, self._progress.epoch_before(done))
+
+    async def _end_checkpoints(self) -> None:
+        if self._checkpoints is None:
+            return
+        self._checkpoints.cancel()
+        await asyncio.gather(self._checkpoints, return_exceptions=True)
+        try:
+            await self.checkpoint()
+        except JetstreamError as error:
+            # Whoever resumes repeats what was done since the last commit.
+            logger.warning("cursor not committed at the end: %s", error.message)
+
+    @property
+    def stream_name(self) -> str:
+        """`name@subject` of the stream of its cursor, once it has begun."""
+        assert self._cursor is not None
+        return self._cursor.stream.full_name
+
+    async def abandon(self) -> None:
+        """Close, and commit nothing: the stream is another's."""
+        if self._checkpoints is not None:
+            self._checkpoints.cancel()
+            await asyncio.gather(self._checkpoints, return_exceptions=True)
+            self._checkpoints = None
+        await self.aclose()
+
+    async def fail(self, error: JetstreamError) -> None:
+        """Whoever reads is told, now or at the next record."""
+        self._failure = error
+        await self._give_up()
+
+    def _check_patience(self, messages: Messages) -> None:
+        # Offsets without a record after compaction are progress, too.
+        progress = messages.next_offset != self._next_offset
+        self._waited = 0.0 if progress else self._waited + self._wait
+        if self._patience is not None and self._waited >= self._patience:
+            self._ahead = None
+            raise UnavailableError(
+                f"no record of {messages.stream!r} for {self._waited:.1f} s at offset "
+                f"{messages.next_offset}: committed are those below {messages.high_watermark}"
+            )
+
+    @property
+    def _wait(self) -> float:
+        return self.wait_max if self._patience is None else min(self._patience, self.wait_max)
+
+    @property
+    def _at_stop(self) -> bool:
+        if self._stop is None:
+            return False
+        if self.reverse:
+            return self._next_offset <= self._stop
+        return self._next_offset >= self._stop
+
+    def _fetch_ahead(self) -> asyncio.Future[Messages]:
+        fetched = self._fetch(self._next_offset, self._last_epoch, self._stop, self._wait)
+        task = asyncio.ensure_future(fetched)
+        task.add_done_callback(_retrieve)
+        return task
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        await self.aclose()
+
+    def finish(self) -> None:
+        """What was handed out is done: the block that handled it ended well."""
+        position = self._where()
+        if position is not None:
+            self._progress.asks(position, exhausted=False)
+
+    async def aclose(self) -> None:
+        """Stop, and commit what is done; a fetch under way is given up. Idempotent."""
+        if not self._closed:
+            await self._end_checkpoints()
+        self._closed = True
+        self._batch = []
+        self._kept = []
+        self.resume()
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
+
+async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer]) -> None:
+    """Until the consumer is closed, or nobody has it any more."""
+    while True:
+        await asyncio.sleep(CHECKPOINT_SECONDS)
+        consumer = reference()
+        if consumer is None:
+            return
+        try:
+            await consumer.checkpoint()
+        except JetstreamError as error:
+            if not is_passing(error):
+                await consumer.fail(error)
+                return
+            logger.warning("cursor not committed: %s; trying again", error.message)
+        del consumer
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the task that is running."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _retrieve(task: asyncio.Future[Messages]) -> None:
+    """An abandoned consumer's failure is nobody's concern; asyncio would log it otherwise."""
+    if not task.cancelled():
+        task.exception()

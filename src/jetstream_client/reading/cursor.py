@@ -1,0 +1,160 @@
+"""The cursor of one consumer: where it resumes, and its commits.
+
+Every commit says which revision of the cursor it follows. So of two consumers that use one cursor
+at a time the second to commit is refused, a late copy of a commit changes nothing, and a cursor
+that somebody has moved by hand stays where it was moved to. A commit whose answer was lost is
+recognised by its owner, which is this consumer alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+from jetstream_client._log import logger
+from jetstream_client._positions import Position
+from jetstream_client._types import Cursor, OnReset, Stream, StreamLike
+from jetstream_client.transport import wire
+from jetstream_client.transport.cursors import Cursors, commit_of, cursor_of, error_of
+from jetstream_client.transport.streams import Streams
+from jetstream_protocol.errors import (
+    DivergedError,
+    InvalidRequestError,
+    JetstreamError,
+    PreconditionFailedError,
+)
+
+CHECKPOINT_SECONDS = 1.0
+_ADOPTIONS_MAX = 3
+_NONE = -1
+
+
+class ConsumerCursor:
+    """`open` first. committed: the position as it was last committed; None: never. reset_to: where
+    to begin, because the stream is not the one it was committed on."""
+
+    def __init__(
+        self,
+        cursors: Cursors,
+        streams: Streams,
+        name: str,
+        stream: StreamLike,
+        on_reset: OnReset,
+        *,
+        auto_commit: bool,
+        timeout: float,
+        member: Callable[[], tuple[str, int]] = lambda: ("", 0),
+    ) -> None:
+        """member: id and generation of the consumer group's member that commits."""
+        if on_reset not in ("error", "earliest", "latest"):
+            raise InvalidRequestError(
+                f"on_reset must be 'error', 'earliest' or 'latest', not {on_reset!r}"
+            )
+        self.name = name
+        self.auto_commit = auto_commit
+        self._on_reset: OnReset = on_reset
+        self.committed: int | None = None
+        self.reset_to: Position | None = None
+        self.owner = f"{socket.gethostname()[:32]}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._cursors = cursors
+        self._streams = streams
+        self._named = stream
+        self._timeout = timeout
+        self._member = member
+        self._stream: Stream | None = None
+        self._revision = _NONE
+        self._turn = asyncio.Lock()
+
+    async def open(self) -> tuple[int, int] | None:
+        """The offset to resume at and the leader epoch of the record before it; None: it begins.
+
+        Raises DivergedError where the stream was deleted and created again, unless `on_reset` says
+        what to do then.
+        """
+        stream = await self._streams.registered(wire.to_ref(self._named), self._timeout)
+        self._stream = stream
+        found = await self._cursors.find(self.name, stream)
+        if found is None:
+            return None
+        self._revision = found.revision
+        if found.stream_id != stream.id:
+            self.reset_to = self.reset_by(
+                DivergedError(
+                    f"stream {stream.full_name!r} was deleted and created again since cursor "
+                    f"{self.name!r} was committed at offset {found.offset} of the earlier one"
+                )
+            )
+            return None
+        self.committed = found.offset
+        return found.offset, found.last_epoch
+
+    @property
+    def stream(self) -> Stream:
+        assert self._stream is not None, "it was opened"
+        return self._stream
+
+    def reset_by(self, error: JetstreamError) -> Position:
+        """The stream does not hold the position any more: where to go on. Raises `error` where
+        nobody has said."""
+        if self._on_reset == "error":
+            error.add_note(
+                "say on_reset='earliest' or 'latest', or move the cursor: "
+                f"jetstream cursor seek {self.name} {self.stream.full_name} POSITION"
+            )
+            raise error
+        logger.warning("cursor %r begins anew at %r: %s", self.name, self._on_reset, error.message)
+        return self._on_reset
+
+    async def commit(self, offset: int, last_epoch: int, metadata: str = "") -> None:
+        """Returns once it is committed. Raises PreconditionFailedError when somebody else has
+        committed or moved the cursor."""
+        async with self._turn:
+            for _ in range(_ADOPTIONS_MAX):
+                if await self._commit(offset, last_epoch, metadata):
+                    self.committed = offset
+                    return
+        raise PreconditionFailedError(f"cursor {self.name!r} does not stand still; try again")
+
+    async def _commit(self, offset: int, last_epoch: int, metadata: str) -> bool:
+        """False: an earlier commit of ours had been carried out; now its revision is known."""
+        ref = wire.to_ref(self.stream)
+        result = await self._cursors.commit(
+            commit_of(
+                self.name,
+                ref,
+                offset,
+                last_epoch,
+                self.owner,
+                metadata,
+                self._revision,
+                self._member(),
+            )
+        )
+        now = cursor_of(result.cursor) if result.HasField("cursor") else None
+        error = error_of(result)
+        if error is None:
+            assert now is not None
+            self._revision = now.revision
+            return True
+        if not isinstance(error, PreconditionFailedError):
+            raise error
+        if now is not None and now.revision == self._revision:
+            raise error  # It is its group that refuses.
+        if now is not None and now.owner == self.owner:
+            self._revision = now.revision
+            return False
+        if now is None and self._revision == _NONE:
+            raise error
+        raise PreconditionFailedError(self._taken(now))
+
+    def _taken(self, now: Cursor | None) -> str:
+        if now is None:
+            return f"cursor {self.name!r} on {self.stream.full_name!r} was deleted meanwhile"
+        who = now.owner or "by hand"
+        return (
+            f"cursor {self.name!r} on {self.stream.full_name!r} was committed at offset "
+            f"{now.offset} by another ({who}): one consumer at a time may use it"
+        )

@@ -1,0 +1,268 @@
+"""Reading as a member of a consumer group: `async for message in client.consume_group(…)`.
+
+Each stream that the member is given has a consumer of its own, with the group's cursor. What is to
+go to another member is let go of between two records: `on_revoked` is called, what is done is
+committed, and only then the coordinator is told. So records come in the order of their stream, and
+none is read by two members in good standing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jetstream_client._closing import AsyncClosing
+from jetstream_client._log import logger
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.membership import Membership
+from jetstream_client.reading.messages import Message, Messages
+from jetstream_protocol.errors import PreconditionFailedError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Listener: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
+"""Called with names of streams."""
+MakeConsumer: TypeAlias = Callable[[int, Membership], AsyncConsumer]
+
+
+class Part:
+    """One stream of the member. name: once it has begun."""
+
+    def __init__(self, stream_id: int, consumer: AsyncConsumer) -> None:
+        self.stream_id = stream_id
+        self.consumer = consumer
+        self.fetching: asyncio.Task[Messages | None] | None = None
+        self.is_held = True
+
+    @property
+    def name(self) -> str:
+        return self.consumer.stream_name
+
+    def asks(self, *, exhausted: bool) -> None:
+        """All that was handed out of it is done."""
+        position = self.consumer.position
+        if position is not None:
+            self.consumer.progress.asks(position, exhausted=exhausted)
+
+    async def close(self, *, commit: bool) -> None:
+        self.is_held = False
+        if self.fetching is not None:
+            self.fetching.cancel()
+            await asyncio.gather(self.fetching, return_exceptions=True)
+        await (self.consumer.aclose() if commit else self.consumer.abandon())
+
+
+class AsyncGroupConsumer(AsyncClosing):
+    """An endless async iterator over the records of the streams that this member is given."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        make: MakeConsumer,
+        on_assigned: Listener | None,
+        on_revoked: Listener | None,
+    ) -> None:
+        self._membership = membership
+        self._make = make
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._parts: dict[int, Part] = {}
+        self._current: Part | None = None
+        self._rows: list[Message] = []  # of it, in reverse
+        self._began = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        names = ", ".join(sorted(self.streams)) or "no streams"
+        return f"<AsyncGroupConsumer of {self._membership.group!r}: {names}>"
+
+    @property
+    def streams(self) -> list[str]:
+        """The names of the streams it reads now."""
+        return [part.name for part in self._parts.values()]
+
+    @property
+    def generation(self) -> int:
+        """The group's, as this member was last told."""
+        return self._membership.generation
+
+    @property
+    def must_adjust(self) -> bool:
+        """Whether its streams are to change before the next record."""
+        return self._membership.must_adjust
+
+    async def begin(self) -> None:
+        """Join the group. Idempotent."""
+        if not self._began:
+            self._began = True
+            await self._membership.begin(self._parts.keys)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            if self._rows and not self.must_adjust and self._current is not None:
+                message = self._rows.pop()
+                self._current.consumer.position = message.offset + 1
+                return message
+            if self._rows and await self.goes_on():
+                continue
+            found = await self.refill(exhausted=not self._rows, by_record=True)
+            if found is None:
+                raise StopAsyncIteration
+            part, messages = found
+            self._rows = list(part.consumer.deserializers.each(messages))
+            self._rows.reverse()
+
+    async def goes_on(self) -> bool:
+        """Adjust in the middle of a fetch. Whether the rest of it is still this member's."""
+        part = self._current
+        assert part is not None
+        part.asks(exhausted=False)
+        await self._adjust()
+        if part.is_held:
+            part.consumer.progress.resumes()
+        else:
+            self._rows = []
+        return part.is_held
+
+    async def batches(self) -> AsyncIterator[Messages]:
+        """The same records, as they were fetched from one stream each."""
+        while (found := await self.refill(exhausted=True, by_record=False)) is not None:
+            yield found[1]
+
+    async def refill(self, *, exhausted: bool, by_record: bool) -> tuple[Part, Messages] | None:
+        """The next records of any stream; None: it was closed. exhausted: all of the last were
+        handed out; they are done in any case, as far as they were."""
+        await self.begin()
+        if self._current is not None and self._current.is_held:
+            self._current.asks(exhausted=exhausted)
+        self._current = None
+        while not self._closed:
+            if self._membership.failure is not None:
+                raise self._membership.failure
+            if self._membership.must_adjust:
+                await self._adjust()
+            found = await self._next()
+            if found is not None and len(found[1]):
+                part, messages = found
+                part.consumer.progress.gets(messages, by_record=by_record)
+                if not by_record:
+                    part.consumer.position = messages.next_offset
+                self._current = part
+                return part, messages
+        return None
+
+    async def _next(self) -> tuple[Part, Messages] | None:
+        """Whatever comes first; None: news of the group."""
+        for part in self._parts.values():
+            if part.fetching is None:
+                part.fetching = asyncio.ensure_future(part.consumer.next_messages())
+        news = asyncio.ensure_future(self._membership.news.wait())
+        fetches = {part.fetching: part for part in self._parts.values() if part.fetching}
+        try:
+            done, _ = await asyncio.wait([*fetches, news], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+        self._membership.news.clear()
+        for fetch, part in fetches.items():
+            if fetch in done:
+                # The others wait in front of it the next time.
+                self._parts[part.stream_id] = self._parts.pop(part.stream_id)
+                part.fetching = None
+                return self._fetched(part, fetch)
+        return None
+
+    def _fetched(
+        self, part: Part, fetch: asyncio.Task[Messages | None]
+    ) -> tuple[Part, Messages] | None:
+        if fetch.cancelled():
+            return None
+        error = fetch.exception()
+        if isinstance(error, PreconditionFailedError):
+            # Its commit was refused: the stream is another's.
+            logger.warning("consumer group %r: %s", self._membership.group, error.message)
+            self._membership.lost()
+            return None
+        messages = fetch.result()
+        return None if messages is None else (part, messages)
+
+    async def _adjust(self) -> None:
+        """Bring what is read in line with what this member was told."""
+        membership = self._membership
+        if membership.is_lost:
+            await self._let_go(list(self._parts.values()), commit=False)
+            membership.is_lost = False
+            membership.adjusted()
+            return
+        told = membership.told
+        await self._let_go([p for n, p in self._parts.items() if n not in told], commit=True)
+        begun = []
+        for number in sorted(told - self._parts.keys()):
+            part = Part(number, self._make(number, membership))
+            try:
+                await part.consumer.begin()
+            except BaseException:
+                await part.close(commit=False)
+                raise
+            self._parts[number] = part
+            begun.append(part.name)
+        membership.adjusted()
+        if begun:
+            await _tell(self._on_assigned, begun)
+
+    async def _let_go(self, parts: Sequence[Part], *, commit: bool) -> None:
+        if not parts:
+            return
+        await _tell(self._on_revoked, [part.name for part in parts])
+        for part in parts:
+            await part.close(commit=commit)
+            self._parts.pop(part.stream_id, None)
+
+    async def commit(self) -> None:
+        """Commit everything handed out so far as done. Returns once it is committed.
+
+        Raises PreconditionFailedError for a stream that is another member's by now.
+        """
+        for part in list(self._parts.values()):
+            if part.consumer.position is not None:
+                await part.consumer.commit()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        await self.aclose()
+
+    def finish(self) -> None:
+        """What was handed out is done: the block that handled it ended well."""
+        if self._current is not None and self._current.is_held:
+            self._current.asks(exhausted=False)
+
+    async def aclose(self) -> None:
+        """Commit what is done, and leave the group. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._let_go(list(self._parts.values()), commit=not self._membership.is_lost)
+        finally:
+            await self._membership.end()
+            self._membership.news.set()
+
+
+async def _tell(listener: Listener | None, names: Sequence[str]) -> None:
+    if listener is None:
+        return
+    answer: Any = listener(names)
+    if inspect.isawaitable(answer):
+        await answer

@@ -1,0 +1,76 @@
+"""How far cursors are behind their streams: in records, and in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from jetstream_client._types import Cursor, CursorDescription, StreamDescription
+from jetstream_client.reading.reader import Reader
+from jetstream_client.transport.streams import Streams
+from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
+
+_AT_A_TIME = 16
+
+
+class Lags:
+    """Asks the leaders of the streams."""
+
+    def __init__(self, streams: Streams, reader: Reader) -> None:
+        self._streams = streams
+        self._reader = reader
+
+    async def describe(self, cursors: Sequence[Cursor]) -> list[CursorDescription]:
+        """In their order."""
+        streams = await self._described({each.stream_id for each in cursors if each.is_current})
+        turns = asyncio.Semaphore(_AT_A_TIME)
+
+        async def describe(cursor: Cursor) -> CursorDescription:
+            async with turns:
+                return await self._describe(cursor, streams.get(cursor.stream_id))
+
+        return await asyncio.gather(*map(describe, cursors))
+
+    async def _described(self, ids: set[int]) -> dict[int, StreamDescription]:
+        if len(ids) != 1:
+            found = await self._streams.describe_all("") if ids else []
+            return {stream.id: stream for stream in found}
+        try:
+            (stream_id,) = ids
+            return {stream_id: await self._streams.describe(stream_id)}
+        except StreamNotFoundError:
+            return {}
+
+    async def _describe(
+        self, cursor: Cursor, stream: StreamDescription | None
+    ) -> CursorDescription:
+        fields = asdict(cursor)
+        if not cursor.is_current:
+            state = "stream deleted" if cursor.stream_id_now is None else "stream re-created"
+            return CursorDescription(**fields, state=state)
+        start = None if stream is None else stream.log_start_offset
+        end = None if stream is None else stream.high_watermark
+        if start is None or end is None:
+            return CursorDescription(**fields, state="current")
+        is_held = start <= cursor.offset <= end
+        lag = end - max(start, cursor.offset)
+        return CursorDescription(
+            **fields,
+            state="current" if is_held else "truncated",
+            log_start_offset=start,
+            high_watermark=end,
+            lag=max(0, lag),
+            lag_seconds=await self._age(cursor, max(start, cursor.offset)) if lag > 0 else 0.0,
+        )
+
+    async def _age(self, cursor: Cursor, offset: int) -> float | None:
+        """Of the record there, by this machine's clock; None: it cannot be read now."""
+        try:
+            found = await self._reader.fetch(cursor.stream_id, offset, max_messages=1, max_bytes=1)
+        except JetstreamError:
+            return None
+        if not len(found):
+            return 0.0  # Compaction has removed all that there was.
+        return max(0.0, time.time() - found[0].timestamp_us / 1e6)

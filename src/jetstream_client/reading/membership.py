@@ -1,0 +1,143 @@
+"""A member of a consumer group: its heartbeats, and what they tell it to read.
+
+`told` is what the coordinator has said, `held` what the consumer reads. The consumer brings the one
+in line with the other between two records, and says so (`adjusted`); the next heartbeat tells.
+**safety** A member that was not answered for a whole session holds nothing any more: others may
+have been given its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Set
+
+from jetstream_client._log import logger
+from jetstream_client.transport.groups import Groups
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, PreconditionFailedError
+from jetstream_protocol.generated import groups_pb2 as pb
+
+SESSION_SECONDS = (1.0, 300.0)
+_RETRY_SECONDS = 0.2
+
+
+class Membership:
+    """`begin`, then it goes on until `end`. id, generation: what its commits say. is_lost: it holds
+    nothing any more, and is to drop its streams without a commit. must_adjust: that, or it reads
+    something else than it was told. failure: it cannot go on."""
+
+    def __init__(
+        self, groups: Groups, group: str, source: str, instance: str, session_seconds: float
+    ) -> None:
+        if not SESSION_SECONDS[0] <= session_seconds <= SESSION_SECONDS[1]:
+            raise InvalidRequestError(
+                f"session_timeout is {session_seconds:g} s; it must be from {SESSION_SECONDS[0]:g} "
+                f"to {SESSION_SECONDS[1]:g}"
+            )
+        self.group = group
+        self.id = secrets.token_hex(8)
+        self.generation = 0
+        self.told: Set[int] = frozenset()
+        self.is_lost = False
+        self.must_adjust = False
+        self.failure: JetstreamError | None = None
+        self.news = asyncio.Event()
+        self._groups = groups
+        self._source = source
+        self._instance = instance
+        self._session = session_seconds
+        self._held: Callable[[], Set[int]] = frozenset
+        self._adjusted = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self._heard = 0.0
+
+    async def begin(self, held: Callable[[], Set[int]]) -> None:
+        """Join. held: says what the consumer reads. Raises JetstreamError."""
+        self._held = held
+        self._heard = asyncio.get_running_loop().time()
+        await self._beat(0.0)
+        self._beating = asyncio.get_running_loop().create_task(self._beat_on_and_on())
+
+    def adjusted(self) -> None:
+        """What it reads has changed: the coordinator is told at once."""
+        self._compare()
+        self._adjusted.set()
+
+    def _compare(self) -> None:
+        self.must_adjust = self.is_lost or self.told != self._held()
+
+    def lost(self) -> None:
+        """It is no member any more: it joins under another id."""
+        self.is_lost = self.must_adjust = True
+        self.told = frozenset()
+        self.id, self.generation = secrets.token_hex(8), 0
+        self.news.set()
+
+    async def _beat_on_and_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._adjusted.clear()
+            if self.must_adjust:
+                # The coordinator would answer at once, over and over.
+                try:
+                    async with asyncio.timeout(self._session / 3):
+                        await self._adjusted.wait()
+                except TimeoutError:
+                    pass
+            if self.is_lost:
+                continue
+            try:
+                await self._beat(self._session / 3)
+            except PreconditionFailedError as error:
+                logger.warning("consumer group %r: %s", self.group, error.message)
+                self.lost()
+            except JetstreamError as error:
+                if not error.retriable:
+                    self.failure = error
+                    self.news.set()
+                    return
+                if loop.time() - self._heard > self._session and self._held():
+                    logger.warning(
+                        "consumer group %r: no coordinator has answered for a whole session (%s); "
+                        "its streams may be others' now",
+                        self.group,
+                        error.message,
+                    )
+                    self.lost()
+                await asyncio.sleep(_RETRY_SECONDS * (1 + random.random()))
+
+    async def _beat(self, wait: float) -> None:
+        asked = asyncio.get_running_loop().time()
+        answer = await self._groups.heartbeat(
+            pb.GroupHeartbeatRequest(
+                group=self.group,
+                source=self._source,
+                member=pb.ConsumerGroup.Member(
+                    id=self.id,
+                    instance=self._instance,
+                    session_timeout_ms=int(self._session * 1000),
+                ),
+                generation=self.generation,
+                held=sorted(self._held()),
+                wait_ms=int(wait * 1000),
+            )
+        )
+        self._heard = asked
+        self.generation = answer.generation
+        self.told = frozenset(answer.assigned)
+        self._compare()
+        if self.must_adjust:
+            self.news.set()
+
+    async def end(self) -> None:
+        """A member with a name of its own keeps its place until its session ends."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._instance or not self.generation:
+            return
+        try:
+            await self._groups.leave(self.group, self._source, self.id)
+        except JetstreamError as error:
+            logger.warning("consumer group %r: not left: %s", self.group, error.message)

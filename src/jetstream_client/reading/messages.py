@@ -1,0 +1,394 @@
+"""Records for programs: `Message`, and `Messages`, a sequence of them that are still in their
+batches. `Messages` keeps the raw batches of a fetch and builds a `Message` only when one is asked
+for: counting, `values()` and `to_arrow()` build none. A batch may begin before the requested offset
+and end behind the last wanted record; both ends are trimmed by index, without a copy.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate, chain, repeat
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from jetstream_client._headers import Headers
+from jetstream_client._types import to_datetime
+from jetstream_protocol.batch import Batch, iterate
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
+from jetstream_protocol.record_filter import RecordFilter
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+T = TypeVar("T")
+
+ROWS = 10_000
+"""A good number of rows for query engines: Spark is twice as fast with it as with 1,000."""
+
+
+def check_rows(rows: int) -> int:
+    """`rows`, if it is a valid size. Raises InvalidRequestError."""
+    if rows < 1:
+        raise InvalidRequestError(f"rows must be positive, not {rows}")
+    return rows
+
+
+class Message:
+    """One record. `value` None is a tombstone; `key` None is no key.
+
+    Both are bytes, unless the reader has deserialisers for them.
+    """
+
+    __slots__ = ("header_block", "key", "offset", "stream", "subject", "timestamp_us", "value")
+
+    def __init__(
+        self,
+        stream: str,
+        offset: int,
+        timestamp_us: int,
+        subject: str,
+        key: Any,
+        value: Any,
+        header_block: bytes = b"",
+    ) -> None:
+        self.stream = stream
+        self.offset = offset
+        self.timestamp_us = timestamp_us
+        self.subject = subject
+        self.key = key
+        self.value = value
+        self.header_block = header_block
+
+    @property
+    def timestamp(self) -> datetime:
+        """The producer's timestamp if it gave one, else when the leader appended; UTC."""
+        return to_datetime(self.timestamp_us)
+
+    @property
+    def headers(self) -> Headers:
+        """The NATS headers, parsed anew each time from `header_block`, which is verbatim."""
+        return Headers(self.header_block)
+
+    @property
+    def text(self) -> str | None:
+        """The value as text; None: a tombstone. Raises UnicodeDecodeError if it is not UTF-8."""
+        text: str | None = self.value if isinstance(self.value, str | None) else self.value.decode()
+        return text
+
+    def json(self) -> Any:
+        """The value parsed as JSON; None: a tombstone. Raises ValueError if it is not JSON."""
+        return None if self.value is None else json.loads(self.value)
+
+    def _fields(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(stream={self.stream!r}, offset={self.offset}, subject={self.subject!r}, "
+            f"key={self.key!r}, value={_shortened(self.value)})"
+        )
+
+
+def _shortened(value: object) -> str:
+    if not isinstance(value, bytes) or len(value) <= 64:
+        return repr(value)
+    return f"{value[:64]!r}… {len(value)} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows [start, stop) of one batch; with `picked`, only those of them, in that order."""
+
+    batch: Batch
+    start: int
+    stop: int
+    picked: Sequence[int] | None = None
+
+    @classmethod
+    def of(cls, batch: Batch, rows: Sequence[int]) -> Chunk:
+        """These rows, of which there is at least one."""
+        start, stop = rows[0], rows[-1] + 1
+        return cls(batch, start, stop, None if stop - start == len(rows) else rows)
+
+    def __len__(self) -> int:
+        return self.stop - self.start if self.picked is None else len(self.picked)
+
+    def row(self, at: int) -> Chunk:
+        """One row of it."""
+        index = self.start + at if self.picked is None else self.picked[at]
+        return Chunk(self.batch, index, index + 1)
+
+    def newest_first(self, skipped: int = 0) -> Chunk:
+        """Its rows the other way round, without the `skipped` oldest."""
+        rows = range(self.start, self.stop) if self.picked is None else self.picked
+        return Chunk(self.batch, self.start, self.stop, rows[skipped:][::-1])
+
+    def offsets(self) -> Sequence[int]:
+        offsets = self.batch.offsets()
+        if self.picked is not None:
+            return [offsets[row] for row in self.picked]
+        return offsets[self.start : self.stop]
+
+    def values(self) -> list[bytes | None]:
+        return self._trimmed(self.batch.values())
+
+    def keys(self) -> list[bytes | None]:
+        return self._trimmed(self.batch.keys())
+
+    def subjects(self) -> list[str]:
+        """Subjects repeat, so each distinct one is decoded once."""
+        subjects = self._trimmed(self.batch.subjects())
+        decoded = {subject: subject.decode("utf-8", "surrogateescape") for subject in set(subjects)}
+        return [decoded[subject] for subject in subjects]
+
+    def messages(self, stream: str) -> Iterator[Message]:
+        batch = self.batch
+        return map(
+            Message,
+            repeat(stream),
+            self.offsets(),
+            self._trimmed(batch.timestamps()),
+            self.subjects(),
+            self._trimmed(batch.keys()),
+            self.values(),
+            self._trimmed(batch.header_blocks()),
+        )
+
+    def _trimmed(self, rows: list[T]) -> list[T]:
+        if self.picked is not None:
+            return [rows[row] for row in self.picked]
+        return rows if len(self) == len(rows) else rows[self.start : self.stop]
+
+
+class Messages(Sequence[Message]):
+    """Committed records of one stream, in order, or newest first: a read-only sequence.
+
+    next_offset: where to fetch from next; of records newest first, where to stop next time.
+    last_epoch: the leader epoch of the last record seen, -1 for none; passed back, it lets the
+    server notice that the log behind it was replaced.
+    [log_start_offset, high_watermark) could be read when the server answered.
+    """
+
+    __slots__ = (
+        "_starts",
+        "chunks",
+        "high_watermark",
+        "last_epoch",
+        "log_start_offset",
+        "next_offset",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        stream: str,
+        chunks: Sequence[Chunk],
+        *,
+        next_offset: int,
+        last_epoch: int = -1,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+    ) -> None:
+        self.stream = stream
+        self.chunks = tuple(chunks)
+        self.next_offset = next_offset
+        self.last_epoch = last_epoch
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
+        self._starts = list(accumulate(map(len, self.chunks), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(chunk.messages(self.stream) for chunk in self.chunks)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        """A record, or a list of them. Iterating is the fast way to see them all."""
+        if isinstance(index, slice):
+            rows = range(len(self))[index]
+            wanted = list(self) if rows else []
+            return [wanted[row] for row in rows]
+        row = range(len(self))[index]  # Counts from the end too, and raises IndexError.
+        number = bisect_right(self._starts, row) - 1
+        one = self.chunks[number].row(row - self._starts[number])
+        return next(one.messages(self.stream))
+
+    def values(self) -> list[bytes | None]:
+        """Every value, in order, without building a Message each."""
+        return list(chain.from_iterable(chunk.values() for chunk in self.chunks))
+
+    def keys(self) -> list[bytes | None]:
+        return list(chain.from_iterable(chunk.keys() for chunk in self.chunks))
+
+    def offsets(self) -> list[int]:
+        return [offset for chunk in self.chunks for offset in chunk.offsets()]
+
+    def subjects(self) -> list[str]:
+        return [subject for chunk in self.chunks for subject in chunk.subjects()]
+
+    def to_arrow(self, columns: Iterable[str] | None = None) -> pyarrow.Table:
+        """The records as a table, one chunk a batch, without work per row.
+
+        columns: only these, in this order; the others are not built.
+
+        Columns: stream, subject (string), offset (int64), timestamp (timestamp[us, UTC]), key,
+        value, headers (binary; headers is the raw NATS header block, null where there is none).
+        Raises CorruptBatchError for buffers that are not safe for Arrow; needs
+        `jetstream-log[arrow]`.
+        """
+        from jetstream_client.reading.arrow import to_table
+
+        return to_table(self, columns)
+
+    def to_polars(self, columns: Iterable[str] | None = None) -> polars.DataFrame:
+        """The same as a Polars frame. Needs `jetstream-log[arrow]` and polars."""
+        from jetstream_client.reading.dataframes import to_polars
+
+        return to_polars(self.to_arrow(columns))
+
+    def to_pandas(self, columns: Iterable[str] | None = None) -> pandas.DataFrame:
+        """The same as a pandas frame. Needs `jetstream-log[arrow]` and pandas."""
+        from jetstream_client.reading.dataframes import to_pandas
+
+        return to_pandas(self.to_arrow(columns))
+
+    def to_batches(
+        self, rows: int = ROWS, columns: Iterable[str] | None = None
+    ) -> list[pyarrow.RecordBatch]:
+        """The same as record batches of at most `rows`, each column one contiguous chunk."""
+        return list(self.iter_batches(rows, columns))
+
+    def iter_batches(
+        self, rows: int = ROWS, columns: Iterable[str] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The same, each built when it is asked for: cheaper for callers that do not keep them."""
+        from jetstream_client.reading.arrow import iter_batches
+
+        return iter_batches(self, check_rows(rows), columns)
+
+    def __repr__(self) -> str:
+        return f"<Messages of {self.stream!r}: {len(self)}, next_offset={self.next_offset}>"
+
+
+class MessageCollector:
+    """Collects the batches of fetch answers into `Messages`, between two bounds.
+
+    Takes records from `offset` on, below `end` (None: no bound) and at most `count_max`; of those
+    only the `wanted` ones.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        offset: int,
+        *,
+        last_epoch: int = -1,
+        end: int | None = None,
+        count_max: int | None = None,
+        wanted: RecordFilter | None = None,
+    ) -> None:
+        self.stream = stream
+        self.wanted = wanted
+        self.next_offset = offset
+        self.last_epoch = last_epoch
+        self.log_start_offset = 0
+        self.high_watermark = 0
+        self.length_bytes = 0
+        self.end = end
+        self.record_count = 0
+        self._missing = count_max
+        self._chunks: list[Chunk] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether a bound is reached: no later record can be taken."""
+        return self._missing == 0 or (self.end is not None and self.next_offset >= self.end)
+
+    def add(self, batches: bytes | bytearray | memoryview) -> None:
+        """Take what is wanted of whole batches, back to back. Raises CorruptBatchError."""
+        for batch in iterate(batches):
+            if self.full:
+                return
+            before = self.record_count
+            self._add(batch)
+            if self.wanted is None or self.record_count > before:
+                # Sizes in memory: compressed batches must not unpack to more than is wanted.
+                self.length_bytes += max(batch.header.length, batch.header.uncompressed_length)
+
+    def _add(self, batch: Batch) -> None:
+        header = batch.header
+        if batch.layout.offset_deltas < 0 and len(batch) != header.last_offset_delta + 1:
+            raise CorruptBatchError("record count and last offset delta disagree")
+        if header.next_offset <= self.next_offset:
+            return
+        if self._chunks and header.base_offset < self.next_offset:
+            raise CorruptBatchError("a batch begins before the previous one ends")
+        if self.end is not None and header.base_offset >= self.end:
+            self.next_offset = self.end  # The records up to there were compacted away.
+            return
+        offsets = batch.offsets()
+        start = bisect_left(offsets, self.next_offset)
+        stop = len(offsets) if self.end is None else bisect_left(offsets, self.end)
+        stop = self._take(batch, start, stop)
+        whole = stop == len(offsets)
+        self.next_offset = header.next_offset if whole else offsets[stop]
+        if self.end is not None:
+            self.next_offset = min(self.next_offset, self.end)
+        self.last_epoch = header.leader_epoch
+
+    def _take(self, batch: Batch, start: int, stop: int) -> int:
+        """Take what is wanted of the rows [start, stop); returns where to go on."""
+        if self.wanted is None:
+            if self._missing is not None:
+                stop = min(stop, start + self._missing)
+                self._missing -= max(0, stop - start)
+            if stop > start:
+                self._took(Chunk(batch, start, stop))
+            return stop
+        rows = [row for row in self.wanted.rows(batch) if start <= row < stop]
+        if self._missing is not None and len(rows) >= self._missing:
+            rows = rows[: self._missing]
+            stop = rows[-1] + 1
+        if self._missing is not None:
+            self._missing -= len(rows)
+        if rows:
+            self._took(Chunk.of(batch, rows))
+        return stop
+
+    def _took(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self.record_count += len(chunk)
+
+    def skip_to(self, offset: int, last_epoch: int) -> None:
+        """A server has found no wanted record up to there. last_epoch: of the record before it."""
+        if self._missing == 0 or offset <= self.next_offset:
+            return
+        if self.end is not None and offset > self.end:
+            offset, last_epoch = self.end, -1  # The epoch of the record before that is not known.
+        self.next_offset, self.last_epoch = offset, last_epoch
+
+    def messages(self) -> Messages:
+        return Messages(
+            self.stream,
+            self._chunks,
+            next_offset=self.next_offset,
+            last_epoch=self.last_epoch,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+        )

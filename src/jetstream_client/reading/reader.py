@@ -1,0 +1,534 @@
+"""Reading: positions to offsets, offsets to `Messages`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from jetstream_client._positions import At, Position, Simple, needed, offset_of
+from jetstream_client._records import to_bytes
+from jetstream_client._serialization import Deserializers
+from jetstream_client._text import check_text
+from jetstream_client._types import OffsetAt, Payload, ReadFrom, Stream, StreamLike
+from jetstream_client.reading.backwards import (
+    FIRST_OFFSETS,
+    ReadWindow,
+    Windows,
+    last_of,
+    newest_first,
+)
+from jetstream_client.reading.batches import FetchedBatches, checked
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.cursor import ConsumerCursor
+from jetstream_client.reading.messages import Message, MessageCollector, Messages
+from jetstream_client.transport import wire
+from jetstream_client.transport.control import ControlPlane, next_step
+from jetstream_client.transport.data_plane import DataPlane
+from jetstream_client.transport.routes import check_read_from
+from jetstream_client.transport.streams import Streams
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    JetstreamError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RecordsDamagedError,
+    UnavailableError,
+    from_proto,
+)
+from jetstream_protocol.generated import api_pb2, common_pb2
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.record_filter import RecordFilter
+
+FETCH_BYTES = 8 * 1024 * 1024
+"""Size of one fetch by default: large enough for a fast reader, small enough for memory."""
+
+_ANSWER_BYTES = 1024 * 1024
+_ANSWER_BYTES_MAX = 4 * 1024 * 1024
+_ANSWER_SECONDS = 0.25
+"""An answer is as large as can arrive in that time, at the rate of the last one: on a slow link a
+large answer would take longer than a request may."""
+REFUSALS_MAX = 3
+"""How often bytes that fail their checks are requested again. The server inspects its file
+meanwhile, and then serves other bytes, or says that its disk has lost them."""
+_FEW_BYTES = 64 * 1024
+_FEW_MESSAGES = 100  # A caller that wants so few records should not be sent a megabyte.
+_GRACE_SHARE = 0.1
+"""Share of a consumer's patience by which an answer without records may be late."""
+_LEADER_SHARE = 4
+"""If another replica can serve, the leader is looked for no longer than that."""
+# Longest wait of one request; a longer wait sends another one, and so notices a dead server.
+_WAIT_SECONDS_MAX = 30.0
+_AS_STORED = Deserializers()
+
+
+class FetchSizer:
+    """How many bytes to ask for next, for a cutter that wants `max_bytes` at most."""
+
+    def __init__(self, cutter: MessageCollector, max_bytes: int, answer_bytes: int) -> None:
+        """answer_bytes: what a first answer may be."""
+        self._cutter = cutter
+        self._max_bytes = max_bytes
+        self._answer_bytes = self._first_bytes = answer_bytes
+        self._start = cutter.next_offset
+        self._came_bytes = 0
+
+    def came(self, count: int, seconds: float) -> None:
+        """An answer of `count` bytes came after `seconds`."""
+        self._came_bytes += count
+        in_time = int(count / max(seconds, 1e-6) * _ANSWER_SECONDS)
+        self._answer_bytes = min(max(in_time, self._first_bytes), _ANSWER_BYTES_MAX)
+
+    def next_bytes(self) -> int:
+        """At least 1. The server knows neither where the cutter ends nor how much bytes unpack to:
+        from the second answer on both are guessed from what has come."""
+        cutter = self._cutter
+        wanted = self._max_bytes - cutter.length_bytes
+        if self._came_bytes:
+            wanted = wanted * self._came_bytes // max(cutter.length_bytes, self._came_bytes)
+            offsets = cutter.next_offset - self._start
+            if cutter.end is not None and offsets > 0:
+                missing = (cutter.end - cutter.next_offset) * self._came_bytes // offsets
+                wanted = min(wanted, missing + missing // 4 + _FEW_BYTES)
+        return max(1, min(wanted, self._answer_bytes))
+
+
+class Reader:
+    """Owns the data plane."""
+
+    def __init__(
+        self, streams: Streams, data: DataPlane, control: ControlPlane, timeout: float
+    ) -> None:
+        self._streams = streams
+        self._data = data
+        self._control = control
+        self._timeout = timeout
+
+    async def fetch(
+        self,
+        stream: StreamLike,
+        position: Position,
+        *,
+        stop: Position | None = None,
+        max_messages: int | None = None,
+        max_wait: float = 0.0,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        wanted: RecordFilter | None = None,
+        reverse: bool = False,
+    ) -> Messages:
+        """See AsyncClient.fetch."""
+        if reverse:
+            if max_wait or last_epoch >= 0:
+                raise InvalidRequestError("reverse=True takes neither max_wait nor last_epoch")
+            return await self._fetch_reversed(
+                stream, position, stop, max_messages, max_bytes, read_from, wanted
+            )
+        check_read_from(read_from)
+        _check_bounds(max_messages, max_bytes, max_wait)
+        name = await self._streams.name_of(stream)
+        offset, end = await self.resolve(stream, position, stop, read_from)
+        cutter = MessageCollector(
+            name, offset, last_epoch=last_epoch, end=end, count_max=max_messages, wanted=wanted
+        )
+        few = max_messages is not None and max_messages <= _FEW_MESSAGES
+        answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
+        ref = wire.to_ref(stream)
+        try:
+            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
+        except OffsetOutOfRangeError as error:
+            if isinstance(position, int) or last_epoch >= 0 or cutter.next_offset > offset:
+                raise
+            # Retention was quicker than this fetch: the first record is a later one now.
+            cutter.next_offset = max(error.log_start_offset, offset)
+            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
+        return cutter.messages()
+
+    async def _fill(
+        self,
+        cutter: MessageCollector,
+        ref: common_pb2.StreamRef,
+        max_wait: float,
+        max_bytes: int,
+        answer_bytes: int = _ANSWER_BYTES,
+        *,
+        read_from: ReadFrom,
+        within: float | None = None,
+    ) -> None:
+        """Fetch until the cutter has what it wants, or the end of what is committed is reached.
+
+        within: seconds in which each question has to be answered; None: the wait and the timeout.
+        """
+        deadline = asyncio.get_running_loop().time() + max_wait
+        portions = FetchSizer(cutter, max_bytes, answer_bytes)
+        # With a filter a server waits for what is wanted. So it is asked first how far nothing is:
+        # that may be the end already.
+        looks = cutter.wanted is not None
+        while not cutter.full and cutter.length_bytes < max_bytes:
+            left = max(0.0, deadline - asyncio.get_running_loop().time())
+            wait = 0.0 if looks or cutter.length_bytes else left
+            asked_at, before = asyncio.get_running_loop().time(), cutter.next_offset
+            had = cutter.record_count
+            try:
+                count = await self._fetch_once(
+                    ref, cutter, portions.next_bytes(), wait, read_from, within
+                )
+            except (CorruptBatchError, RecordsDamagedError):
+                if not cutter.length_bytes:
+                    raise
+                break  # The records before are good; the next read raises.
+            portions.came(count, asyncio.get_running_loop().time() - asked_at)
+            progress = cutter.next_offset > before
+            if looks and not progress and left > 0 and not cutter.length_bytes:
+                looks = False
+                continue
+            looks = cutter.wanted is not None
+            if not progress and wait <= _WAIT_SECONDS_MAX:
+                break
+            if cutter.next_offset >= cutter.high_watermark and cutter.length_bytes:
+                break
+            if cutter.wanted is not None and 0 < had == cutter.record_count:
+                break  # Wanted records are rare: return those found so far.
+
+    async def _fetch_once(
+        self,
+        ref: common_pb2.StreamRef,
+        cutter: MessageCollector,
+        bytes_max: int,
+        wait: float,
+        read_from: ReadFrom,
+        within: float | None,
+    ) -> int:
+        """One question and its answer, of so many bytes. Pins `ref` to the stream's id."""
+        request = pb.DataFetchRequest(
+            stream=ref,
+            offset=cutter.next_offset,
+            bytes_max=bytes_max,
+            wait_ms_max=int(min(wait, _WAIT_SECONDS_MAX) * 1000),
+        )
+        if cutter.last_epoch >= 0:
+            request.last_epoch = cutter.last_epoch
+        if cutter.wanted is not None:
+            request.filter_subject = cutter.wanted.subject
+            if cutter.wanted.key is not None:
+                request.filter_key = cutter.wanted.key
+        timeout = self._timeout if within is None else min(self._timeout, within - wait)
+        for attempt in range(REFUSALS_MAX):
+            fetched = await self._data.fetch(request, read_from, timeout)
+            ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
+            cutter.log_start_offset = fetched.head.log_start_offset
+            cutter.high_watermark = fetched.head.high_watermark
+            try:
+                cutter.add(fetched.batches)
+                if fetched.head.HasField("next_offset"):
+                    cutter.skip_to(fetched.head.next_offset, fetched.head.last_epoch)
+                break
+            except CorruptBatchError as error:
+                if cutter.next_offset > request.offset:
+                    break  # The records before are good; the next request returns the rest.
+                if attempt == REFUSALS_MAX - 1:
+                    raise _corrupt(cutter, fetched.address, error) from error
+                request.refused = True
+        return len(fetched.batches)
+
+    async def fetch_batches(
+        self, stream: StreamLike, offset: int, *, max_bytes: int, last_epoch: int
+    ) -> FetchedBatches:
+        """See AsyncClient.fetch_batches."""
+        request = pb.DataFetchRequest(
+            stream=wire.to_ref(stream), offset=offset, bytes_max=max(1, max_bytes)
+        )
+        if last_epoch >= 0:
+            request.last_epoch = last_epoch
+        for attempt in range(REFUSALS_MAX):
+            fetched = await self._data.fetch(request)
+            try:
+                return checked(bytes(fetched.batches), offset, last_epoch, fetched.head)
+            except CorruptBatchError:
+                if attempt == REFUSALS_MAX - 1:
+                    raise
+                request.refused = True
+        raise AssertionError("the last attempt raises")
+
+    async def last(self, stream: StreamLike, wanted: RecordFilter | None) -> Message | None:
+        """See AsyncClient.get_last."""
+        start, stop = await self.resolve(stream, "earliest", "latest")
+        assert stop is not None
+        read = self._read_window(await self._streams.name_of(stream), wire.to_ref(stream), wanted)
+        return await last_of(Windows(start, stop), read)
+
+    def _read_window(
+        self,
+        name: str,
+        ref: common_pb2.StreamRef,
+        wanted: RecordFilter | None,
+        read_from: ReadFrom = "leader",
+        *,
+        pinned: bool = False,
+    ) -> ReadWindow:
+        """pinned: raise OffsetOutOfRangeError for records that retention has removed; otherwise
+        skip them."""
+
+        async def read(start: int, stop: int) -> Messages | None:
+            cutter = MessageCollector(name, start, end=stop, wanted=wanted)
+            while not cutter.full and cutter.length_bytes < FETCH_BYTES:
+                before = cutter.next_offset
+                try:
+                    await self._fill(cutter, ref, self._timeout, FETCH_BYTES, read_from=read_from)
+                except OffsetOutOfRangeError as error:
+                    if pinned or error.log_start_offset <= cutter.next_offset:
+                        raise
+                    cutter.next_offset = min(error.log_start_offset, stop)
+                if cutter.next_offset == before:
+                    raise UnavailableError(
+                        f"record {before} of stream {name!r} was committed, and did not come for "
+                        f"{self._timeout:.0f} s; try again"
+                    )
+            return cutter.messages() if cutter.full or stop - start == 1 else None
+
+        return read
+
+    async def _fetch_reversed(
+        self,
+        stream: StreamLike,
+        position: Position,
+        stop: Position | None,
+        max_messages: int | None,
+        max_bytes: int,
+        read_from: ReadFrom,
+        wanted: RecordFilter | None,
+    ) -> Messages:
+        check_read_from(read_from)
+        _check_bounds(max_messages, max_bytes)
+        name = await self._streams.name_of(stream)
+        start, end = await self._committed(stream, position, stop, read_from)
+        size = FIRST_OFFSETS
+        if max_messages is not None and wanted is None:
+            size = min(max_messages, size)
+        windows = Windows(start, end, size)
+        pinned = isinstance(position, int)
+        read = self._read_window(name, wire.to_ref(stream), wanted, read_from, pinned=pinned)
+        return await newest_first(
+            name, windows, read, count_max=max_messages, bytes_max=FETCH_BYTES, bytes_min=max_bytes
+        )
+
+    async def _committed(
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position | None,
+        read_from: ReadFrom,
+        timeout: float | None = None,
+    ) -> tuple[int, int]:
+        """`resolve`, with the end of what is committed for no stop and for one behind it."""
+        first, end = await self.resolve(stream, start, "latest", read_from, timeout)
+        assert end is not None
+        if stop is not None and stop != "latest":
+            end = min(end, (await self.resolve(stream, stop, None, read_from, timeout))[0])
+        return first, end
+
+    async def resolve(
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position | None,
+        read_from: ReadFrom = "leader",
+        timeout: float | None = None,
+    ) -> tuple[int, int | None]:
+        """Both offsets, as of one moment; a stop of None stays None. timeout: a shorter one. The
+        leader resolves them. If it cannot be reached, and the reader may use any replica, the
+        bounds are those of the replica that serves it.
+        """
+        positions = [start] if stop is None else [start, stop]
+        asked = {each for position in positions for each in needed(position)}
+        may_stand_in = read_from != "leader" and asked <= {"earliest", "latest"}
+        patience = self._timeout if timeout is None else min(timeout, self._timeout)
+        if may_stand_in:
+            patience /= _LEADER_SHARE
+        try:
+            found = await self.list_offsets([(stream, each) for each in positions], patience)
+            offsets = [each.offset for each in found]
+        except JetstreamError as error:
+            if not (may_stand_in and error.retriable):
+                raise
+            bounds = await self._bounds(stream, read_from)
+            offsets = [offset_of(each, [bounds[end] for end in needed(each)]) for each in positions]
+        return offsets[0], None if stop is None else offsets[1]
+
+    async def _bounds(self, stream: StreamLike, read_from: ReadFrom) -> dict[Simple, int]:
+        """The range of the replica that serves; every answer has its begin and end."""
+        request = pb.DataFetchRequest(stream=wire.to_ref(stream), offset=0, bytes_max=1)
+        found: pb.DataFetchResponse | OffsetOutOfRangeError
+        try:
+            found = (await self._data.fetch(request, read_from)).head
+        except OffsetOutOfRangeError as error:
+            found = error
+        return {"earliest": found.log_start_offset, "latest": found.high_watermark}
+
+    async def list_offsets(
+        self, positions: Sequence[tuple[StreamLike, Position]], timeout: float | None = None
+    ) -> list[OffsetAt]:
+        """See AsyncClient.list_offsets."""
+        asked = [(stream, each) for stream, position in positions for each in needed(position)]
+        answers = iter(await self._ask(asked, self._timeout if timeout is None else timeout))
+        resolved = []
+        for _, position in positions:
+            found = [next(answers) for _ in needed(position)]
+            offset = offset_of(position, [each.offset for each in found])
+            resolved.append(OffsetAt(offset, found[0].leader_epoch if len(found) == 1 else -1))
+        return resolved
+
+    async def _ask(
+        self, positions: Sequence[tuple[StreamLike, Simple]], timeout: float
+    ) -> list[OffsetAt]:
+        """Raises the first error. Streams have different leaders: a node that does not lead a
+        stream names its leader, and is asked for the rest.
+        """
+        queries = [wire.to_query(stream, position) for stream, position in positions]
+        found: dict[int, OffsetAt] = {}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        address = None
+        attempt = 0
+        failure: JetstreamError | None = None
+        while len(found) < len(queries):
+            attempt += 1
+            missing = [index for index in range(len(queries)) if index not in found]
+            try:
+                answer = await self._control.call(
+                    lambda stubs: stubs.reads.ListOffsets,
+                    api_pb2.ListOffsetsRequest(queries=[queries[index] for index in missing]),
+                    api_pb2.ListOffsetsResponse,
+                    what="resolving positions",
+                    address=address,
+                    timeout=deadline - loop.time(),
+                )
+            except UnavailableError as error:
+                raise failure or error from error
+            failure = None
+            for index, result in zip(missing, answer.results, strict=True):
+                if result.HasField("error"):
+                    refused = _for_reader(*positions[index], from_proto(result.error))
+                    failure = _graver(failure, refused)
+                else:
+                    found[index] = OffsetAt(result.offset, result.leader_epoch)
+            if failure is not None:
+                step = next_step(failure, attempt, random.random())
+                if step is None or loop.time() + step.wait >= deadline:
+                    raise failure
+                address = step.address
+                await asyncio.sleep(step.wait)
+        return [found[index] for index in range(len(queries))]
+
+    def consume(
+        self,
+        stream: StreamLike,
+        start: Position,
+        stop: Position | None,
+        *,
+        last_epoch: int = -1,
+        read_from: ReadFrom = "leader",
+        patience: float | None = None,
+        pinned: bool | None = None,
+        ref: common_pb2.StreamRef | None = None,
+        deserializers: Deserializers = _AS_STORED,
+        wanted: RecordFilter | None = None,
+        reverse: bool = False,
+        cursor: ConsumerCursor | None = None,
+    ) -> AsyncConsumer:
+        """pinned, cursor: see AsyncConsumer. ref: names the stream; the first answer pins it to its
+        id."""
+        check_read_from(read_from)
+        if patience is not None and patience <= 0:
+            raise InvalidRequestError(f"patience must be positive, not {patience}")
+        ref = wire.to_ref(stream) if ref is None else ref
+        within = None if patience is None else patience * (1 + _GRACE_SHARE)
+
+        async def fetch(
+            offset: int, last_epoch: int, stop: int | None, max_wait: float
+        ) -> Messages:
+            name = await self._streams.name_of(stream)
+            cutter = MessageCollector(name, offset, last_epoch=last_epoch, end=stop, wanted=wanted)
+            await self._fill(cutter, ref, max_wait, FETCH_BYTES, read_from=read_from, within=within)
+            return cutter.messages()
+
+        size = FIRST_OFFSETS
+
+        async def fetch_backwards(
+            offset: int, last_epoch: int, stop: int | None, max_wait: float
+        ) -> Messages:
+            nonlocal size
+            assert stop is not None
+            windows = Windows(stop, offset, size)
+            name = await self._streams.name_of(stream)
+            read = self._read_window(name, ref, wanted, read_from, pinned=isinstance(start, int))
+            messages = await newest_first(name, windows, read, bytes_max=FETCH_BYTES)
+            size = windows.size
+            return messages
+
+        async def resolve(start: Position, stop: Position | None) -> tuple[int, int | None]:
+            if reverse:
+                return await self._committed(stream, start, stop, read_from, patience)
+            return await self.resolve(stream, start, stop, read_from, patience)
+
+        return AsyncConsumer(
+            fetch_backwards if reverse else fetch,
+            resolve,
+            start,
+            stop,
+            reverse=reverse,
+            pinned=pinned,
+            last_epoch=last_epoch,
+            patience=patience,
+            deserializers=deserializers,
+            cursor=cursor,
+        )
+
+    async def close(self) -> None:
+        await self._data.close()
+
+
+def _check_bounds(max_messages: int | None, max_bytes: int, max_wait: float = 0.0) -> None:
+    if max_messages is not None and max_messages < 1:
+        raise InvalidRequestError(f"max_messages must be positive, not {max_messages}")
+    if max_bytes < 1 or max_wait < 0:
+        raise InvalidRequestError("max_bytes must be positive, max_wait not negative")
+
+
+def filter_of(subject: str, key: Payload | None) -> RecordFilter | None:
+    """None: all records are wanted. Raises InvalidRequestError, TypeError."""
+    if not subject and key is None:
+        return None
+    check_text("the filter", subject)
+    return RecordFilter(subject, to_bytes("a key", key))
+
+
+def _corrupt(cutter: MessageCollector, address: str, error: CorruptBatchError) -> CorruptBatchError:
+    """The server says that its file is sound, but what it sends is not."""
+    return CorruptBatchError(
+        f"what the node at {address} sends of stream {cutter.stream!r} from offset "
+        f"{cutter.next_offset} on fails its checks ({error.reason}), although its file does not: "
+        "suspect the network or that machine's memory, and read from another replica "
+        "(read_from='any') or try again"
+    )
+
+
+def _for_reader(stream: StreamLike, position: Simple, error: JetstreamError) -> JetstreamError:
+    """The reader does not know which node does not lead, but may know what else to do."""
+    if not isinstance(error, NotLeaderError):
+        return error
+    name = stream.name if isinstance(stream, Stream) else stream
+    missing = f"stream {name!r} has no leader now"
+    if error.redirect is not None:
+        missing = f"node {error.redirect.node_id}, leader of stream {name!r}, cannot be reached"
+    instead = "give an offset in place of the time"
+    if not isinstance(position, At):
+        instead = "read from any replica (--read-from any)"
+    return NotLeaderError(f"{missing}: wait until a node leads it, or {instead}", error.redirect)
+
+
+def _graver(first: JetstreamError | None, second: JetstreamError) -> JetstreamError:
+    """The error that retries cannot help; of equal ones the earlier."""
+    return second if first is None or (first.retriable and not second.retriable) else first

@@ -1,0 +1,146 @@
+"""A range of a stream as Arrow record batches: `client.scan("orders")`.
+
+A scan is a range, not a position: start and stop are resolved once, and it can be read again and
+again, each time from its start. A reading returns every record of the range or fails. Only if the
+start was no offset may a later reading begin at a later record, because retention may have removed
+the first ones. The first answer fixes the stream's id, as for a consumer.
+
+Batches are returned as they are fetched, with the next fetch under way, so a scan takes the memory
+of two fetches no matter how long the stream is. Nothing is done per row in Python, and every buffer
+is validated before Arrow sees it (`_arrow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._positions import Position
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.dataframes import to_pandas, to_polars
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+
+class AsyncScan:
+    """`async for batch in scan`: record batches of the columns of `Messages.to_arrow()`.
+
+    start, stop: the offsets once they are settled, by `begin` or the first reading; None before.
+    schema: of every batch.
+    """
+
+    def __init__(
+        self,
+        consume: Callable[[Position, Position, bool], AsyncConsumer],
+        start: Position,
+        stop: Position,
+        rows: int,
+        columns: Iterable[str] | None,
+    ) -> None:
+        from jetstream_client.reading.arrow import schema_of
+
+        self.schema: pyarrow.Schema = schema_of(columns)
+        self.start: int | None = None
+        self.stop: int | None = None
+        self.rows = rows
+        self._consume = consume
+        self._wanted = (start, stop, isinstance(start, int))
+
+    def __repr__(self) -> str:
+        return f"<AsyncScan of offsets [{self.start}, {self.stop})>"
+
+    async def begin(self) -> None:
+        """Resolve start and stop. Idempotent."""
+        if self.start is None:
+            consumer = self._consume(*self._wanted)
+            await consumer.begin()
+            self.start, self.stop = consumer.position, consumer.stop
+            await consumer.aclose()
+
+    async def open(self) -> AsyncConsumer:
+        """A consumer of the range, of the reader's own."""
+        await self.begin()
+        assert self.start is not None
+        assert self.stop is not None
+        return self._consume(self.start, max(self.start, self.stop), self._wanted[2])
+
+    async def __aiter__(self) -> AsyncGenerator[pyarrow.RecordBatch, None]:
+        consumer = await self.open()
+        try:
+            async for messages in consumer.batches():
+                for batch in messages.iter_batches(self.rows, self.schema.names):
+                    yield batch
+        finally:
+            await consumer.aclose()
+
+    async def to_table(self) -> pyarrow.Table:
+        """The whole range in memory."""
+        import pyarrow
+
+        return pyarrow.Table.from_batches([batch async for batch in self], self.schema)
+
+    async def to_polars(self) -> polars.DataFrame:
+        """The whole range as a Polars frame. Needs polars."""
+        return to_polars(await self.to_table())
+
+    async def to_pandas(self) -> pandas.DataFrame:
+        """The whole range as a pandas frame. Needs pandas."""
+        return to_pandas(await self.to_table())
+
+
+class Scan:
+    """`for batch in scan`: the same without asyncio, and for engines that take Arrow streams.
+
+    DuckDB queries the variable itself (`duckdb.sql("select count(*) from scan")`), Polars takes it
+    as `polars.DataFrame(scan)`, pyarrow as `pyarrow.table(scan)`: all by `__arrow_c_stream__`.
+    A reading abandoned in the middle ends its fetching ahead.
+    """
+
+    def __init__(self, thread: LoopThread, scan: AsyncScan) -> None:
+        assert scan.start is not None
+        assert scan.stop is not None
+        self._thread = thread
+        self._scan = scan
+        self.schema = scan.schema
+        self.start = scan.start
+        self.stop = scan.stop
+
+    def __repr__(self) -> str:
+        return f"<Scan of offsets [{self.start}, {self.stop})>"
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        consumer = self._thread.run(self._scan.open())
+        try:
+            while (messages := self._thread.run(consumer.next_messages())) is not None:
+                yield from messages.iter_batches(self._scan.rows, self.schema.names)
+        finally:
+            # The garbage collector may run this in any thread, also where waiting is impossible.
+            self._thread.post(consumer.aclose())
+
+    def reader(self) -> pyarrow.RecordBatchReader:
+        """One reading. Arrow turns errors of the SDK into its own."""
+        import pyarrow
+
+        return pyarrow.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def to_table(self) -> pyarrow.Table:
+        """The whole range in memory."""
+        import pyarrow
+
+        return pyarrow.Table.from_batches(iter(self), self.schema)
+
+    def to_polars(self) -> polars.DataFrame:
+        """The whole range as a Polars frame. Needs polars."""
+        return to_polars(self.to_table())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The whole range as a pandas frame. Needs pandas."""
+        return to_pandas(self.to_table())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """The Arrow PyCapsule interface: a reading of its own for each engine that asks."""
+        return self.reader().__arrow_c_stream__(requested_schema)

@@ -1,0 +1,330 @@
+"""A stream as a table: the latest value of every key, kept up to date. `client.table("prices")`.
+
+A table reads its stream from the start and follows it; it holds the result of all records up to
+`position`. A null value (a tombstone) deletes its key; records without a key are skipped. It does
+best on a stream with `compact`, whose log is hardly longer than its table.
+
+A table is ready when it has everything that was committed at its start. While no server answers it
+keeps its contents and goes on trying: `is_current`, `lag` and `heard_at` show that, and with
+`stale_after` every access raises. If it cannot go on (the stream is deleted, retention was faster,
+committed records were lost) every access raises the reason: a table is never silently out of date
+for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from jetstream_client._closing import AsyncClosing, Closing
+from jetstream_client._loop_thread import LoopThread
+from jetstream_client._serialization import Deserializers
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.messages import Messages
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_RETRY_SECONDS = 0.5
+_WAIT_SECONDS = 2.0
+"""How often a server answers although there is nothing new, so that the table knows that it is
+there."""
+_SILENCE_SECONDS = 2 * _WAIT_SECONDS
+_AS_STORED = Deserializers()
+
+
+class Rows(Mapping[Any, Any]):
+    """What both tables are: a mapping that another thread may be changing.
+
+    Keys and values are bytes, or what `deserializers` return. If keys are bytes, they can be looked
+    up by text, too, which stands for its UTF-8. position: the offset up to which records are
+    applied, exclusive. stale_after: seconds without an answer after which it raises; None: never.
+    """
+
+    def __init__(
+        self, stale_after: float | None = None, deserializers: Deserializers = _AS_STORED
+    ) -> None:
+        self._rows: dict[Any, Any] = {}
+        self._deserializers = deserializers
+        self._stale_after = stale_after
+        self._high_watermark = 0
+        self._heard = float("-inf")  # by the monotonic clock
+        self.position = 0
+        self.failure: JetstreamError | None = None
+        self.heard_at: datetime | None = None
+        """When a server last answered; None: none has yet."""
+        self.trouble: JetstreamError | None = None
+        """Why none answers now, as far as that is known."""
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets it was behind what was committed, when a server last answered; None:
+        none has yet."""
+        return None if self.heard_at is None else max(0, self._high_watermark - self.position)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has everything that is committed, by an answer of the last seconds."""
+        in_touch = self.trouble is None and self._silence() < _SILENCE_SECONDS
+        return self.failure is None and self.lag == 0 and in_touch
+
+    def _silence(self) -> float:
+        return time.monotonic() - self._heard
+
+    def apply(self, messages: Messages) -> None:
+        """Bring it up to the end of `messages`. Raises what a deserialiser raises."""
+        if self._deserializers:
+            self._apply_deserialized(messages)
+        else:
+            self._apply_stored(messages)
+        self.position = messages.next_offset
+        self._heard_of(messages.high_watermark)
+
+    def _apply_stored(self, messages: Messages) -> None:
+        rows = self._rows
+        for chunk in messages.chunks:
+            for key, value in zip(chunk.keys(), chunk.values(), strict=True):
+                if key is None:
+                    continue
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value
+
+    def _apply_deserialized(self, messages: Messages) -> None:
+        for stored in messages:
+            if stored.key is None:
+                continue
+            message = self._deserializers.apply(stored)
+            if stored.value is None:
+                self._rows.pop(message.key, None)
+            else:
+                self._rows[message.key] = message.value
+
+    def _heard_of(self, high_watermark: int) -> None:
+        """A server has answered: committed is what is below that."""
+        self._high_watermark = high_watermark
+        self._heard, self.heard_at, self.trouble = time.monotonic(), datetime.now(UTC), None
+
+    def _key(self, key: object) -> object:
+        return key.encode() if self._deserializers.key is None and isinstance(key, str) else key
+
+    def _current(self) -> dict[Any, Any]:
+        if self.failure is not None:
+            raise self.failure
+        if self._stale_after is not None and self._silence() > self._stale_after:
+            reason = f": {self.trouble.message}" if self.trouble else ""
+            raise UnavailableError(
+                f"the table is stale: no server has answered since {self.heard_at}{reason}"
+            )
+        return self._rows
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._current()[self._key(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return self._key(key) in self._current()
+
+    def __iter__(self) -> Iterator[Any]:
+        # A copy: the table may grow while somebody iterates over it.
+        return iter(list(self._current()))
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def snapshot(self) -> dict[Any, Any]:
+        """A copy that does not change."""
+        return dict(self._current())
+
+    def __repr__(self) -> str:
+        state = "current" if self.is_current else f"lag {self.lag}"
+        if self.failure is not None:
+            state = f"ended: {self.failure.message}"
+        return f"<Table of {len(self._rows)} keys at offset {self.position}, {state}>"
+
+
+class AsyncTable(Rows, AsyncClosing):
+    """The latest value of every key of a stream, following it: a mapping.
+
+    Made by `AsyncClient.table`; `async with`, or the first `wait_until_current`, begins it. A null
+    value deletes its key, records without a key are skipped.
+    """
+
+    def __init__(
+        self,
+        consumer: AsyncConsumer,
+        latest: Callable[[], Awaitable[int]],
+        *,
+        wait: bool,
+        patience: float,
+        stale_after: float | None,
+    ) -> None:
+        super().__init__(stale_after, consumer.deserializers)
+        self._wait = wait
+        self._patience = patience
+        self._consumer = consumer
+        consumer.wait_max = _WAIT_SECONDS
+        self._latest = latest
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def begin(self) -> None:
+        """Begin to follow. Idempotent. Raises StreamNotFoundError."""
+        if self._task is None and self.failure is None:
+            await self._consumer.begin()
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def opened(self) -> Self:
+        """Start, and read to the current end, unless `wait` is False. Raises UnavailableError when
+        nothing comes for the client's timeout.
+        """
+        await self.begin()
+        while self._wait:
+            before = self.position
+            try:
+                await self.wait_until_current(self._patience)
+            except UnavailableError:
+                if self.position > before:
+                    continue  # It is long, but records keep coming.
+                await self.aclose()
+                raise
+            break
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.opened()
+
+    async def wait_until_current(self, timeout: float | None = None) -> None:
+        """Wait until the table has all that is committed now.
+
+        Raises UnavailableError when that takes longer than `timeout` seconds.
+        """
+        await self.begin()
+        try:
+            async with asyncio.timeout(timeout):
+                target = await self._latest()
+                self._heard_of(target)
+                if self.failure is None and self.position < target:
+                    reached = asyncio.get_running_loop().create_future()
+                    self._waiting.append((target, reached))
+                    await reached
+        except TimeoutError as error:
+            raise UnavailableError(f"the table is at {self.position} after {timeout} s") from error
+        self._current()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                messages = await self._consumer.next_messages()
+            except JetstreamError as error:
+                if not error.retriable:
+                    self._end(error)
+                    return
+                self.trouble = error
+                await asyncio.sleep(_RETRY_SECONDS * (0.5 + random.random()))
+                continue
+            if messages is None:
+                self._end(InvalidRequestError("the table is closed"))
+                return
+            try:
+                self.apply(messages)
+            except Exception as error:  # noqa: BLE001 the program's own function raises what it likes
+                self._end(_unfit(error))
+                return
+            self._tell()
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for target, reached in waiting:
+            if self.failure is None and self.position < target:
+                self._waiting.append((target, reached))
+            elif not reached.done():
+                reached.set_result(None)
+
+    def _end(self, error: JetstreamError) -> None:
+        self.failure = self.failure or error
+        self._tell()
+
+    async def aclose(self) -> None:
+        """Stop following; from now on the table raises. Idempotent."""
+        await self._consumer.aclose()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._end(InvalidRequestError("the table is closed"))
+
+
+def _unfit(error: Exception) -> InvalidRequestError:
+    which = "; ".join(getattr(error, "__notes__", ()))
+    failure = InvalidRequestError(f"{which} failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+class Table(Mapping[Any, Any], Closing):
+    """The latest value of every key of a stream, following it: a mapping.
+
+    Made by `Client.table`; any thread may look into it; `with` or `close()` ends it. A null value
+    deletes its key, records without a key are skipped.
+    """
+
+    def __init__(self, thread: LoopThread, table: AsyncTable) -> None:
+        self._thread = thread
+        self._table = table
+
+    @property
+    def position(self) -> int:
+        """The offset up to which the table is, exclusive."""
+        return self._table.position
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets it was behind what was committed, when a server last answered; None:
+        none has yet."""
+        return self._table.lag
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has everything that is committed, by an answer of the last seconds."""
+        return self._table.is_current
+
+    @property
+    def heard_at(self) -> datetime | None:
+        """When a server last answered; None: none has yet."""
+        return self._table.heard_at
+
+    def __repr__(self) -> str:
+        return repr(self._table)
+
+    def wait_until_current(self, timeout: float | None = None) -> None:
+        """Wait until the table has all that is committed now.
+
+        Raises UnavailableError when that takes longer than `timeout` seconds.
+        """
+        self._thread.run(self._table.wait_until_current(timeout))
+
+    def snapshot(self) -> dict[Any, Any]:
+        """A copy that does not change."""
+        return self._table.snapshot()
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._table[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._table
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def close(self) -> None:
+        """Stop following; from now on the table raises. Idempotent."""
+        if self._thread.is_running:
+            self._thread.run(self._table.aclose())

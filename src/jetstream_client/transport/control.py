@@ -1,0 +1,345 @@
+"""gRPC calls: one call to any server that answers; errors are raised as their classes.
+
+Which attempts may follow which failures is decided by `next_step`, a pure function:
+
+* a server that cannot be reached did nothing: the next one is asked, with back-off;
+* a retriable error means, by its definition (jetstream_protocol.errors), that nothing was done;
+* a redirect names the node to ask instead;
+* without an answer in time, or after a connection lost in the middle, it is unknown what was done.
+  Calls that may be repeated are; all calls of the API may (a create finds its own stream, a delete
+  goes by id, and ids are never used again). When time runs out on such a failure, a call that
+  changes something ends with UnknownOutcomeError, a read with UnavailableError.
+
+Until a server has answered for the first time, it is more likely that an address is wrong than that
+a server is away. So if every given address refuses connections, or is no gRPC port, the call fails
+at once. After that a client survives restarts of its servers, within its timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from jetstream_client._config import ClientConfig
+from jetstream_client._events import ConnectionEvents
+from jetstream_client._log import logger
+from jetstream_client.transport.grpc_calls import (
+    LostCallError,
+    RefusedError,
+    Stubs,
+    UnreachedError,
+    ask,
+)
+from jetstream_client.transport.port_probe import what_listens
+from jetstream_client.transport.servers import Servers
+from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NotLeaderError,
+    NotReplicaError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.generated import api_pb2
+
+_BACKOFF_FIRST = 0.05
+_BACKOFF_MAX = 1.0
+_REDIRECTS_MAX = 8  # In a row and without waiting: two nodes may each think the other leads.
+
+_Answer = TypeVar("_Answer", bound=Message)
+Rpc = Callable[["Stubs"], Any]
+"""Picks the method to call, for example `lambda stubs: stubs.streams.CreateStream`."""
+
+
+class WrongPortError(RefusedError):
+    """Something else than gRPC listens there, and says what it is."""
+
+
+class TlsFailedError(RefusedError):
+    """One end speaks TLS and the other does not, or a certificate is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do after a failed attempt: ask `address` (None: the next server) after `wait`."""
+
+    address: str | None
+    wait: float
+
+
+def next_step(error: JetstreamError, attempt: int, chance: float) -> Step | None:
+    """None: give up, the error is final. `attempt` counts from 1; `chance` is in [0, 1)."""
+    if not error.retriable:
+        return None
+    backoff = min(_BACKOFF_MAX, _BACKOFF_FIRST * 2.0 ** min(attempt - 1, 10))
+    wait = backoff * (0.5 + chance / 2)
+    if isinstance(error, NotLeaderError | NotReplicaError) and error.redirect is not None:
+        at_once = attempt <= _REDIRECTS_MAX
+        return Step(error.redirect.grpc or None, 0.0 if at_once else wait)
+    return Step(None, wait)
+
+
+def outcome(error: JetstreamError, what: str, changes: bool, lost: bool) -> JetstreamError:
+    """The error for the caller when no attempt is left. lost: an attempt may have been carried out.
+    changes: the call does more than read.
+    """
+    if changes and lost and isinstance(error, UnavailableError):
+        return UnknownOutcomeError(
+            f"the outcome of {what} is unknown: {error.message}; it may or may not have been done, "
+            "and doing it again is safe"
+        )
+    return error
+
+
+def reason(
+    error: JetstreamError, said: JetstreamError | None, unreached: Iterable[UnreachedError]
+) -> JetstreamError:
+    """Why a call failed whose last attempt failed with `error`, in a class that is everybody's.
+
+    said: what a server answered to an earlier attempt; it tells more than that another is dead.
+    unreached: the last error of each server that could not be reached.
+    """
+    if not isinstance(error, UnreachedError | LostCallError):
+        return error
+    if said is not None:
+        return said
+    if isinstance(error, LostCallError):
+        return UnavailableError(error.message)
+    messages = [each.message for each in unreached] or [error.message]
+    return UnavailableError("; ".join(dict.fromkeys(messages)))
+
+
+def first_contact(
+    given: Iterable[str], unreached: dict[str, UnreachedError]
+) -> JetstreamError | None:
+    """The error to raise at once if nobody has ever answered; None: keep trying."""
+    failures = [unreached.get(address) for address in given]
+    if not all(isinstance(each, RefusedError) for each in failures):
+        return None
+    messages = "; ".join(dict.fromkeys(each.message for each in failures if each is not None))
+    if all(isinstance(each, WrongPortError) for each in failures):
+        return InvalidRequestError(messages)
+    if all(isinstance(each, TlsFailedError) for each in failures):
+        return UnauthenticatedError(messages)
+    return UnavailableError(
+        f"{messages}. Is a server running there? One to try things on: jetstream-server --dev"
+    )
+
+
+class ControlPlane:
+    """Calls to the cluster. Belongs to the event loop it is first used on.
+
+    trouble: why the last attempt of any call failed; "" once one has succeeded.
+    """
+
+    def __init__(self, config: ClientConfig, events: ConnectionEvents | None = None) -> None:
+        self._events = events or ConnectionEvents()
+        self.timeout = config.timeout
+        self.trouble = ""
+        self._total_timeout = config.total_timeout
+        self._ends_at: float | None = None  # of the loop's clock, with a total timeout
+        self._stubs: dict[str, Stubs] = {}
+        self._servers = Servers(config.servers)
+        self._given = config.servers
+        self._tls_files: dict[str, object] = {}
+        self._retired: list[Stubs] = []
+        self._token = config.token
+        self._tls = config.tls
+        self._has_met_one = config.retry_on_failed_connect
+        self._in_touch: set[str] = set()
+        self._probed: dict[str, str] = {}
+        self._learning: asyncio.Task[None] | None = None
+
+    async def call(
+        self,
+        rpc: Rpc,
+        request: Message,
+        answer: type[_Answer],
+        *,
+        what: str,
+        changes: bool = False,
+        done_already: type[JetstreamError] | None = None,
+        address: str | None = None,
+        timeout: float | None = None,
+    ) -> _Answer:
+        """Ask until a server answers or `timeout` (the configured one) has passed.
+
+        what: the call in words, for errors. changes: see `outcome`. done_already: the error that
+        means that an attempt whose answer was lost has done it. address: whom to ask first.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
+        address = address or self._servers.first
+        lost = False
+        said: JetstreamError | None = None
+        unreached: dict[str, UnreachedError] = {}
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                found = await self._attempt(rpc, request, address, deadline - loop.time())
+                assert isinstance(found, answer)
+            except JetstreamError as error:
+                if lost and done_already is not None and isinstance(error, done_already):
+                    return answer()
+                if isinstance(error, UnreachedError):
+                    unreached[address] = error
+                elif isinstance(error, LostCallError):
+                    lost = True
+                elif not isinstance(error, NotLeaderError | NotReplicaError):
+                    said = error
+                step = next_step(error, attempt, random.random())
+                hopeless = None if self._has_met_one else first_contact(self._given, unreached)
+                if hopeless is not None:
+                    raise hopeless from None
+                if step is None or loop.time() + step.wait >= deadline:
+                    told = reason(error, said, unreached.values())
+                    raise outcome(told, what, changes, lost) from None
+                self._retrying(what, error, attempt)
+                address = step.address or self._servers.after(address)
+                await asyncio.sleep(step.wait)
+            else:
+                self.trouble = ""
+                self._learn_from(found)
+                return found
+
+    def _deadline(self, now: float, timeout: float) -> float:
+        if self._total_timeout is None:
+            return now + timeout
+        if self._ends_at is None:
+            self._ends_at = now + self._total_timeout
+        return min(now + timeout, self._ends_at)
+
+    def _retrying(self, what: str, error: JetstreamError, attempt: int) -> None:
+        """Log the first retry of a call; the others say the same."""
+        self.trouble = error.message
+        say = logger.warning if attempt == 1 else logger.debug
+        say("%s: %s; trying again", what, error.message)
+        if attempt == 1:
+            self._events.failed(error)
+
+    def _learn_from(self, answer: Message) -> None:
+        """A server answers: learn the other nodes now, for the time when the given ones do not
+        answer."""
+        if isinstance(answer, api_pb2.DescribeClusterResponse):
+            self._servers.learn(node.address.grpc for node in answer.nodes)
+        elif self._servers.needs_learning and (self._learning is None or self._learning.done()):
+            self._learning = asyncio.get_running_loop().create_task(self._learn())
+
+    async def _learn(self) -> None:
+        with suppress(JetstreamError):  # The next answer is another occasion.
+            await self.call(
+                lambda stubs: stubs.cluster.DescribeCluster,
+                api_pb2.DescribeClusterRequest(),
+                api_pb2.DescribeClusterResponse,
+                what="learning the nodes",
+            )
+
+    async def _attempt(self, rpc: Rpc, request: Message, address: str, timeout: float) -> Message:
+        stubs = self._stubs.get(address)
+        if stubs is None:
+            stubs = self._connect(address)
+        # One silent server of several must not use up the time of the others.
+        share = max(timeout / 2 if len(self._servers) > 1 else timeout, 0.001)
+        failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
+        looking = asyncio.create_task(self._look(address, failed, share))
+        try:
+            found = await ask(rpc(stubs), request, share, address, self._token)
+        except (UnreachedError, LostCallError) as error:
+            self._lost(address, error)
+            self._renew(address)
+            failed.set()
+            raise await _explained(error, looking, deadline) from None
+        except JetstreamError:
+            self._found(address)
+            raise
+        finally:
+            looking.cancel()
+        self._found(address)
+        return found
+
+    def _connect(self, address: str) -> Stubs:
+        if self._tls is not None:
+            self._tls_files[address] = self._tls.signature()
+        stubs = self._stubs[address] = Stubs.connect(address, self._tls)
+        return stubs
+
+    def _renew(self, address: str) -> None:
+        """gRPC goes on with the certificates that a channel was made with: with new files the next
+        attempt makes another. Calls on the old one go on."""
+        if self._tls is not None and self._tls.signature() != self._tls_files.get(address):
+            old = self._stubs.pop(address, None)
+            self._probed.pop(address, None)
+            if old is not None:
+                self._retired.append(old)
+
+    def _found(self, address: str) -> None:
+        self._has_met_one = True
+        if address not in self._in_touch:
+            self._in_touch.add(address)
+            self._events.connected("grpc", address)
+
+    def _lost(self, address: str, error: JetstreamError) -> None:
+        if address in self._in_touch:
+            self._in_touch.remove(address)
+            self._events.lost("grpc", address, error.message)
+
+    async def _look(
+        self, address: str, failed: asyncio.Event, seconds: float
+    ) -> UnreachedError | None:
+        """What the port is, if no server of ours speaks gRPC there as this client does. Begins when
+        the call has failed, or has waited for half of its time: both share it."""
+        if self._has_met_one:
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds / 2):
+                await failed.wait()
+        if address not in self._probed:
+            self._probed[address] = await what_listens(address)
+        found = self._probed[address]
+        if found and "gRPC" not in found:
+            return WrongPortError(
+                f"{address} is {found}: clients need the gRPC port, 9292 by default"
+            )
+        why = await self._why_tls_fails(address)
+        return TlsFailedError(f"{address} {why}") if why else None
+
+    async def _why_tls_fails(self, address: str) -> str:
+        if self._tls is not None:
+            return await why_tls_fails(address, self._tls)
+        if await speaks_tls(address):
+            return "speaks TLS: connect with tls=True or a TlsConfig (--tls or --ca, JETSTREAM_CA)"
+        return ""
+
+    async def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
+        stubs, self._stubs = self._stubs, {}
+        for server in (*stubs.values(), *self._retired):
+            server.channel.close()
+        self._retired.clear()
+
+
+async def _explained(
+    failure: UnreachedError | LostCallError,
+    looking: asyncio.Task[UnreachedError | None],
+    deadline: float,
+) -> UnreachedError | LostCallError:
+    """What was found about the port in place of the failure, if that is known in time."""
+    if isinstance(failure, RefusedError):
+        return failure
+    with suppress(TimeoutError):
+        if not looking.done():
+            async with asyncio.timeout_at(deadline):
+                await looking
+        return looking.result() or failure
+    return failure

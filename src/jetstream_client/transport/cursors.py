@@ -1,0 +1,174 @@
+"""Cursors as the control plane tells of them.
+
+Commits that wait while another call is under way share the next one: a program with a thousand
+consumers makes few calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from jetstream_client._text import check_text
+from jetstream_client._types import Cursor, StreamLike, to_datetime
+from jetstream_client.transport import wire
+from jetstream_client.transport.control import ControlPlane
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+    from_proto,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated import cursors_pb2 as pb
+
+COMMITS_MAX = 500
+"""In one call: half of what a server takes in bytes, were all as long as can be."""
+
+Commit = pb.CommitCursorsRequest.Commit
+Result = pb.CommitCursorsResponse.Result
+
+
+class Cursors:
+    """Belongs to the event loop it is first used on."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._waiting: list[tuple[Commit, asyncio.Future[Result]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def commit(self, commit: Commit) -> Result:
+        """What became of it, `error` included. Raises what the whole call fails with."""
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((commit, answer))
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+        return await answer
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                asked, self._waiting = self._waiting[:COMMITS_MAX], self._waiting[COMMITS_MAX:]
+                await self._send_some(asked)
+        finally:
+            self._sending = None
+            for _, answer in self._waiting:
+                answer.cancel()
+
+    async def _send_some(self, asked: list[tuple[Commit, asyncio.Future[Result]]]) -> None:
+        try:
+            found = await self._control.call(
+                lambda stubs: stubs.cursors.CommitCursors,
+                pb.CommitCursorsRequest(commits=[commit for commit, _ in asked]),
+                pb.CommitCursorsResponse,
+                what="committing cursors",
+                changes=True,
+            )
+        except JetstreamError as error:
+            for _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), result in zip(asked, found.results, strict=True):
+            if not answer.done():
+                answer.set_result(result)
+
+    async def list(self, name: str, stream: StreamLike | None) -> list[Cursor]:
+        check_text("the cursor's name", name)
+        ref = None if stream is None else wire.to_ref(stream)
+        cursors: list[Cursor] = []
+        page = b""
+        while True:
+            found = await self._control.call(
+                lambda stubs: stubs.cursors.ListCursors,
+                pb.ListCursorsRequest(name=name, stream=ref, page=page),
+                pb.ListCursorsResponse,
+                what="listing cursors",
+            )
+            cursors += map(cursor_of, found.cursors)
+            page = found.next_page
+            if not page:
+                return cursors
+
+    async def find(self, name: str, stream: StreamLike) -> Cursor | None:
+        found = await self.list(name, stream)
+        return found[0] if found else None
+
+    async def set(
+        self, name: str, stream: StreamLike, offset: int, last_epoch: int, metadata: str
+    ) -> Cursor:
+        """Whatever was committed before."""
+        check_text("the cursor's name", name)
+        check_text("the metadata", metadata)
+        ref = wire.to_ref(stream)
+        result = await self.commit(commit_of(name, ref, offset, last_epoch, "", metadata, None))
+        error = error_of(result)
+        if error is not None:
+            raise error
+        return cursor_of(result.cursor)
+
+    async def delete(self, name: str, stream: StreamLike) -> None:
+        """Raises NotFoundError."""
+        check_text("the cursor's name", name)
+        await self._control.call(
+            lambda stubs: stubs.cursors.DeleteCursor,
+            pb.DeleteCursorRequest(name=name, stream=wire.to_ref(stream)),
+            pb.DeleteCursorResponse,
+            what=f"deleting cursor {name!r}",
+            changes=True,
+            done_already=NotFoundError,
+        )
+
+    async def close(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+
+def commit_of(
+    name: str,
+    ref: common_pb2.StreamRef,
+    offset: int,
+    last_epoch: int,
+    owner: str,
+    metadata: str,
+    expected_revision: int | None,
+    member: tuple[str, int] = ("", 0),
+) -> Commit:
+    """last_epoch: -1: not known. expected_revision: None: whatever it is. member: id and generation
+    of a consumer group's."""
+    return Commit(
+        name=name,
+        stream=ref,
+        offset=offset,
+        last_epoch=None if last_epoch < 0 else last_epoch,
+        owner=owner,
+        metadata=metadata,
+        expected_revision=expected_revision,
+        member_id=member[0],
+        generation=member[1],
+    )
+
+
+def cursor_of(cursor: pb.Cursor) -> Cursor:
+    return Cursor(
+        name=cursor.name,
+        stream=f"{cursor.stream_name}@{cursor.stream_subject}",
+        stream_id=cursor.stream_id,
+        offset=cursor.offset,
+        last_epoch=cursor.last_epoch if cursor.HasField("last_epoch") else -1,
+        committed_at=to_datetime(cursor.committed_at_us),
+        owner=cursor.owner,
+        metadata=cursor.metadata,
+        revision=cursor.revision,
+        stream_id_now=cursor.stream_id_now or None,
+    )
+
+
+def error_of(result: Result) -> JetstreamError | None:
+    return from_proto(result.error) if result.HasField("error") else None
+
+
+def is_passing(error: JetstreamError) -> bool:
+    """Whether a later commit may succeed where this one did not."""
+    return error.retriable or isinstance(error, UnavailableError | UnknownOutcomeError)

@@ -1,0 +1,202 @@
+"""One connection to a node's data plane: HELLO, then fetches, many at a time.
+
+Answers come in any order and are matched by correlation id. A fetch that is cancelled or times out
+keeps its id until the answer has come, because the server still works on it and counts it as one of
+those it serves at a time. Any failure ends the connection and fails all fetches that wait on it;
+the pool (data_plane.py) makes a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from typing import NamedTuple, cast
+
+from google.protobuf.message import DecodeError
+
+from jetstream_client._tls import TlsConfig
+from jetstream_protocol import frames
+from jetstream_protocol.errors import (
+    InternalError,
+    JetstreamError,
+    UnavailableError,
+    from_proto,
+)
+from jetstream_protocol.frame_decoder import Frame, FrameDecoder
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+
+WAKE_BYTES = 256 * 1024
+SCRATCH_BYTES = 64 * 1024
+TLS_RECORD_BYTES = 16 * 1024
+"""TLS gives a record out when all of it is there."""
+
+
+class Fetched(NamedTuple):
+    """The head of an answer, and whole batches, back to back. address: who has sent it."""
+
+    head: pb.DataFetchResponse
+    batches: bytearray | bytes
+    address: str = ""
+
+
+class DataConnection(asyncio.BufferedProtocol):
+    """`await open(…)`, then `fetch` until `closed`."""
+
+    def __init__(self, address: str, *, over_tls: bool = False) -> None:
+        self.address = address
+        self._slack = TLS_RECORD_BYTES if over_tls else 0
+        self.closed = False
+        self.on_lost: Callable[[str], None] | None = None
+        """Called with the reason if it ends and nobody has closed it."""
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(frames.RESPONSE_BYTES_MAX)
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._correlation = 0
+        self._wakes_after = 1
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    async def open(
+        cls, address: str, timeout: float, token: str = "", tls: TlsConfig | None = None
+    ) -> DataConnection:
+        """Connect and greet. Raises UnavailableError, or what the server refuses with."""
+        context = None if tls is None else tls.ssl_context()
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        connection = cls(address, over_tls=tls is not None)
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(
+                    lambda: connection, host.strip("[]"), int(port), ssl=context
+                )
+                await connection._greet(token)
+        except TimeoutError as error:
+            connection.abort("no greeting in time")
+            raise UnavailableError(f"{address} did not answer in time") from error
+        except OSError as error:
+            raise UnavailableError(f"cannot reach the data plane at {address}: {error}") from error
+        except BaseException:
+            connection.abort("the greeting failed")
+            raise
+        return connection
+
+    async def _greet(self, token: str) -> None:
+        client = f"jetstream-log/{version('jetstream-log')}"
+        hello = pb.Hello(version=frames.PROTOCOL_VERSION, client=client, token=token)
+        frame = await self._ask(Kind.HELLO, hello.SerializeToString())
+        reply = pb.HelloReply.FromString(self._head_of(frame, Kind.HELLO_REPLY))
+        if reply.HasField("error"):
+            raise from_proto(reply.error)
+
+    async def fetch(self, request: pb.DataFetchRequest, timeout: float) -> Fetched:
+        """Raises the answer's own error, or UnavailableError when none comes in `timeout`."""
+        try:
+            async with asyncio.timeout(timeout):
+                frame = await self._ask(Kind.FETCH, request.SerializeToString())
+        except TimeoutError as error:
+            # The peer may be dead: fail the other waiting fetches, too.
+            self.abort("no answer in time")
+            raise UnavailableError(f"{self.address} did not answer in time") from error
+        try:
+            head = pb.DataFetchResponse.FromString(self._head_of(frame, Kind.FETCH_REPLY))
+        except DecodeError as error:
+            self.abort("an undecodable answer")
+            raise InternalError(f"{self.address} sent an undecodable answer") from error
+        if head.HasField("error"):
+            raise from_proto(head.error)
+        return Fetched(head, frame.tail, self.address)
+
+    @property
+    def pending(self) -> int:
+        """How many requests the server still has to answer."""
+        return len(self._waiting)
+
+    def _ask(self, kind: Kind, head: bytes) -> asyncio.Future[Frame]:
+        if self._transport is None or self.closed:
+            raise UnavailableError(f"not connected to {self.address}")
+        self._correlation = (self._correlation + 1) & 0xFFFF_FFFF
+        answer: asyncio.Future[Frame] = self._loop.create_future()
+        self._waiting[self._correlation] = answer
+        self._transport.write(frames.encode(kind, self._correlation, head))
+        return answer
+
+    def _head_of(self, frame: Frame, kind: Kind) -> bytes:
+        if frame.kind != kind:
+            self.abort("an answer of the wrong kind")
+            raise InternalError(f"{self.address} answered with a frame of kind {frame.kind}")
+        return frame.head
+
+    def abort(self, reason: str) -> None:
+        """End the connection; whoever waits is told. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.on_lost is not None:
+            self.on_lost(reason)
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(
+                    UnavailableError(f"lost the connection to {self.address}: {reason}")
+                )
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Returns when the socket is closed."""
+        self.on_lost = None
+        self.abort("the client closes it")
+        if self._transport is not None:
+            await asyncio.shield(self._lost)
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's, so there is no asking.
+        self._transport = cast(asyncio.Transport, transport)
+        if self.closed:  # Aborted while the connection was being made.
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.room() or self._scratch
+
+    def buffer_updated(self, count: int) -> None:
+        decoder = self._decoder
+        if decoder.missing:
+            decoder.filled(count)
+        else:
+            decoder.feed(bytes(self._scratch[:count]))
+        try:
+            while (frame := decoder.next()) is not None:
+                answer = self._waiting.pop(frame.correlation, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+        except JetstreamError as error:
+            self.abort(error.message)
+        else:
+            self._wake_after(decoder.missing)
+
+    def _wake_after(self, missing: int) -> None:
+        """A large answer comes in hundreds of segments: the loop need not turn for each. Where
+        systems do not make room for as much as is asked for, a part of what they have is safe."""
+        if self._transport is None or (not missing and self._wakes_after == 1):
+            return
+        sock = self._transport.get_extra_info("socket")
+        with suppress(OSError):  # Where there is no such option, it turns more often.
+            room = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 4
+            # Up to a record's worth of what is missing may have left the socket already.
+            count = max(1, min(missing - self._slack, WAKE_BYTES, room))
+            if count != self._wakes_after:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+                self._wakes_after = count
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.abort(str(error) if error else "the server closed it")
+        if not self._lost.done():
+            self._lost.set_result(None)

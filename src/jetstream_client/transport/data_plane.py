@@ -1,0 +1,205 @@
+"""Fetches over the data plane: over which connection, and what to do when it fails.
+
+Reads may always be repeated: a fetch is tried on node after node, with back-off, until it is
+answered or its time is up. routes.py decides which node to ask. It is the leader by default,
+because a follower hears of a commit a moment later, and a program that has just published wants to
+read its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from jetstream_client._config import ClientConfig
+from jetstream_client._events import ConnectionEvents
+from jetstream_client._log import logger
+from jetstream_client._types import ClusterInfo, ReadFrom, Stream
+from jetstream_client.transport.control import next_step
+from jetstream_client.transport.data_connection import DataConnection, Fetched
+from jetstream_client.transport.routes import Routes
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    NotReplicaError,
+    RecordsDamagedError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated import dataplane_pb2 as pb
+
+PENDING_MAX = 32
+"""Per connection: long polls of idle consumers must not fill the slots that a server serves at a
+time on one connection (64), for then no other fetch on it would be read."""
+
+WAIT_SECONDS = 5.0
+"""Longest wait of one request in a cluster; a longer wait sends another one. This bounds how late a
+client notices that a node is frozen, or that a replica is no longer in sync."""
+
+_CONNECT_SHARE = 4
+"""A node that swallows packets may take a quarter of the timeout; then another is tried."""
+
+_ANSWER_SHARE = 2
+"""Share of the timeout that an answer may take beyond its wait; then another node is tried, if
+there is one."""
+
+
+class DataPlane:
+    """Belongs to the event loop it is first used on. cluster, leader_of, registered: see Routes."""
+
+    def __init__(
+        self,
+        cluster: Callable[[], Awaitable[ClusterInfo]],
+        leader_of: Callable[[common_pb2.StreamRef, float], Awaitable[int]],
+        registered: Callable[[common_pb2.StreamRef, float], Awaitable[Stream]],
+        config: ClientConfig,
+        events: ConnectionEvents,
+    ) -> None:
+        self._config = config
+        self._events = events
+        self._timeout = config.timeout
+        self._routes = Routes(
+            cluster, leader_of, registered, self._greet, config.timeout, config.rack
+        )
+        self._pools: dict[str, list[DataConnection]] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._served: dict[int, str] = {}
+        self._closed = False
+
+    async def fetch(
+        self,
+        request: pb.DataFetchRequest,
+        read_from: ReadFrom = "leader",
+        timeout: float | None = None,
+    ) -> Fetched:
+        """One answer, perhaps empty after `wait_ms_max`. Raises UnavailableError if nobody answers
+        within that plus the configured timeout, otherwise the answer's own error.
+        """
+        loop = asyncio.get_running_loop()
+        wait_until = loop.time() + request.wait_ms_max / 1000
+        deadline = wait_until + (self._timeout if timeout is None else timeout)
+        attempt = moves = 0
+        while True:
+            attempt += 1
+            try:
+                fetched = await self._ask(request, read_from, wait_until, deadline)
+            except JetstreamError as error:
+                moves += 1
+                if _may_not_know_it_yet(error, read_from) and moves < self._routes.node_count:
+                    self._routes.is_behind(request.stream, read_from)
+                    continue
+                has_lost_it = isinstance(error, RecordsDamagedError) and error.retriable
+                if has_lost_it:
+                    request.refused = False  # Others have sent nothing yet.
+                    self._routes.is_behind(request.stream, read_from)
+                    if moves < self._routes.node_count:
+                        continue
+                step = next_step(error, attempt, random.random())
+                if step is None or self._closed or loop.time() + step.wait >= deadline:
+                    raise
+                if not has_lost_it:
+                    self._reroute(request.stream, read_from, error)
+                say = logger.warning if attempt == 1 else logger.debug
+                say("reading: %s; trying again", error.message)
+                if attempt == 1:
+                    self._events.failed(error)
+                await asyncio.sleep(step.wait)
+                continue
+            self._routes.is_known_as(request.stream, fetched.head.stream_id, read_from)
+            self._served_by(fetched)
+            if fetched.batches or fetched.head.HasField("next_offset"):
+                return fetched  # With a filter there is progress without records.
+            if read_from != "leader" and _is_behind(fetched.head, request.offset):
+                self._routes.is_behind(request.stream, read_from)
+                moves += 1
+                if moves < self._routes.node_count:
+                    continue  # There may be one that has it.
+            if loop.time() >= wait_until:
+                return fetched
+            attempt = 0
+
+    def _served_by(self, fetched: Fetched) -> None:
+        stream_id = fetched.head.stream_id
+        before = self._served.get(stream_id, fetched.address)
+        if fetched.address != before:
+            say = "stream %d is read at %s now, before at %s"
+            logger.info(say, stream_id, fetched.address, before)
+        self._served[stream_id] = fetched.address
+
+    async def _ask(
+        self,
+        request: pb.DataFetchRequest,
+        read_from: ReadFrom,
+        wait_until: float,
+        deadline: float,
+    ) -> Fetched:
+        """Ask one node. Waits only so long that there is time left to ask another one."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(deadline):
+                address = await self._routes.address(request.stream, read_from)
+        except TimeoutError as error:
+            raise UnavailableError("no node answered in time which replica to read") from error
+        connection = await self._connection(address, deadline - loop.time())
+        wait = max(0.0, wait_until - loop.time())
+        patience = deadline - loop.time()
+        if self._routes.node_count > 1:
+            wait = min(wait, WAIT_SECONDS)
+            patience = min(patience, wait + self._timeout / _ANSWER_SHARE)
+        asked = pb.DataFetchRequest()
+        asked.CopyFrom(request)
+        asked.wait_ms_max = int(wait * 1000)
+        return await connection.fetch(asked, max(0.001, patience))
+
+    def _reroute(
+        self, stream: common_pb2.StreamRef, read_from: ReadFrom, error: JetstreamError
+    ) -> None:
+        redirect = None
+        if isinstance(error, NotLeaderError | NotReplicaError):
+            redirect = error.redirect
+        if redirect is not None and redirect.data:
+            self._routes.redirected(stream, read_from, redirect.data)
+        else:
+            self._routes.failed(stream, read_from)
+
+    async def _greet(self, address: str) -> None:
+        await self._connection(address, self._timeout)
+
+    async def _connection(self, address: str, timeout: float) -> DataConnection:
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            pool = self._pools.setdefault(address, [])
+            pool[:] = [connection for connection in pool if not connection.closed]
+            for connection in pool:
+                if connection.pending < PENDING_MAX:
+                    return connection
+            patience = max(0.001, min(timeout, self._timeout / _CONNECT_SHARE))
+            connection = await DataConnection.open(
+                address, patience, self._config.token, self._config.tls
+            )
+            if self._closed:
+                await connection.close()
+                raise UnavailableError("the client is closed")
+            pool.append(connection)
+            connection.on_lost = partial(self._events.lost, "data", address)
+            self._events.connected("data", address)
+        return connection
+
+    async def close(self) -> None:
+        self._closed = True
+        for pool in self._pools.values():
+            for connection in pool:
+                await connection.close()
+        self._pools.clear()
+
+
+def _may_not_know_it_yet(error: JetstreamError, read_from: ReadFrom) -> bool:
+    """A follower hears of a new stream a moment later than its leader does."""
+    return read_from != "leader" and isinstance(error, StreamNotFoundError)
+
+
+def _is_behind(head: pb.DataFetchResponse, offset: int) -> bool:
+    """Whether another replica may have records that this one lacks."""
+    return head.out_of_sync or head.high_watermark < offset

@@ -1,0 +1,168 @@
+"""One gRPC call to one server, awaited on any event loop.
+
+gRPC's own asyncio has one poller for all loops of a process, and complains on standard error when
+one of them is closed or two are used at a time. Its plain channels do not have these problems: they
+answer in a thread of their own, which passes the answer to the waiting loop.
+
+Nothing else here imports gRPC, which is told before that to keep its log to itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import Any
+
+# gRPC's core writes to standard error past all logging. It looks once, before its first use.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from jetstream_client._tls import TlsConfig
+from jetstream_protocol.errors import (
+    GRPC_ERROR_KEY,
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    from_proto,
+)
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2, cursors_pb2_grpc, groups_pb2_grpc
+
+_REFUSED_UNSEEN = ("Concurrent RPC limit", "Too many pending requests")
+"""How gRPC itself refuses a call that a server has no room for: with RESOURCE_EXHAUSTED, as it does
+what is too large, which is too large the next time, too."""
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # gRPC's own reconnect back-off (to 120 s) would outlast a failover.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # This long an attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+    # Without this a new client shares the back-off and the last failure of earlier ones.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stubs:
+    """The services of one server."""
+
+    channel: grpc.Channel
+    streams: Any
+    reads: Any
+    cluster: Any
+    cursors: Any
+    groups: Any
+    security: Any
+
+    @classmethod
+    def connect(cls, address: str, tls: TlsConfig | None = None) -> Stubs:
+        """Raises InvalidRequestError for files that TLS cannot use."""
+        if tls is None:
+            channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(*tls.contents())
+            channel = grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+        return cls(
+            channel,
+            api_pb2_grpc.StreamsStub(channel),
+            api_pb2_grpc.ReadsStub(channel),
+            api_pb2_grpc.ClusterStub(channel),
+            cursors_pb2_grpc.CursorsStub(channel),
+            groups_pb2_grpc.GroupsStub(channel),
+            api_pb2_grpc.SecurityStub(channel),
+        )
+
+
+async def ask(
+    method: Any, request: Message, timeout: float, address: str, token: str = ""
+) -> Message:
+    """What the server at `address` answers. Raises JetstreamError. Cancelled, it cancels too.
+    token: says who asks."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[None] = loop.create_future()
+    metadata = (("authorization", f"Bearer {token}"),) if token else None
+    call = method.future(request, timeout=timeout, metadata=metadata)
+
+    def tell() -> None:
+        if not answered.done():
+            answered.set_result(None)
+
+    def hand_over(_: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell)
+
+    call.add_done_callback(hand_over)
+    try:
+        await answered
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    try:
+        found: Message = call.result(0)
+    except grpc.RpcError as error:
+        raise to_error(error, address) from error
+    return found
+
+
+_UNCONNECTED = ("failed to connect", "connections to all backends failing")
+_UNRESOLVED = ("dns resolution", "errors resolving")
+"""How gRPC says, in its newer and older versions, that a call was never sent. A connection that was
+reset is another matter."""
+
+
+class LostCallError(UnavailableError):
+    """The call was sent and no answer came: it may or may not have been carried out."""
+
+
+class UnreachedError(UnavailableError):
+    """The call was never sent: nobody is there."""
+
+
+class RefusedError(UnreachedError):
+    """Nobody listens there, or there is no such host; it is not a slow answer."""
+
+
+def to_error(error: Any, address: str) -> JetstreamError:
+    """The error for a failed call (a grpc.RpcError): the server's own if it sent one."""
+    trailers = error.trailing_metadata()
+    for key, value in trailers or ():
+        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
+            try:
+                return from_proto(common_pb2.Error.FromString(value))
+            except DecodeError:
+                return InternalError(f"{address} sent an undecodable error")
+    status, details = error.code(), error.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return _unavailable(details, address)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return LostCallError(f"{address} did not answer in time")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details.startswith(_REFUSED_UNSEEN):
+        return UnavailableError(f"{address} has as many calls as it takes")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return InvalidRequestError(f"{address} does not know this call: is it a Jetstream server?")
+    if status is grpc.StatusCode.UNAUTHENTICATED:
+        return UnauthenticatedError(details)
+    if status is grpc.StatusCode.PERMISSION_DENIED:
+        return PermissionDeniedError(details)
+    if status is grpc.StatusCode.CANCELLED:
+        return LostCallError(f"{address} cancelled the call: {details}")
+    return InternalError(f"{address} answered {status.name}: {details}")
+
+
+def _unavailable(details: str, address: str) -> UnavailableError:
+    said = details.lower()
+    if any(words in said for words in _UNCONNECTED):
+        if "refused" in said:
+            return RefusedError(f"cannot reach {address}: connection refused")
+        return UnreachedError(f"cannot reach {address}: it does not answer")
+    if any(words in said for words in _UNRESOLVED):
+        return RefusedError(f"cannot reach {address}: its name is not known")
+    return LostCallError(f"lost the connection to {address}: {details}")

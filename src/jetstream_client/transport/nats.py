@@ -1,0 +1,269 @@
+"""The NATS connection of a publisher: nats-py, its errors as ours, one inbox for all answers.
+
+nats-py reconnects by itself, to the given servers and those it learns of, and then sends the
+messages published meanwhile. It is imported on first use, because readers do not need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from jetstream_client._config import NatsOptions
+from jetstream_client._events import ConnectionEvents
+from jetstream_client._headers import OutgoingHeaders
+from jetstream_client._log import logger
+from jetstream_client.transport.port_probe import what_listens
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as NatsClient
+    from nats.aio.msg import Msg
+
+_NO_RESPONDERS = "503"
+_GREETING_SECONDS = 0.5
+"""NATS greets at once. After this time the client checks what else may listen there."""
+# nats-py hands the server's error on in lower case.
+_FORBIDDEN = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"')
+
+
+def without_secrets(url: str) -> str:
+    """`url` as it may appear in an error."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}"
+
+
+def login_of(urls: Sequence[str], options: NatsOptions) -> tuple[list[str], NatsOptions]:
+    """The servers without their logins, and the options with one: nats-py does not decode `%40`.
+
+    A URL's user alone is a token, as in every NATS client. The options win over the URLs, and
+    the first login over the others.
+    """
+    servers = []
+    for url in urls:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        servers.append(without_secrets(url))
+        if parts.username and not (options.user or options.token):
+            user = unquote(parts.username)
+            if parts.password is None:
+                options = replace(options, token=user)
+            else:
+                options = replace(options, user=user, password=unquote(parts.password))
+    return servers, options
+
+
+class NatsInbox:
+    """A connection and the subscription that all answers come to.
+
+    on_answer(token, payload): payload None says that nobody listens on the subject at all.
+    on_refusal(subject, error): NATS forbids a subject; "" where no single one is meant. An answer
+    to a publish with a token comes to `prefix` + token.
+    """
+
+    def __init__(
+        self,
+        on_answer: Callable[[str, bytes | None], None],
+        on_refusal: Callable[[str, JetstreamError], None],
+        events: ConnectionEvents,
+    ) -> None:
+        self._events = events
+        self._on_answer = on_answer
+        self._on_refusal = on_refusal
+        self._client: NatsClient | None = None
+        self.prefix = ""
+        self._servers: list[str] = []
+        self._failure: asyncio.Future[JetstreamError] | None = None
+        self._last_error = ""
+        self._patient = True
+        self._refusals = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self._client is None or self._client.is_closed
+
+    @property
+    def max_payload(self) -> int:
+        """What NATS takes in one message, bytes. Only while connected."""
+        assert self._client is not None
+        return self._client.max_payload
+
+    async def connect(
+        self, urls: Sequence[str], options: NatsOptions, timeout: float, *, patient: bool = True
+    ) -> None:
+        """Raises UnavailableError or UnauthenticatedError, InvalidRequestError for what is no NATS.
+
+        patient: try on where all servers refuse connections; without, that is said at once.
+        """
+        from nats.aio.client import Client as NatsClient
+
+        options.check_files()
+        context = options.ssl_context()
+        self._servers, options = login_of(urls, options)
+        self._patient = patient
+        client = NatsClient()
+        self._failure = asyncio.get_running_loop().create_future()
+        connecting = asyncio.ensure_future(self._connect(client, options, context))
+        looking = asyncio.ensure_future(self._look_who_listens())
+        try:
+            await self._first_of(connecting, self._failure, timeout)
+        except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            await client.close()
+            raise
+        finally:
+            looking.cancel()
+        self._client = client
+        self._events.connected("nats", ", ".join(self._servers))
+
+    async def _first_of(
+        self,
+        connecting: asyncio.Future[None],
+        failure: asyncio.Future[JetstreamError],
+        timeout: float,
+    ) -> None:
+        """Return when connected; raise what stands in the way, or what did last."""
+        either: set[asyncio.Future[Any]] = {connecting, failure}
+        done, _ = await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if failure in done:
+            raise failure.result()
+        if connecting in done:
+            error = connecting.exception()
+            if error is None:
+                return
+            self._last_error = str(error)
+        why = f": {self._last_error}" if self._last_error else ""
+        raise UnavailableError(f"cannot connect to NATS at {', '.join(self._servers)}{why}")
+
+    async def _connect(
+        self,
+        client: NatsClient,
+        options: NatsOptions,
+        context: SSLContext | None,
+    ) -> None:
+        await client.connect(
+            servers=list(self._servers),
+            error_cb=self._on_error,
+            closed_cb=self._on_closed,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            name="jetstream-client",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            connect_timeout=2,
+            tls=context,
+            user=options.user,
+            password=options.password,
+            token=options.token,
+            user_credentials=options.credentials,
+            nkeys_seed=options.nkey_seed,
+        )
+        self.prefix = client.new_inbox() + "."
+        await client.subscribe(self.prefix + "*", cb=self._on_message)
+
+    async def publish(
+        self, subject: str, payload: bytes, token: str, headers: list[tuple[str, str]]
+    ) -> None:
+        """Hand over to the connection; `token` "" asks for no answer.
+
+        Whatever is raised, nothing was sent.
+        """
+        from nats import errors
+
+        assert self._client is not None
+        try:
+            await self._client.publish(
+                subject,
+                payload,
+                self.prefix + token if token else "",
+                OutgoingHeaders(headers) if headers else None,
+            )
+        except errors.MaxPayloadError as error:
+            raise MessageTooLargeError(
+                f"{len(payload)} bytes are more than NATS takes in one message: "
+                f"{self._client.max_payload}"
+            ) from error
+        except (errors.BadSubjectError, errors.BadHeaderError, ValueError) as error:
+            raise InvalidRequestError(f"NATS cannot carry this message: {error}") from error
+        except errors.Error as error:
+            raise UnavailableError(f"cannot publish to NATS: {error}") from error
+
+    async def _on_message(self, message: Msg) -> None:
+        token = message.subject[len(self.prefix) :]
+        headers: dict[str, Any] | None = message.headers
+        if headers and not message.data and headers.get("Status") == _NO_RESPONDERS:
+            self._on_answer(token, None)
+        else:
+            self._on_answer(token, message.data)
+
+    async def _on_error(self, error: Exception) -> None:
+        """nats-py reports errors here that belong to no call."""
+        text = str(error) or type(error).__name__
+        self._last_error = text
+        if self._client is None:
+            self._failed_attempt(error)
+        else:
+            logger.warning("NATS: %s", text)
+            self._events.failed(UnavailableError(f"NATS: {text}"))
+        forbidden = _FORBIDDEN.search(text)
+        if forbidden:
+            subject = forbidden[2] if forbidden[1] == "publish" else ""
+            why = "NATS does not allow this client to hear answers"
+            self._on_refusal(subject, PermissionDeniedError(why))
+        elif "authorization" in text.lower() or "authentication" in text.lower():
+            self._fail(UnauthenticatedError(f"NATS refuses to let us in: {text}"))
+
+    def _failed_attempt(self, error: Exception) -> None:
+        """If all servers refuse, the error may be raised at once."""
+        self._refusals += isinstance(error, ConnectionRefusedError)
+        if not self._patient and self._refusals >= len(self._servers):
+            where = ", ".join(self._servers)
+            self._fail(UnavailableError(f"cannot connect to NATS at {where}: connection refused"))
+
+    async def _look_who_listens(self) -> None:
+        """Perhaps it is a port of ours. nats-py waits for the greeting of NATS, again and again."""
+        await asyncio.sleep(_GREETING_SECONDS)
+        for server in self._servers:
+            found = await what_listens(urlsplit(server).netloc)
+            if found not in ("", "NATS"):
+                self._fail(
+                    InvalidRequestError(f"{server} is {found}, and not NATS (4222 by default)")
+                )
+
+    async def _on_disconnected(self) -> None:
+        if self._client is not None:
+            self._events.lost("nats", ", ".join(self._servers), self._last_error)
+
+    async def _on_reconnected(self) -> None:
+        self._events.connected("nats", ", ".join(self._servers))
+
+    def _fail(self, error: JetstreamError) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(error)
+
+    async def _on_closed(self) -> None:
+        self._on_refusal("", UnavailableError("the NATS connection is closed"))
+
+    async def close(self) -> None:
+        """Sends what was handed over before."""
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                await client.close()
+            except OSError:
+                # The connection is lost already: what was handed over is not sent, and whoever
+                # waits for an answer to it is told that the outcome is unknown.
+                return

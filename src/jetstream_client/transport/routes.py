@@ -1,0 +1,209 @@
+"""Which replica of a stream a reader asks, and for how long it stays with it.
+
+    leader    the leader. Where nobody leads, or it is not reached, another replica, in sync if
+              one is; the leader is looked for again every AVOID_SECONDS
+    nearest   a replica in sync in the client's `rack`; where none is, or no rack is given, the one
+              whose data plane greets quickest
+    any       a replica in sync, drawn by lot: readers spread over the cluster
+
+A reader stays with its replica while that serves it. A replica that failed, is out of sync, or is
+behind what the reader has read is avoided for AVOID_SECONDS. If all are avoided, the one avoided
+first is asked. Any node knows which replicas are in sync: reading needs no leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from jetstream_client._types import ClusterInfo, Node, ReadFrom, Stream
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.generated import common_pb2
+
+AVOID_SECONDS = 5.0
+"""After about that time a node is back, or out of the ISR."""
+
+_LOOKING_SHARE = 4
+"""The search for a leader, for example during an election, may take a quarter of the timeout."""
+_GLANCE_SHARE = 20
+"""A leader that was not found is looked for again in less: readers wait meanwhile."""
+
+_Key = tuple[int, str, str]
+_Route = tuple[_Key, ReadFrom]
+
+
+def _key(ref: common_pb2.StreamRef) -> _Key:
+    return ref.id, ref.name, ref.subject
+
+
+def check_read_from(read_from: str) -> None:
+    if read_from not in ("leader", "nearest", "any"):
+        raise InvalidRequestError(f"invalid read_from {read_from!r}: say leader, nearest or any")
+
+
+class Routes:
+    """By stream and preference: the data-plane address to ask.
+
+    cluster: asks for the nodes. leader_of(stream, timeout): asks who leads it, -1 for nobody.
+    registered(stream, timeout): the stream as any node knows it. greet(address): returns when that
+    data plane has greeted; raises a JetstreamError.
+    """
+
+    def __init__(
+        self,
+        cluster: Callable[[], Awaitable[ClusterInfo]],
+        leader_of: Callable[[common_pb2.StreamRef, float], Awaitable[int]],
+        registered: Callable[[common_pb2.StreamRef, float], Awaitable[Stream]],
+        greet: Callable[[str], Awaitable[None]],
+        timeout: float,
+        rack: str = "",
+    ) -> None:
+        self._cluster = cluster
+        self._leader_of = leader_of
+        self._registered = registered
+        self._greet = greet
+        self._patience = timeout / _LOOKING_SHARE
+        self._glance = timeout / _GLANCE_SHARE
+        self._rack = rack
+        self._nodes: dict[int, Node] = {}
+        self._chosen: dict[_Route, str] = {}
+        self._avoided: dict[tuple[_Key | None, str], float] = {}
+        self._leaderless: dict[_Key, float] = {}  # Not found; until when it is not looked for.
+        self._greeted_in: dict[str, float] = {}
+
+    @property
+    def node_count(self) -> int:
+        """As far as known."""
+        return len(self._nodes)
+
+    async def address(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
+        route = key, _ = _key(stream), read_from
+        address = self._chosen.get(route)
+        if address is None:
+            address = await self._choose(stream, read_from)
+        elif read_from == "leader" and self._leaderless.get(key, math.inf) <= time.monotonic():
+            address = await self._leader(stream, await self._alive()) or address
+        self._chosen[route] = address
+        return address
+
+    def is_known_as(
+        self, stream: common_pb2.StreamRef, stream_id: int, read_from: ReadFrom
+    ) -> None:
+        """A reader that has learned the stream's id stays where it reads."""
+        key, pinned = _key(stream), (stream_id, "", "")
+        if key == pinned:
+            return
+        if (key, read_from) in self._chosen:
+            self._chosen[pinned, read_from] = self._chosen[key, read_from]
+        if key in self._leaderless:
+            self._leaderless[pinned] = self._leaderless[key]
+
+    def redirected(self, stream: common_pb2.StreamRef, read_from: ReadFrom, address: str) -> None:
+        """A node has named a better one."""
+        self._chosen[_key(stream), read_from] = address
+
+    def failed(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> None:
+        """The chosen node did not answer as expected: perhaps the nodes have changed."""
+        address = self._chosen.pop((_key(stream), read_from), None)
+        if address is not None:
+            self._avoid(None, address)
+        self._nodes = {}
+
+    def is_behind(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> None:
+        """The chosen replica has less than the reader has read, or gets no new records."""
+        key = _key(stream)
+        address = self._chosen.pop((key, read_from), None)
+        if address is not None:
+            self._avoid(key, address)
+
+    def _avoid(self, key: _Key | None, address: str) -> None:
+        now = time.monotonic()
+        self._avoided = {each: until for each, until in self._avoided.items() if until > now}
+        self._avoided[key, address] = now + AVOID_SECONDS
+
+    def _avoided_until(self, key: _Key, address: str) -> float:
+        """0: it is not avoided."""
+        until = max(self._avoided.get((each, address), 0.0) for each in (key, None))
+        return until if until > time.monotonic() else 0.0
+
+    async def _alive(self) -> Mapping[int, Node]:
+        """The nodes that are not fenced."""
+        if not self._nodes:
+            cluster = await self._cluster()
+            self._nodes = {n.id: n for n in cluster.nodes if n.data and not n.fenced}
+        if not self._nodes:
+            raise UnavailableError("the cluster names no node with a data plane")
+        return self._nodes
+
+    async def _choose(self, stream: common_pb2.StreamRef, read_from: ReadFrom) -> str:
+        nodes = await self._alive()
+        if len(nodes) == 1:
+            return next(iter(nodes.values())).data
+        if read_from == "leader":
+            leader = await self._leader(stream, nodes)
+            if leader is not None:
+                return leader
+        replicas = await self._replicas(stream, nodes, read_from)
+        if read_from != "nearest":
+            return random.choice(replicas).data
+        near = [node for node in replicas if self._rack and node.rack == self._rack]
+        return await self._quickest([node.data for node in near or replicas])
+
+    async def _leader(self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node]) -> str | None:
+        """None: there is none, or it was not found a moment ago."""
+        key = _key(stream)
+        not_before = self._leaderless.get(key)
+        if not_before is not None and not_before > time.monotonic():
+            return None
+        patience = self._patience if not_before is None else self._glance
+        leader = await self._leader_of(stream, patience)
+        if leader in nodes:
+            self._leaderless.pop(key, None)
+            return nodes[leader].data
+        if leader >= 0:
+            self._nodes = {}  # It was not among them when they were asked for.
+        self._leaderless[key] = time.monotonic() + AVOID_SECONDS
+        return None
+
+    async def _replicas(
+        self, stream: common_pb2.StreamRef, nodes: Mapping[int, Node], read_from: ReadFrom
+    ) -> Sequence[Node]:
+        """Those in sync that are not avoided; else other replicas; else anybody."""
+        key = _key(stream)
+        wanted: list[Sequence[int]] = []
+        try:
+            known = await self._registered(stream, self._patience)
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+        else:
+            wanted = [known.isr, known.replicas]
+            leader = nodes.get(known.leader) if read_from == "leader" else None
+            if leader is not None and not self._avoided_until(key, leader.data):
+                self._avoid(key, leader.data)  # It was looked for in vain.
+        asked = [[nodes[each] for each in some if each in nodes] for some in wanted]
+        asked = [some for some in asked if some] or [list(nodes.values())]
+        for some in asked:
+            served = [node for node in some if not self._avoided_until(key, node.data)]
+            if served:
+                return served
+        return [min(asked[-1], key=lambda node: self._avoided_until(key, node.data))]
+
+    async def _quickest(self, addresses: list[str]) -> str:
+        """By its greeting, which is asked for once."""
+        unknown = [address for address in addresses if address not in self._greeted_in]
+        if len(addresses) > 1 and unknown:
+            await asyncio.gather(*map(self._measure, unknown))
+        return min(addresses, key=lambda each: self._greeted_in.get(each, float("inf")))
+
+    async def _measure(self, address: str) -> None:
+        began = time.monotonic()
+        try:
+            await self._greet(address)
+        except JetstreamError:
+            self._avoid(None, address)
+        else:
+            self._greeted_in[address] = time.monotonic() - began

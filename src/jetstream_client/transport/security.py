@@ -1,0 +1,132 @@
+"""Tokens and ACL rules, as the control plane keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jetstream_client._access import AclDecision, AclRule, NewToken, Token
+from jetstream_client._settings import Seconds, to_us
+from jetstream_client._text import check_text
+from jetstream_client._types import to_datetime
+from jetstream_client.transport.control import ControlPlane
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2 as pb
+
+
+class Security:
+    """Every call repeats itself where that is safe; see `control`."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+
+    async def create_token(self, principal: str, lifetime: Seconds | None) -> NewToken:
+        """Repeated after an answer was lost, it makes another: the first one stays unknown."""
+        check_text("the principal", principal)
+        lifetime_us = 0 if lifetime is None else to_us("lifetime", lifetime)
+        if lifetime is not None and lifetime_us <= 0:
+            raise InvalidRequestError("lifetime must be positive; None: the token does not expire")
+        answer = await self._control.call(
+            lambda stubs: stubs.security.CreateToken,
+            pb.CreateTokenRequest(principal=principal, lifetime_us=lifetime_us),
+            pb.CreateTokenResponse,
+            what=f"making a token for {principal!r}",
+            changes=True,
+        )
+        return NewToken(_token_of(answer.token), answer.text)
+
+    async def list_tokens(self) -> list[Token]:
+        answer = await self._control.call(
+            lambda stubs: stubs.security.ListTokens,
+            pb.ListTokensRequest(),
+            pb.ListTokensResponse,
+            what="listing tokens",
+        )
+        return [_token_of(token) for token in answer.tokens]
+
+    async def revoke_token(self, token: str) -> None:
+        check_text("the token's id", token)
+        if token.startswith("jst_"):
+            raise InvalidRequestError("say the token's id, not its text: `list_tokens` has it")
+        await self._control.call(
+            lambda stubs: stubs.security.RevokeToken,
+            pb.RevokeTokenRequest(id=token),
+            pb.RevokeTokenResponse,
+            what=f"revoking token {token!r}",
+            changes=True,
+        )
+
+    async def add_acl(
+        self,
+        principal: str,
+        operations: str | Iterable[str],
+        *,
+        allow: bool,
+        stream: str | None,
+        subject: str | None,
+    ) -> AclRule:
+        check_text("the principal", principal)
+        names = [operations] if isinstance(operations, str) else list(operations)
+        if subject is not None and stream is None:
+            stream = "*"
+        rule = pb.AclRule(
+            principal=principal,
+            operations=names,
+            allow=allow,
+            stream=stream or "",
+            subject=subject or "",
+        )
+        answer = await self._control.call(
+            lambda stubs: stubs.security.AddAcl,
+            pb.AddAclRequest(rule=rule),
+            pb.AddAclResponse,
+            what=f"adding an ACL rule for {principal!r}",
+            changes=True,
+        )
+        return _rule_of(answer.rule)
+
+    async def list_acls(self, principal: str) -> list[AclRule]:
+        answer = await self._control.call(
+            lambda stubs: stubs.security.ListAcls,
+            pb.ListAclsRequest(principal=principal),
+            pb.ListAclsResponse,
+            what="listing ACL rules",
+        )
+        return [_rule_of(rule) for rule in answer.rules]
+
+    async def remove_acl(self, rule_id: int) -> None:
+        await self._control.call(
+            lambda stubs: stubs.security.RemoveAcl,
+            pb.RemoveAclRequest(id=rule_id),
+            pb.RemoveAclResponse,
+            what=f"removing ACL rule {rule_id}",
+            changes=True,
+        )
+
+    async def test_acl(
+        self, operation: str, *, stream: str, subject: str, principal: str
+    ) -> AclDecision:
+        answer = await self._control.call(
+            lambda stubs: stubs.security.TestAcl,
+            pb.TestAclRequest(
+                principal=principal, operation=operation, stream=stream, subject=subject
+            ),
+            pb.TestAclResponse,
+            what="testing the ACL rules",
+        )
+        rule = _rule_of(answer.rule) if answer.HasField("rule") else None
+        return AclDecision(answer.allowed, rule)
+
+
+def _token_of(token: pb.Token) -> Token:
+    return Token(
+        token.id,
+        token.principal,
+        to_datetime(token.created_at_us),
+        to_datetime(token.expires_at_us) if token.expires_at_us else None,
+    )
+
+
+def _rule_of(rule: pb.AclRule) -> AclRule:
+    return AclRule(
+        rule.id, rule.principal, tuple(rule.operations), rule.allow, rule.stream, rule.subject
+    )

@@ -1,0 +1,395 @@
+"""Streams and the cluster: the calls of the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jetstream_client._settings import AlterableSettings, StreamSettings, to_config
+from jetstream_client._text import check_text
+from jetstream_client._types import (
+    ClusterInfo,
+    NodeDebug,
+    ReplicaMove,
+    Stream,
+    StreamDescription,
+    StreamLike,
+    UncleanElection,
+)
+from jetstream_client.transport import wire
+from jetstream_client.transport.control import ControlPlane, Rpc
+from jetstream_protocol.errors import (
+    AmbiguousStreamError,
+    JetstreamError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+
+_LEADER_SHARE = 2
+"""The leader may take half of the timeout to describe its stream; then any node is asked."""
+
+
+class Streams:
+    """Every call repeats itself where that is safe; see `_control`."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._names: dict[int, str] = {}
+
+    async def create(
+        self,
+        name: str,
+        subject: str,
+        settings: StreamSettings,
+        *,
+        allow_same_name: bool,
+    ) -> Stream:
+        check_text("the stream's name", name)
+        check_text("the subject", subject)
+        config = to_config(settings)
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.CreateStream,
+            pb.CreateStreamRequest(
+                name=name, subject=subject, config=config, allow_same_name=allow_same_name
+            ),
+            pb.CreateStreamResponse,
+            what=f"creating stream {name!r}",
+            changes=True,
+        )
+        return wire.stream_of(answer.stream)
+
+    async def alter(
+        self, stream: StreamLike, settings: AlterableSettings, stream_epoch: int | None
+    ) -> Stream:
+        """By id: a retry must not alter a stream created meanwhile under the same name."""
+        config = to_config(settings)
+        found = stream if isinstance(stream, Stream) else await self._registered(stream)
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.AlterStream,
+            pb.AlterStreamRequest(
+                stream=wire.to_ref(found), config=config, stream_epoch=stream_epoch
+            ),
+            pb.AlterStreamResponse,
+            what=f"altering stream {found.full_name!r}",
+            changes=True,
+        )
+        return wire.stream_of(answer.stream)
+
+    async def describe(self, stream: StreamLike) -> StreamDescription:
+        ref = wire.to_ref(stream)
+        patience = self._control.timeout / _LEADER_SHARE
+        try:
+            answer = await self._described(ref, patience, "describing the stream")
+        except JetstreamError as error:
+            if not error.retriable:
+                raise
+            try:
+                answer = await self._known(ref, patience)
+            except JetstreamError:
+                raise error from None
+            known = answer.description.stream
+            who = f"node {known.leader} does not answer" if known.leader >= 0 else "nobody answers"
+            return wire.undescribed(known, f"unknown: {who} as its leader")
+        return wire.description_of(answer.description)
+
+    async def leader_of(self, ref: common_pb2.StreamRef, timeout: float) -> int:
+        """The node that leads the stream, -1 while none does."""
+        try:
+            answer = await self._described(ref, timeout, "looking for the leader")
+        except JetstreamError as error:
+            if error.retriable:
+                return -1
+            raise
+        return int(answer.description.stream.leader)
+
+    async def registered(self, ref: common_pb2.StreamRef, timeout: float) -> Stream:
+        """The stream as any node knows it: no leader is needed."""
+        return wire.stream_of((await self._known(ref, timeout)).description.stream)
+
+    async def _known(
+        self, ref: common_pb2.StreamRef, timeout: float | None = None
+    ) -> pb.DescribeStreamResponse:
+        return await self._described(ref, timeout, "looking for the replicas", registry_only=True)
+
+    async def _described(
+        self,
+        ref: common_pb2.StreamRef,
+        timeout: float | None,
+        what: str,
+        *,
+        registry_only: bool = False,
+    ) -> pb.DescribeStreamResponse:
+        return await self._control.call(
+            lambda stubs: stubs.streams.DescribeStream,
+            pb.DescribeStreamRequest(stream=ref, registry_only=registry_only),
+            pb.DescribeStreamResponse,
+            what=what,
+            timeout=timeout,
+        )
+
+    async def find(self, feeding_subject: str = "", *, internal: bool = False) -> list[Stream]:
+        """Those that a message on `feeding_subject` goes to; without, all. internal: the server's
+        own as well."""
+        check_text("the subject", feeding_subject)
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.ListStreams,
+            pb.ListStreamsRequest(feeding_subject=feeding_subject, include_internal=internal),
+            pb.ListStreamsResponse,
+            what="listing streams",
+        )
+        return [wire.stream_of(stream) for stream in answer.streams]
+
+    async def describe_all(
+        self, feeding_subject: str, *, internal: bool = False
+    ) -> list[StreamDescription]:
+        """One question to each node that leads any of them; of those it does not answer about,
+        what the registry knows."""
+        check_text("the subject", feeding_subject)
+        listed = await self._led(feeding_subject, internal, None, self._control.timeout)
+        found = {each.stream.id: each for each in listed.led}
+        leaders = {stream.leader for stream in listed.streams if stream.id not in found} - {-1}
+        if leaders:
+            nodes = [node for node in (await self.cluster()).nodes if node.id in leaders]
+            patience = self._control.timeout / _LEADER_SHARE
+            asked = (self._led(feeding_subject, internal, node.grpc, patience) for node in nodes)
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(answer, pb.ListStreamsResponse):
+                    found |= {each.stream.id: each for each in answer.led}
+                elif not isinstance(answer, JetstreamError):
+                    raise answer
+        return [
+            wire.description_of(found[stream.id])
+            if stream.id in found
+            else wire.undescribed(stream, "unknown: its leader does not answer")
+            for stream in listed.streams
+        ]
+
+    async def _led(
+        self, feeding_subject: str, internal: bool, address: str | None, timeout: float
+    ) -> pb.ListStreamsResponse:
+        return await self._control.call(
+            lambda stubs: stubs.streams.ListStreams,
+            pb.ListStreamsRequest(
+                feeding_subject=feeding_subject, describe_led=True, include_internal=internal
+            ),
+            pb.ListStreamsResponse,
+            what="describing the streams",
+            address=address,
+            timeout=timeout,
+        )
+
+    async def delete(self, stream: StreamLike) -> None:
+        """By id: a retry must not delete a stream created meanwhile under the same name."""
+        found = stream if isinstance(stream, Stream) else await self._registered(stream)
+        await self._control.call(
+            lambda stubs: stubs.streams.DeleteStream,
+            pb.DeleteStreamRequest(stream=wire.to_ref(found)),
+            pb.DeleteStreamResponse,
+            what=f"deleting stream {found.full_name!r}",
+            changes=True,
+            done_already=StreamNotFoundError,
+        )
+
+    async def purge(self, stream: StreamLike, offset: int | None) -> int:
+        """By id, as `delete`. Repeated, it finds nothing left to remove."""
+        found = stream if isinstance(stream, Stream) else await self._registered(stream)
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.PurgeStream,
+            pb.PurgeStreamRequest(stream=wire.to_ref(found), offset=offset),
+            pb.PurgeStreamResponse,
+            what=f"purging stream {found.full_name!r}",
+            changes=True,
+        )
+        return int(answer.log_start_offset)
+
+    async def set_readonly(self, stream: StreamLike, readonly: bool) -> Stream:
+        """By id, as `delete`; so are pausing and resuming. Repeated, each finds it done."""
+        return await self._change_access(
+            stream,
+            lambda stubs: stubs.streams.SetStreamReadonly,
+            pb.SetStreamReadonlyRequest(readonly=readonly),
+            pb.SetStreamReadonlyResponse,
+            "making stream {!r} " + ("read-only" if readonly else "writable"),
+        )
+
+    async def pause(self, stream: StreamLike) -> Stream:
+        return await self._change_access(
+            stream,
+            lambda stubs: stubs.streams.PauseStream,
+            pb.PauseStreamRequest(),
+            pb.PauseStreamResponse,
+            "pausing stream {!r}",
+        )
+
+    async def resume(self, stream: StreamLike) -> Stream:
+        return await self._change_access(
+            stream,
+            lambda stubs: stubs.streams.ResumeStream,
+            pb.ResumeStreamRequest(),
+            pb.ResumeStreamResponse,
+            "resuming stream {!r}",
+        )
+
+    async def _change_access(
+        self, stream: StreamLike, rpc: Rpc, request: Any, answers: type[Any], what: str
+    ) -> Stream:
+        """request: without its stream. what: with a place for the stream's name."""
+        found = stream if isinstance(stream, Stream) else await self._registered(stream)
+        request.stream.CopyFrom(wire.to_ref(found))
+        answer = await self._control.call(
+            rpc, request, answers, what=what.format(found.full_name), changes=True
+        )
+        return wire.stream_of(answer.stream)
+
+    async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
+        """Not repeated once it may have been done: the caller sees where the log ends, and goes on
+        there."""
+        answer = await self._control.call(
+            lambda stubs: stubs.streams.RestoreBatches,
+            pb.RestoreBatchesRequest(stream=wire.to_ref(stream), batches=batches),
+            pb.RestoreBatchesResponse,
+            what="restoring batches",
+            changes=True,
+        )
+        return int(answer.next_offset)
+
+    async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
+        """A retry finds the leadership at its target."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.TransferLeader,
+            pb.TransferLeaderRequest(stream=wire.to_ref(stream), node_id=node),
+            pb.TransferLeaderResponse,
+            what=f"handing the leadership to node {node}",
+            changes=True,
+        )
+        return wire.stream_of(answer.stream)
+
+    async def elect_uncleanly(
+        self, stream: StreamLike, node: int, *, dry_run: bool, stream_epoch: int | None
+    ) -> UncleanElection:
+        """A retry after success finds a leader and is refused."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.ElectLeader,
+            pb.ElectLeaderRequest(
+                stream=wire.to_ref(stream),
+                node_id=node,
+                dry_run=dry_run,
+                stream_epoch=stream_epoch,
+            ),
+            pb.ElectLeaderResponse,
+            what=f"electing node {node}",
+            changes=not dry_run,
+        )
+        return wire.election_of(answer)
+
+    async def drain_node(self, node: int, draining: bool) -> None:
+        """A retry finds the mark as it should be."""
+        await self._control.call(
+            lambda stubs: stubs.cluster.DrainNode,
+            pb.DrainNodeRequest(node_id=node, draining=draining),
+            pb.DrainNodeResponse,
+            what=f"draining node {node}",
+            changes=True,
+        )
+
+    async def debug_node(self, node: int) -> NodeDebug:
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.DebugNode,
+            pb.DebugNodeRequest(node_id=node),
+            pb.DebugNodeResponse,
+            what=f"asking node {node} about itself",
+        )
+        return NodeDebug(
+            config=json.loads(answer.config),
+            metrics=answer.metrics,
+            log=tuple(answer.log),
+            versions=json.loads(answer.versions),
+        )
+
+    async def reassign(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
+        """Repeated, it finds the stream on its way, or there."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.ReassignStream,
+            pb.ReassignStreamRequest(stream=wire.to_ref(stream), replicas=replicas),
+            pb.ReassignStreamResponse,
+            what="reassigning a stream",
+            changes=True,
+        )
+        return wire.stream_of(answer.stream)
+
+    async def plan_reassignment(self, drain: int | None) -> list[ReplicaMove]:
+        """drain: the node to empty; None: all nodes are to hold as much."""
+        request = pb.PlanReassignmentRequest(balance=True)
+        if drain is not None:
+            request = pb.PlanReassignmentRequest(drain_node=drain)
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.PlanReassignment,
+            request,
+            pb.PlanReassignmentResponse,
+            what="planning a reassignment",
+        )
+        return [
+            ReplicaMove(wire.stream_of(move.stream), tuple(move.replicas)) for move in answer.moves
+        ]
+
+    async def remove_node(self, node: int) -> None:
+        await self._control.call(
+            lambda stubs: stubs.cluster.RemoveNode,
+            pb.RemoveNodeRequest(node_id=node),
+            pb.RemoveNodeResponse,
+            what=f"removing node {node}",
+            changes=True,
+        )
+
+    async def record_activity(self) -> Stream:
+        """Repeated, it finds the stream."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.RecordActivity,
+            pb.RecordActivityRequest(),
+            pb.RecordActivityResponse,
+            what="recording activity",
+            changes=True,
+        )
+        return wire.stream_of(answer.stream)
+
+    async def _registered(self, stream: StreamLike) -> Stream:
+        """As the registry has it. Unlike `describe` this needs no leader that is alive."""
+        ref = wire.to_ref(stream)
+        found = [
+            each
+            for each in await self.find(internal=True)
+            if each.id == ref.id
+            or (each.name == ref.name and (not ref.subject or each.subject == ref.subject))
+        ]
+        if not found:
+            raise StreamNotFoundError(f"there is no stream {stream!r}")
+        if len(found) > 1:
+            candidates = tuple(sorted(each.full_name for each in found))
+            raise AmbiguousStreamError(
+                f"several streams are named {ref.name!r}: say {' or '.join(candidates)}", candidates
+            )
+        return found[0]
+
+    async def cluster(self, *, readiness: bool = False) -> ClusterInfo:
+        """readiness: with why nodes are not ready, for which they are asked."""
+        answer = await self._control.call(
+            lambda stubs: stubs.cluster.DescribeCluster,
+            pb.DescribeClusterRequest(readiness=readiness),
+            pb.DescribeClusterResponse,
+            what="describing the cluster",
+        )
+        return wire.cluster_of(answer)
+
+    async def name_of(self, stream: StreamLike) -> str:
+        """The bare name. Only an id has to be asked for, once."""
+        if isinstance(stream, Stream):
+            return stream.name
+        if isinstance(stream, str):
+            return stream.partition("@")[0]
+        if stream not in self._names:
+            known = await self._known(wire.to_ref(stream))
+            self._names[stream] = known.description.stream.name
+        return self._names[stream]

@@ -1,0 +1,88 @@
+"""Why a connection to a gRPC port fails that should speak TLS, or should not.
+
+gRPC says little more than that it cannot connect. Asked only after a failure, and before any server
+has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from jetstream_client._tls import TlsConfig
+from jetstream_protocol.errors import JetstreamError
+
+ALERT_SECONDS = 0.5
+"""TLS 1.3 tells a client last of all that its certificate is refused."""
+_ALPN = ("h2",)
+_WANTS_ONE = (
+    "wants a certificate of the client: give cert and key (--cert and --key, JETSTREAM_CERT and "
+    "JETSTREAM_KEY)"
+)
+_REFUSES_IT = (
+    "refuses this client's certificate: is it valid today, and signed by an authority that the "
+    "server trusts?"
+)
+
+
+async def why_tls_fails(address: str, tls: TlsConfig) -> str:
+    """What a user has to change, as "its certificate …"; "": nothing is known."""
+    try:
+        if await _connect(address, tls.ssl_context(_ALPN)):
+            return ""
+        # gRPC closes without a word when it does not take the client for one.
+        return _WANTS_ONE if tls.cert is None else _REFUSES_IT
+    except ssl.SSLCertVerificationError as error:
+        return (
+            f"shows a certificate that is not trusted: {error.verify_message}. Is its authority in "
+            "the file that ca (--ca, JETSTREAM_CA) names?"
+        )
+    except ssl.SSLError as error:
+        return _said(error.reason or "", tls)
+    except JetstreamError as error:
+        return f"cannot be asked: {error.message}"
+    except OSError:
+        pass
+    return ""
+
+
+def _said(reason: str, tls: TlsConfig) -> str:
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "does not speak TLS: connect without tls (--ca, JETSTREAM_CA)"
+    if ("ALERT" in reason and "CERT" in reason) or "UNKNOWN_CA" in reason:
+        return _WANTS_ONE if tls.cert is None else _REFUSES_IT
+    return f"cannot be spoken to over TLS: {reason.replace('_', ' ').lower()}"
+
+
+async def speaks_tls(address: str) -> bool:
+    """Whether the port, which a plain client has tried, wants TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(list(_ALPN))
+    try:
+        await _connect(address, context)
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+    return True
+
+
+async def _connect(address: str, context: ssl.SSLContext) -> bool:
+    """Whether the server has taken us: it sends something, or waits for us. Raises what goes wrong
+    with TLS, up to the answer to the certificate that was shown."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    reader, writer = await asyncio.open_connection(
+        host, int(port), ssl=context, server_hostname=host
+    )
+    try:
+        async with asyncio.timeout(ALERT_SECONDS):
+            return bool(await reader.read(1))
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+    finally:
+        writer.transport.abort()

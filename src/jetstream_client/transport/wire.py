@@ -1,0 +1,221 @@
+"""Converts between the protobuf messages of proto/jetstream/v1 and the client's own values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+from jetstream_client._positions import Simple
+from jetstream_client._text import check_text
+from jetstream_client._types import (
+    ClusterInfo,
+    CompactionInfo,
+    DamagedRange,
+    Node,
+    ReplicaProgress,
+    ReplicaState,
+    Stream,
+    StreamDescription,
+    StreamLike,
+    UncleanElection,
+    to_datetime,
+)
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2, common_pb2
+
+
+def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
+    """How the wire names `stream`. An id is exact; a bare name may be ambiguous."""
+    if isinstance(stream, Stream):
+        return common_pb2.StreamRef(id=stream.id)
+    if isinstance(stream, int):
+        if stream < 1:
+            raise InvalidRequestError(f"stream ids are positive, {stream} is not one")
+        return common_pb2.StreamRef(id=stream)
+    check_text("the stream's name", stream)
+    name, _, subject = stream.partition("@")
+    if not name:
+        raise InvalidRequestError("which stream? give its name, or name@subject")
+    return common_pb2.StreamRef(name=name, subject=subject)
+
+
+def to_query(stream: StreamLike, position: Simple) -> api_pb2.ListOffsetsRequest.Query:
+    query = api_pb2.ListOffsetsRequest.Query(stream=to_ref(stream))
+    if position == "earliest":
+        query.earliest = True
+    elif position == "latest":
+        query.latest = True
+    else:
+        query.timestamp_us = position.timestamp_us
+    return query
+
+
+def to_enum(enum: EnumTypeWrapper, option: str, value: str | None) -> Any:
+    """The number of "group" in `Flush`; None is the default, 0. Raises InvalidRequestError."""
+    prefix = option.upper()
+    names = {name.removeprefix(f"{prefix}_").lower(): number for name, number in enum.items()}
+    names.pop("unspecified")
+    if value is None:
+        return 0
+    if value not in names:
+        raise InvalidRequestError(f"invalid {option} {value!r}: say one of {', '.join(names)}")
+    return names[value]
+
+
+def _enum_word(enum: EnumTypeWrapper, number: int) -> str:
+    """FLUSH_GROUP is "group" to people; a number from a newer server stays a number."""
+    if number not in enum.values():
+        return str(number)
+    return str(enum.Name(number)).partition("_")[2].lower()
+
+
+def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
+    config = stream.config
+    return {
+        "id": stream.id,
+        "name": stream.name,
+        "subject": stream.subject,
+        "group": config.group,
+        "replication_factor": config.replicas,
+        "min_insync_replicas": config.min_insync_replicas,
+        "flush": _enum_word(api_pb2.Flush, config.flush),
+        "acks": _enum_word(api_pb2.Acks, config.acks),
+        "max_age": config.max_age_us / 1_000_000,
+        "max_bytes": config.max_bytes,
+        "max_messages": config.max_messages,
+        "compact": config.compact,
+        "tombstone_grace": config.tombstone_grace_us / 1_000_000,
+        "duplicate_window": config.duplicate_window_us / 1_000_000,
+        "segment_bytes": config.segment_bytes,
+        "segment_age": config.segment_age_us / 1_000_000,
+        "restoring": config.restoring,
+        "replicas": tuple(stream.replicas),
+        "leader": stream.leader,
+        "leader_epoch": stream.leader_epoch,
+        "stream_epoch": stream.stream_epoch,
+        "isr": tuple(stream.isr),
+        "elr": tuple(stream.elr),
+        "created_at": to_datetime(stream.created_at_us),
+        "lossy_elections": stream.lossy_elections,
+        "readonly": stream.readonly,
+        "paused": stream.paused,
+        "target_replicas": tuple(stream.target_replicas),
+    }
+
+
+def stream_of(stream: api_pb2.Stream) -> Stream:
+    return Stream(**_stream_fields(stream))
+
+
+def _compaction_of(compaction: api_pb2.Compaction) -> CompactionInfo:
+    total = compaction.dirty_bytes + compaction.clean_bytes
+    return CompactionInfo(
+        cleaned_to=compaction.cleaned_to,
+        dirty_ratio=compaction.dirty_bytes / total if total else 0.0,
+        ended_at=to_datetime(compaction.ended_at_us) if compaction.ended_at_us else None,
+        duration=compaction.duration_us / 1_000_000,
+        bytes_before=compaction.bytes_before,
+        bytes_after=compaction.bytes_after,
+        records_removed=compaction.records_removed,
+        tombstones=compaction.tombstones,
+    )
+
+
+def undescribed(stream: api_pb2.Stream, state: str) -> StreamDescription:
+    """A stream whose leader has not answered."""
+    return StreamDescription(**_stream_fields(stream), state=state)
+
+
+def description_of(description: api_pb2.StreamDescription) -> StreamDescription:
+    if description.stream.leader < 0:
+        return undescribed(description.stream, description.state)
+    return StreamDescription(
+        **_stream_fields(description.stream),
+        log_start_offset=description.log_start_offset,
+        high_watermark=description.high_watermark,
+        log_end_offset=description.log_end_offset,
+        flushed_offset=description.flushed_offset,
+        size_bytes=description.size_bytes,
+        segments=description.segments,
+        state=description.state,
+        records_appended=description.records_appended,
+        acks_sent=description.acks_sent,
+        nacks_sent=description.nacks_sent,
+        acks_suppressed=description.acks_suppressed,
+        suspected_gaps=description.suspected_gaps,
+        hand_overs=description.hand_overs,
+        hand_over_gap=description.hand_over_gap_us / 1e6,
+        progress=tuple(
+            ReplicaProgress(
+                node=follower.node_id,
+                offset=follower.offset,
+                lag=None
+                if follower.offset < 0
+                else max(0, description.log_end_offset - follower.offset),
+            )
+            for follower in description.progress
+        ),
+        compaction=(
+            _compaction_of(description.compaction) if description.HasField("compaction") else None
+        ),
+        damaged=tuple(
+            DamagedRange(each.node_id, each.start_offset, each.end_offset)
+            for each in description.damaged
+        ),
+        last_append=(
+            to_datetime(description.last_append_us)
+            if description.HasField("last_append_us")
+            else None
+        ),
+    )
+
+
+def election_of(answer: api_pb2.ElectLeaderResponse) -> UncleanElection:
+    return UncleanElection(
+        stream_of(answer.stream),
+        tuple(map(_replica_of, answer.replicas)),
+        answer.records_lost_max,
+        tuple(answer.unheard),
+    )
+
+
+def _replica_of(state: api_pb2.ReplicaState) -> ReplicaState:
+    def told(field: str) -> int | None:
+        return int(getattr(state, field)) if state.HasField(field) else None
+
+    return ReplicaState(
+        node=state.node_id,
+        alive=state.alive,
+        standing=state.standing,
+        log_start_offset=told("log_start_offset"),
+        log_end_offset=told("log_end_offset"),
+        last_epoch=told("last_epoch"),
+        high_watermark=told("high_watermark"),
+        problem=state.problem,
+    )
+
+
+def cluster_of(answer: api_pb2.DescribeClusterResponse) -> ClusterInfo:
+    nodes = tuple(
+        Node(
+            id=node.address.node_id,
+            grpc=node.address.grpc,
+            data=node.address.data,
+            http=node.address.http,
+            rack=node.rack,
+            incarnation=node.incarnation,
+            fenced=node.fenced,
+            draining=node.draining,
+            not_ready=tuple(node.not_ready),
+        )
+        for node in answer.nodes
+    )
+    return ClusterInfo(
+        cluster_id=answer.cluster_id,
+        controller=answer.controller,
+        nodes=nodes,
+        nats=tuple(answer.nats),
+        server_version=answer.server_version,
+        answering_node=answer.answering_node,
+    )

@@ -1,0 +1,133 @@
+"""Data-plane frames out of a byte stream, without I/O; for both ends of a connection.
+
+    room = decoder.room()              where the next bytes belong …
+        None: decoder.feed(data)       … anywhere: read some, and hand them over
+        else: decoder.filled(count)    … there: `count` of them have been received into it
+    while frame := decoder.next(): …
+
+Frames are cut out of what was read. The tail of a long one is received straight into a buffer of
+its own, so that its batches are not copied on their way to their decoding or to the log.
+
+Bounds. A prefix is checked before anything is held for its frame. Held are what was fed and not yet
+taken, and one tail.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Container
+from typing import NamedTuple
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frames import PREFIX_BYTES, TAILED, Prefix, decode_prefix
+
+IN_PLACE_BYTES = 16 * 1024
+"""A tail that lacks more is received into its own buffer. To join less to what has been read is
+cheaper than one more system call."""
+
+# A bytearray that has not been set to zero: it is received into from end to end.
+_unset = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
+)
+
+
+class Frame(NamedTuple):
+    """`tail` is whole batches, back to back; b"" in every frame that carries none."""
+
+    kind: int
+    correlation: int
+    head: bytes
+    tail: bytes | bytearray
+
+
+class FrameDecoder:
+    """See the module. `next` raises InvalidRequestError for bytes that are not the protocol's, and
+    is of no use then."""
+
+    __slots__ = ("_at", "_bytes_max", "_filled", "_head", "_held", "_prefix", "_tail", "wanted")
+
+    def __init__(self, frame_bytes_max: int, wanted: Container[int] | None = None) -> None:
+        self.wanted = wanted
+        """The kinds of which a frame may begin now; None: all."""
+        self._bytes_max = frame_bytes_max
+        self._held = b""
+        self._at = 0  # what lies before it in `_held` has been taken
+        self._prefix: Prefix | None = None  # of the frame that is being received
+        self._head = b""
+        self._tail: bytearray | None = None  # of the same, `_filled` so far
+        self._filled = 0
+
+    @property
+    def missing(self) -> int:
+        """How many bytes the tail that is received in place still lacks; 0 while none is."""
+        return 0 if self._tail is None else len(self._tail) - self._filled
+
+    @property
+    def held(self) -> int:
+        """How many bytes were fed and not yet taken."""
+        return len(self._held) - self._at
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether all that has arrived was whole frames, and these were taken."""
+        return self._prefix is None and self._at == len(self._held)
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes belong; None: to `feed`."""
+        if self._tail is None or self._filled == len(self._tail):
+            return None
+        return memoryview(self._tail)[self._filled :]
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were received into `room`."""
+        self._filled += count
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes, while there is no `room` for them."""
+        self._held = self._held[self._at :] + data if self._at < len(self._held) else data
+        self._at = 0
+
+    def next(self) -> Frame | None:
+        """The next frame, if all of it is here."""
+        prefix = self._prefix
+        if prefix is None:
+            if len(self._held) - self._at < PREFIX_BYTES:
+                return None
+            prefix = self._prefix = self._begun()
+        kind, correlation, head_length, tail_length = prefix
+        if self._tail is not None:
+            if self._filled < tail_length:
+                return None
+            frame = Frame(kind, correlation, self._head, self._tail)
+            self._tail = None
+        else:
+            start = self._at
+            middle = start + head_length
+            lacking = middle + tail_length - len(self._held)
+            if lacking > 0:
+                if lacking > IN_PLACE_BYTES and lacking <= tail_length:
+                    self._begin_tail(middle, tail_length)
+                return None
+            self._at = middle + tail_length
+            tail = self._held[middle : self._at] if tail_length else b""
+            frame = Frame(kind, correlation, self._held[start:middle], tail)
+        self._prefix = None
+        return frame
+
+    def _begun(self) -> Prefix:
+        """The prefix of the frame that begins here; checked before more of it is awaited."""
+        prefix = decode_prefix(self._held, self._bytes_max, self._at)
+        self._at += PREFIX_BYTES
+        if self.wanted is not None and prefix.kind not in self.wanted:
+            raise InvalidRequestError(f"unexpected frame of kind {prefix.kind}")
+        if prefix.tail_length and prefix.kind not in TAILED:
+            raise InvalidRequestError(f"a frame of kind {prefix.kind} with a tail")
+        return prefix
+
+    def _begin_tail(self, middle: int, length: int) -> None:
+        """Receive the tail in place from here on: its head has arrived, up to `middle`."""
+        self._head = self._held[self._at : middle]
+        self._filled = len(self._held) - middle
+        self._tail = tail = _unset(None, length)
+        tail[: self._filled] = memoryview(self._held)[middle:]
+        self._held, self._at = b"", 0

@@ -1,0 +1,104 @@
+from jetstream_protocol.generated import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Cursor(_message.Message):
+    __slots__ = ("name", "stream_id", "stream_name", "stream_subject", "offset", "last_epoch", "committed_at_us", "owner", "metadata", "revision", "stream_id_now")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_NAME_FIELD_NUMBER: _ClassVar[int]
+    STREAM_SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_US_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_NOW_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stream_id: int
+    stream_name: str
+    stream_subject: str
+    offset: int
+    last_epoch: int
+    committed_at_us: int
+    owner: str
+    metadata: str
+    revision: int
+    stream_id_now: int
+    def __init__(self, name: _Optional[str] = ..., stream_id: _Optional[int] = ..., stream_name: _Optional[str] = ..., stream_subject: _Optional[str] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., committed_at_us: _Optional[int] = ..., owner: _Optional[str] = ..., metadata: _Optional[str] = ..., revision: _Optional[int] = ..., stream_id_now: _Optional[int] = ...) -> None: ...
+
+class CommitCursorsRequest(_message.Message):
+    __slots__ = ("commits",)
+    class Commit(_message.Message):
+        __slots__ = ("name", "stream", "offset", "last_epoch", "owner", "metadata", "expected_revision", "member_id", "generation")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        STREAM_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        OWNER_FIELD_NUMBER: _ClassVar[int]
+        METADATA_FIELD_NUMBER: _ClassVar[int]
+        EXPECTED_REVISION_FIELD_NUMBER: _ClassVar[int]
+        MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+        GENERATION_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        stream: _common_pb2.StreamRef
+        offset: int
+        last_epoch: int
+        owner: str
+        metadata: str
+        expected_revision: int
+        member_id: str
+        generation: int
+        def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., owner: _Optional[str] = ..., metadata: _Optional[str] = ..., expected_revision: _Optional[int] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    commits: _containers.RepeatedCompositeFieldContainer[CommitCursorsRequest.Commit]
+    def __init__(self, commits: _Optional[_Iterable[_Union[CommitCursorsRequest.Commit, _Mapping]]] = ...) -> None: ...
+
+class CommitCursorsResponse(_message.Message):
+    __slots__ = ("results",)
+    class Result(_message.Message):
+        __slots__ = ("error", "cursor")
+        ERROR_FIELD_NUMBER: _ClassVar[int]
+        CURSOR_FIELD_NUMBER: _ClassVar[int]
+        error: _common_pb2.Error
+        cursor: Cursor
+        def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ...) -> None: ...
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[CommitCursorsResponse.Result]
+    def __init__(self, results: _Optional[_Iterable[_Union[CommitCursorsResponse.Result, _Mapping]]] = ...) -> None: ...
+
+class ListCursorsRequest(_message.Message):
+    __slots__ = ("name", "stream", "page")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stream: _common_pb2.StreamRef
+    page: bytes
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., page: _Optional[bytes] = ...) -> None: ...
+
+class ListCursorsResponse(_message.Message):
+    __slots__ = ("cursors", "next_page")
+    CURSORS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_FIELD_NUMBER: _ClassVar[int]
+    cursors: _containers.RepeatedCompositeFieldContainer[Cursor]
+    next_page: bytes
+    def __init__(self, cursors: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ..., next_page: _Optional[bytes] = ...) -> None: ...
+
+class DeleteCursorRequest(_message.Message):
+    __slots__ = ("name", "stream")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    stream: _common_pb2.StreamRef
+    def __init__(self, name: _Optional[str] = ..., stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ...) -> None: ...
+
+class DeleteCursorResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,91 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConsumerGroup(_message.Message):
+    __slots__ = ("name", "source", "generation", "members", "shares")
+    class Member(_message.Message):
+        __slots__ = ("id", "instance", "session_timeout_ms")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        INSTANCE_FIELD_NUMBER: _ClassVar[int]
+        SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+        id: str
+        instance: str
+        session_timeout_ms: int
+        def __init__(self, id: _Optional[str] = ..., instance: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ...) -> None: ...
+    class Share(_message.Message):
+        __slots__ = ("stream_id", "owner", "target", "since")
+        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+        OWNER_FIELD_NUMBER: _ClassVar[int]
+        TARGET_FIELD_NUMBER: _ClassVar[int]
+        SINCE_FIELD_NUMBER: _ClassVar[int]
+        stream_id: int
+        owner: str
+        target: str
+        since: int
+        def __init__(self, stream_id: _Optional[int] = ..., owner: _Optional[str] = ..., target: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    source: str
+    generation: int
+    members: _containers.RepeatedCompositeFieldContainer[ConsumerGroup.Member]
+    shares: _containers.RepeatedCompositeFieldContainer[ConsumerGroup.Share]
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ConsumerGroup.Member, _Mapping]]] = ..., shares: _Optional[_Iterable[_Union[ConsumerGroup.Share, _Mapping]]] = ...) -> None: ...
+
+class GroupHeartbeatRequest(_message.Message):
+    __slots__ = ("group", "source", "member", "generation", "held", "wait_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    source: str
+    member: ConsumerGroup.Member
+    generation: int
+    held: _containers.RepeatedScalarFieldContainer[int]
+    wait_ms: int
+    def __init__(self, group: _Optional[str] = ..., source: _Optional[str] = ..., member: _Optional[_Union[ConsumerGroup.Member, _Mapping]] = ..., generation: _Optional[int] = ..., held: _Optional[_Iterable[int]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class GroupHeartbeatResponse(_message.Message):
+    __slots__ = ("generation", "assigned")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    assigned: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., assigned: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeaveGroupRequest(_message.Message):
+    __slots__ = ("group", "member_id", "source")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    source: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
+class LeaveGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ...) -> None: ...

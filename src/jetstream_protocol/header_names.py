@@ -1,0 +1,12 @@
+"""The NATS headers by which publishers ask for something; docs/protocol.md explains them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KEY: Final = "Jetstream-Key"
+ACK: Final = "Jetstream-Ack"
+TOMBSTONE: Final = "Jetstream-Tombstone"
+MSG_ID: Final = "Nats-Msg-Id"
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"

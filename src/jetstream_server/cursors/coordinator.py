@@ -1,0 +1,250 @@
+"""The coordinator of consumer groups: the leader of `__cursors`, for as long as it leads.
+
+    heartbeat ─> next state (groups.py) ─> written ─> members that it concerns are answered
+
+A member lives as long as its heartbeats come: each is a long poll, shorter than the session. A new
+leader gives every member a whole session. **safety** While a change is being written, both the
+state before and the one after must allow a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NotFoundError,
+    PreconditionFailedError,
+)
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.cursors.groups import (
+    MEMBERS_MAX,
+    Group,
+    Member,
+    join,
+    leave,
+    release,
+    with_streams,
+)
+
+LET_GO_SECONDS = 60.0
+"""A member that has not let go of a stream for so long is given up."""
+LOOK_SECONDS = 0.25
+STREAMS_EVERY = 8
+"""Looks; finding the streams of a group takes a walk over all."""
+SESSION_MS = (1_000, 300_000)
+
+Save = Callable[[Group], Awaitable[None]]
+StreamsOf = Callable[[str], Iterable[int]]
+"""The ids of the streams of a source."""
+
+logger = structlog.get_logger("jetstream.groups")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a member says. generation: what it was last told, 0: nothing yet."""
+
+    group: str
+    source: str
+    member: Member
+    generation: int
+    held: frozenset[int]
+    wait_seconds: float
+
+
+class _Live:
+    """A group of this leadership. coming: the state that is being written."""
+
+    def __init__(self, state: Group) -> None:
+        self.state = state
+        self.coming: Group | None = None
+        self.turn = asyncio.Lock()
+        self.changed = asyncio.Event()  # replaced after each change
+        self.lives_until: dict[str, float] = {}
+        self.lets_go_until: dict[str, float] = {}
+
+
+class Coordinator:
+    """All groups; `load` first."""
+
+    def __init__(self, save: Save, streams_of: StreamsOf, monotonic_clock: MonotonicClock) -> None:
+        self._save = save
+        self._streams_of = streams_of
+        self._clock = monotonic_clock
+        self._groups: dict[str, _Live] = {}
+
+    def load(self, groups: Iterable[Group]) -> None:
+        now = self._now()
+        for group in groups:
+            live = self._groups[group.name] = _Live(group)
+            for member in group.members:
+                live.lives_until[member.id] = now + member.session_ms / 1000
+
+    def groups(self) -> list[Group]:
+        return [self._groups[name].state for name in sorted(self._groups)]
+
+    def _now(self) -> float:
+        return self._clock() / 1e6
+
+    # Commits.
+
+    def why_not(self, name: str, stream_id: int, member_id: str, generation: int) -> str:
+        """Why a position of the cursor `name` must not be committed by that member (""; by none);
+        "": it may be."""
+        live = self._groups.get(name)
+        if live is None or not live.state.members:
+            return f"there is no consumer group {name!r} with members" if member_id else ""
+        states = [live.state] if live.coming is None else [live.state, live.coming]
+        if not member_id:
+            if any(stream_id in state.shares for state in states):
+                return f"{name!r} is a consumer group with members, and only they commit: stop them"
+            return ""
+        if all(state.may_commit(member_id, generation, stream_id) for state in states):
+            return ""
+        return f"this member of consumer group {name!r} does not own the stream any more"
+
+    # Members.
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Group:
+        """The group, once it has something new for the member, or after `wait_seconds`.
+
+        Raises PreconditionFailedError for a member that was given up, InvalidRequestError.
+        """
+        live = self._groups.get(heartbeat.group)
+        if live is None:
+            live = self._groups[heartbeat.group] = _Live(Group(heartbeat.group, heartbeat.source))
+        member_id = heartbeat.member.id
+        try:
+            await self._change(live, lambda group: self._next(group, heartbeat))
+        finally:
+            if not live.state.generation and not live.turn.locked():
+                self._groups.pop(heartbeat.group, None)  # It never was.
+        live.lives_until[member_id] = self._now() + heartbeat.member.session_ms / 1000
+        await self._news(live, heartbeat)
+        if not live.state.has(member_id):
+            raise _given_up(heartbeat)
+        return live.state
+
+    def _next(self, group: Group, heartbeat: Heartbeat) -> Group:
+        member = heartbeat.member
+        if not group.has(member.id):
+            if heartbeat.generation:
+                raise _given_up(heartbeat)
+            if len(group.members) >= MEMBERS_MAX:
+                raise InvalidRequestError(f"a consumer group has at most {MEMBERS_MAX} members")
+        if group.source != heartbeat.source:
+            if group.members:
+                raise InvalidRequestError(
+                    f"consumer group {group.name!r} reads {group.source!r}, not "
+                    f"{heartbeat.source!r}"
+                )
+            group = Group(group.name, heartbeat.source, group.generation)
+        group = with_streams(group, self._streams_of(group.source))
+        group = join(group, member)
+        return release(group, member.id, heartbeat.held)
+
+    async def _news(self, live: _Live, heartbeat: Heartbeat) -> None:
+        """Wait until the member is to read something else than it holds, or is no member."""
+        deadline = self._now() + heartbeat.wait_seconds
+        member_id = heartbeat.member.id
+        while live.state.has(member_id) and live.state.assigned(member_id) == heartbeat.held:
+            left = deadline - self._now()
+            if left <= 0:
+                return
+            try:
+                async with asyncio.timeout(left):
+                    await live.changed.wait()
+            except TimeoutError:
+                return
+
+    async def leave(self, name: str, source: str, member_id: str) -> None:
+        """Raises NotFoundError."""
+        live = self._groups.get(name)
+        if live is None or live.state.source != source:
+            raise NotFoundError(f"there is no consumer group {name!r}")
+        await self._change(live, lambda group: leave(group, {member_id}))
+
+    async def _change(self, live: _Live, decide: Callable[[Group], Group]) -> None:
+        """The next state counts once it is written."""
+        async with live.turn:
+            after = decide(live.state)
+            if after == live.state:
+                return
+            live.coming = after
+            try:
+                await self._save(after)
+            finally:
+                live.coming = None
+            self._applied(live, after)
+
+    def _applied(self, live: _Live, after: Group) -> None:
+        before, live.state = live.state, after
+        now = self._now()
+        ids = {member.id for member in after.members}
+        for known in (live.lives_until, live.lets_go_until):
+            for gone in known.keys() - ids:
+                del known[gone]
+        for member_id in ids:
+            live.lives_until.setdefault(member_id, now + SESSION_MS[0] / 1000)
+            if after.owned(member_id) == after.assigned(member_id):
+                live.lets_go_until.pop(member_id, None)
+            else:
+                live.lets_go_until.setdefault(member_id, now + LET_GO_SECONDS)
+        changed, live.changed = live.changed, asyncio.Event()
+        changed.set()
+        if after.generation != before.generation:
+            logger.info(
+                "group_generation",
+                group=after.name,
+                generation=after.generation,
+                members=len(ids),
+                streams=len(after.shares),
+            )
+
+    # Time.
+
+    async def watch(self) -> None:
+        """Give up members that are not heard or do not let go, and notice new streams."""
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            looks += 1
+            for live in list(self._groups.values()):
+                if live.state.members:
+                    await self._look_at(live, with_its_streams=looks % STREAMS_EVERY == 0)
+
+    async def _look_at(self, live: _Live, *, with_its_streams: bool) -> None:
+        now = self._now()
+        late = {
+            member_id
+            for known in (live.lives_until, live.lets_go_until)
+            for member_id, until in known.items()
+            if until <= now
+        }
+        for member_id in late:
+            logger.info("group_member_given_up", group=live.state.name, member=member_id)
+
+        def decide(group: Group) -> Group:
+            staying = leave(group, late)
+            if not with_its_streams:
+                return staying
+            return with_streams(staying, self._streams_of(group.source))
+
+        try:
+            await self._change(live, decide)
+        except JetstreamError as error:
+            # Tried again at the next look; nobody is told of a change that is not written.
+            logger.info("group_not_changed", group=live.state.name, reason=error.message)
+
+
+def _given_up(heartbeat: Heartbeat) -> PreconditionFailedError:
+    return PreconditionFailedError(
+        f"this member of consumer group {heartbeat.group!r} was not heard in time, or was "
+        "replaced: it has no streams any more, and joins anew"
+    )

@@ -1,0 +1,187 @@
+"""Consumer groups: who of a group's members reads which of its streams.
+
+Pure: a state in, the next state out. A state is written to `__cursors` before anybody is told of
+it, so the next leader goes on from there.
+
+    join, leave, streams changed ──> a new generation: new targets
+    owner != target ──> the owner is told to let go ──(release)──> the target becomes the owner
+
+Invariants. A stream has one owner at most, and only its owner commits. **safety** It changes its
+owner only when that has let go of it, or is a member no more. Targets are even: the numbers of two
+members differ by one at most; and sticky: no stream moves that need not. So a change stops only
+those streams that move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+NOBODY = ""
+MEMBERS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """id: of one run of a consumer, never used again. instance: a name that outlives runs, "" for
+    none: the next member of that name takes the place of the last. session_ms: without a word for
+    so long it is given up."""
+
+    id: str
+    instance: str = ""
+    session_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One stream. since: the generation in which its owner got it."""
+
+    owner: str = NOBODY
+    target: str = NOBODY
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """source: what is read: a group of streams, or a stream. shares: by stream id."""
+
+    name: str
+    source: str
+    generation: int = 0
+    members: tuple[Member, ...] = ()
+    shares: Mapping[int, Share] = field(default_factory=dict)
+
+    def has(self, member_id: str) -> bool:
+        return any(member.id == member_id for member in self.members)
+
+    def assigned(self, member_id: str) -> frozenset[int]:
+        """What the member is to read; what it owns beyond that it is to let go of."""
+        return frozenset(
+            number
+            for number, share in self.shares.items()
+            if share.owner == share.target == member_id
+        )
+
+    def owned(self, member_id: str) -> frozenset[int]:
+        return frozenset(n for n, share in self.shares.items() if share.owner == member_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to move."""
+        return all(share.owner == share.target for share in self.shares.values())
+
+    def may_commit(self, member_id: str, generation: int, stream_id: int) -> bool:
+        """**safety** Only the owner, and only what it says since it became that."""
+        share = self.shares.get(stream_id)
+        if share is None or not self.has(member_id):
+            return False
+        return share.owner == member_id and generation >= share.since
+
+
+def join(group: Group, member: Member) -> Group:
+    """The group with the member. One of the same instance is replaced, and nothing moves."""
+    if group.has(member.id):
+        return group
+    for before in group.members:
+        if member.instance and before.instance == member.instance:
+            return _replaced(group, before, member)
+    return _rebalanced(replace(group, members=(*group.members, member)))
+
+
+def leave(group: Group, member_ids: Collection[str]) -> Group:
+    """The group without those members: what they owned is free."""
+    staying = tuple(member for member in group.members if member.id not in member_ids)
+    if staying == group.members:
+        return group
+    return _rebalanced(replace(group, members=staying))
+
+
+def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
+    """The group with just these streams."""
+    wanted = sorted(stream_ids)
+    if wanted == sorted(group.shares):
+        return group
+    shares = {number: group.shares.get(number, Share()) for number in wanted}
+    return _rebalanced(replace(group, shares=shares))
+
+
+def release(group: Group, member_id: str, held: Collection[int]) -> Group:
+    """The member has let go of all but `held`: what it was told to let go of has another owner."""
+    shares = dict(group.shares)
+    for number, share in group.shares.items():
+        if share.owner == member_id != share.target and number not in held:
+            shares[number] = replace(share, owner=NOBODY)
+    if shares == group.shares:
+        return group
+    return _given(replace(group, shares=shares))
+
+
+def _replaced(group: Group, before: Member, after: Member) -> Group:
+    generation = group.generation + 1
+    members = tuple(after if member is before else member for member in group.members)
+    shares = {
+        number: Share(
+            after.id if share.owner == before.id else share.owner,
+            after.id if share.target == before.id else share.target,
+            generation if share.owner == before.id else share.since,
+        )
+        for number, share in group.shares.items()
+    }
+    return replace(group, generation=generation, members=members, shares=shares)
+
+
+def _rebalanced(group: Group) -> Group:
+    ids = [member.id for member in group.members]
+    before = {
+        number: next((id_ for id_ in (share.owner, share.target) if id_ in ids), NOBODY)
+        for number, share in group.shares.items()
+    }
+    targets = spread(before, ids)
+    shares = {
+        number: replace(
+            share,
+            owner=share.owner if share.owner in ids else NOBODY,
+            target=targets.get(number, NOBODY),
+        )
+        for number, share in group.shares.items()
+    }
+    return _given(replace(group, generation=group.generation + 1, shares=shares))
+
+
+def _given(group: Group) -> Group:
+    """What is free belongs to its target."""
+    shares = {
+        number: Share(share.target, share.target, group.generation)
+        if share.owner == NOBODY != share.target
+        else share
+        for number, share in group.shares.items()
+    }
+    return replace(group, shares=shares)
+
+
+def spread(before: Mapping[int, str], members: Collection[str]) -> dict[int, str]:
+    """A member for every stream: even, and as many as possible where they were.
+
+    before: who has each stream now; NOBODY, or who is no member: nobody. {} without members.
+    """
+    if not members:
+        return {}
+    least, extra = divmod(len(before), len(members))
+    held: dict[str, list[int]] = {member: [] for member in sorted(members)}
+    for number in sorted(before):
+        if before[number] in held:
+            held[before[number]].append(number)
+    # Who holds most keeps one more, as long as there are such places.
+    places: dict[str, int] = {}
+    for member in sorted(held, key=lambda member: (-len(held[member]), member)):
+        has_one_more = extra > 0
+        extra -= has_one_more
+        places[member] = least + has_one_more
+    found = {
+        number: member for member, numbers in held.items() for number in numbers[: places[member]]
+    }
+    free = iter([number for number in sorted(before) if number not in found])
+    for member, numbers in held.items():
+        for _ in range(places[member] - min(places[member], len(numbers))):
+            found[next(free)] = member
+    return found

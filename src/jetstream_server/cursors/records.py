@@ -1,0 +1,52 @@
+"""Keys and values of the records in `__cursors`."""
+
+from __future__ import annotations
+
+from jetstream_protocol.generated import groups_pb2 as pb
+from jetstream_server.cursors.groups import Group, Member, Share
+
+CURSOR_PREFIX = b"cursor/"
+GROUP_PREFIX = b"group/"
+
+
+def cursor_key(name: str, stream: str) -> bytes:
+    """stream: `name@subject`."""
+    return CURSOR_PREFIX + f"{name}/{stream}".encode()
+
+
+def group_key(name: str) -> bytes:
+    return GROUP_PREFIX + name.encode()
+
+
+def group_to_proto(group: Group) -> pb.ConsumerGroup:
+    return pb.ConsumerGroup(
+        name=group.name,
+        source=group.source,
+        generation=group.generation,
+        members=[
+            pb.ConsumerGroup.Member(
+                id=member.id, instance=member.instance, session_timeout_ms=member.session_ms
+            )
+            for member in group.members
+        ],
+        shares=[
+            pb.ConsumerGroup.Share(
+                stream_id=number, owner=share.owner, target=share.target, since=share.since
+            )
+            for number, share in sorted(group.shares.items())
+        ],
+    )
+
+
+def group_from_proto(group: pb.ConsumerGroup) -> Group:
+    return Group(
+        name=group.name,
+        source=group.source,
+        generation=group.generation,
+        members=tuple(
+            Member(each.id, each.instance, each.session_timeout_ms) for each in group.members
+        ),
+        shares={
+            each.stream_id: Share(each.owner, each.target, each.since) for each in group.shares
+        },
+    )

@@ -1,0 +1,332 @@
+"""`__cursors` on the node that leads it: the table in memory, and the way into the log.
+
+    write ─> queue ──(once per turn of the loop)──> plan ─> one batch ─> append ─> commit ─> answers
+
+A new leader reads its log before it answers anything. **safety** An answer is given only while this
+node surely leads, and only when what it says is committed (table.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from jetstream_protocol import batch as batches
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+)
+from jetstream_protocol.generated.groups_pb2 import ConsumerGroup
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.cursors.coordinator import Coordinator, StreamsOf
+from jetstream_server.cursors.groups import Group
+from jetstream_server.cursors.records import (
+    GROUP_PREFIX,
+    group_from_proto,
+    group_key,
+    group_to_proto,
+)
+from jetstream_server.cursors.table import CursorTable, Outcome, Plan, Write
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+CURSORS = "__cursors"
+SUBJECT = CURSORS.encode()
+"""Of the records: a batch has a subject, and nobody listens to this one."""
+SETTINGS = {
+    "acks": "off",
+    "compact": True,
+    "duplicate_window_us": 0,
+    "segment_bytes": 32 * 1024 * 1024,
+}
+
+READY_SECONDS = 5.0
+COMMIT_SECONDS = 5.0
+WAITING_MAX = 50_000
+"""Writes that wait for their commit; one more is refused."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""Of a batch, about: what has queued up beyond it goes into the next one."""
+_LOAD_BYTES = 1024 * 1024
+_RETRY_SECONDS = 0.5
+
+logger = structlog.get_logger("jetstream.cursors")
+
+
+_Asked = tuple[Sequence[Write], asyncio.Future[list[Outcome]]]
+
+
+class CursorStore(RoleListener):
+    """See the module. Owned by the event loop."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        lease_held: Callable[[], bool],
+        streams_of: StreamsOf,
+        monotonic_clock: MonotonicClock,
+    ) -> None:
+        """lease_held: whether this node's session lease holds, at this very moment. streams_of: of
+        what a consumer group reads."""
+        self._replicas = replicas
+        self._lease_held = lease_held
+        self._streams_of = streams_of
+        self._clock = monotonic_clock
+        self._leading: Leadership | None = None
+
+    def role_changed(self, replica: Replica) -> None:
+        stream = replica.stream
+        if not stream.is_internal or stream.name != CURSORS:
+            return
+        before = self._leading
+        leads = replica.leadership is not None and not replica.closed
+        if before is not None:
+            if leads and before.leader_epoch == stream.leader_epoch and not before.ended:
+                return
+            before.end()
+            self._leading = None
+        if leads:
+            self._leading = Leadership(replica, self._replicas, self._streams_of, self._clock)
+
+    async def write(self, writes: Sequence[Write]) -> list[Outcome]:
+        """Append the records that may be written; returns once they are committed. One outcome for
+        each.
+
+        Raises NotLeaderError, UnavailableError (also when they may be committed later: writing them
+        again is safe), NotEnoughReplicasError, StorageError.
+        """
+        leading = await self._ready()
+        outcomes = await leading.write_fenced(writes)
+        self._check_lease()
+        return outcomes
+
+    async def coordinator(self) -> Coordinator:
+        """Of consumer groups. Raises NotLeaderError, UnavailableError."""
+        return (await self._ready()).coordinator
+
+    async def table(self) -> CursorTable:
+        """What is committed, as of now. Raises NotLeaderError, UnavailableError."""
+        return (await self._ready()).table
+
+    async def _ready(self) -> Leadership:
+        leading = self._leading
+        if leading is None:
+            raise NotLeaderError("this node does not lead the cursors; try again")
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await leading.loaded.wait()
+        except TimeoutError:
+            why = f": {leading.trouble}" if leading.trouble else ""
+            raise UnavailableError(f"the cursors are still being read{why}; try again") from None
+        if leading.ended:
+            raise NotLeaderError("this node led the cursors until a moment ago; try again")
+        self._check_lease()
+        return leading
+
+    def _check_lease(self) -> None:
+        if not self._lease_held():
+            raise NotLeaderError("this node led the cursors, but its session has lapsed; try again")
+
+    async def close(self) -> None:
+        if self._leading is not None:
+            self._leading.end()
+            self._leading = None
+
+
+class Leadership:
+    """One leadership of `__cursors`. loaded: set once the table is complete, or it has ended."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        replicas: ReplicaManager,
+        streams_of: StreamsOf,
+        monotonic_clock: MonotonicClock,
+    ) -> None:
+        self.coordinator = Coordinator(self._save, streams_of, monotonic_clock)
+        self._watching: asyncio.Task[None] | None = None
+        self.leader_epoch = replica.stream.leader_epoch
+        self.table = CursorTable()
+        self.loaded = asyncio.Event()
+        self.ended = False
+        self.trouble = ""
+        self._replica = replica
+        self._replicas = replicas
+        self._queue: list[_Asked] = []
+        self._asked: deque[list[asyncio.Future[list[Outcome]]]] = deque()  # one for each plan
+        self._waiting = 0
+        self._is_watching = False
+        self._rose = asyncio.Event()
+        self._loading = run_in_background(self._load(), "loading cursors")
+
+    # Loading.
+
+    async def _load(self) -> None:
+        """Everything in the log counts once it is committed, whoever appended it."""
+        log = self._replica.log
+        offset, end_offset = log.log_start_offset, log.log_end_offset
+        while offset < end_offset:
+            try:
+                offset = await self._load_from(offset)
+                self.trouble = ""
+            except JetstreamError as error:
+                self.trouble = error.message
+                logger.warning("cursors_not_loaded", offset=offset, reason=error.message)
+                await asyncio.sleep(_RETRY_SECONDS)
+                offset = max(offset, log.log_start_offset)
+        self._load_groups()
+        logger.info("cursors_loaded", count=len(self.table.committed), records_end=end_offset)
+        self.loaded.set()
+
+    async def _load_from(self, offset: int) -> int:
+        """Returns where to go on."""
+        replica = self._replica
+        found = replica.read(offset, _LOAD_BYTES)
+        if found is None:
+            self._rose.clear()
+            self._watch()
+            await self._rose.wait()
+            return offset
+        data = await asyncio.to_thread(replica.log.pread, found)
+        for batch in batches.iterate(data, file=found.path):
+            if batch.header.next_offset > offset:
+                self.table.load(batch.offsets(), batch.keys(), batch.values())
+        return found.next_offset
+
+    def _load_groups(self) -> None:
+        self.coordinator.load(
+            group_from_proto(ConsumerGroup.FromString(entry.value))
+            for key, entry in self.table.committed.items()
+            if key.startswith(GROUP_PREFIX)
+        )
+        self._watching = run_in_background(self.coordinator.watch(), "consumer groups")
+
+    # Writing.
+
+    async def _save(self, group: Group) -> None:
+        value = group_to_proto(group).SerializeToString()
+        (outcome,) = await self.write([Write(group_key(group.name), value)])
+        if outcome.error is not None:
+            raise outcome.error
+
+    async def write_fenced(self, writes: Sequence[Write]) -> list[Outcome]:
+        """**safety** A position is checked against its group in the turn of the loop in which it is
+        queued: so the log has it before any change of the group that is decided later."""
+        reasons = [self._why_not(write) for write in writes]
+        allowed = [write for write, reason in zip(writes, reasons, strict=True) if not reason]
+        outcomes = iter(await self.write(allowed) if allowed else ())
+        return [
+            Outcome(self.table.committed.get(write.key), PreconditionFailedError(reason))
+            if reason
+            else next(outcomes)
+            for write, reason in zip(writes, reasons, strict=True)
+        ]
+
+    def _why_not(self, write: Write) -> str:
+        fence = write.fence
+        return "" if fence is None else self.coordinator.why_not(*fence)
+
+    async def write(self, writes: Sequence[Write]) -> list[Outcome]:
+        if self._waiting + len(writes) > WAITING_MAX:
+            raise UnavailableError("too many cursors are being committed; try again")
+        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        if not self._queue:
+            asyncio.get_running_loop().call_soon(self._append)
+        self._queue.append((writes, answer))
+        self._waiting += len(writes)
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise UnavailableError(
+                "the cursors are not committed yet, and may be later: too few replicas of "
+                "`__cursors` answer; try again"
+            ) from None
+        finally:
+            self._waiting -= len(writes)
+
+    def _append(self) -> None:
+        """What has queued up, in one batch."""
+        if self.ended:
+            return
+        count = _count_in(self._queue, BATCH_BYTES)
+        queue, self._queue = self._queue[:count], self._queue[count:]
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._append)
+        answers = [answer for _, answer in queue]
+        try:
+            plan = self._appended([writes for writes, _ in queue])
+        except JetstreamError as error:
+            _refuse(answers, error)
+            return
+        self.table.appended(plan)
+        self._asked.append(answers)
+        self._committed()
+
+    def _appended(self, requests: list[Sequence[Write]]) -> Plan:
+        leadership = self._replica.leadership
+        if leadership is None:
+            raise NotLeaderError("this node does not lead the cursors any more; try again")
+        plan = self.table.plan(requests, self._replica.log.log_end_offset)
+        if plan.keys:
+            leadership.check_can_append()
+            encoded = batches.encode(plan.values, SUBJECT, keys=plan.keys)
+            base_offset = self._replicas.append(self._replica, encoded)
+            assert base_offset == plan.base_offset, "nobody else appends"
+        return plan
+
+    def _watch(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._replica.add_waiter(self._moved)
+
+    def _moved(self) -> None:
+        """More is committed, or the replica has closed."""
+        self._is_watching = False
+        self._rose.set()
+        if not self.ended:
+            self._committed()
+
+    def _committed(self) -> None:
+        for plan in self.table.advance(self._replica.high_watermark):
+            for answer, outcomes in zip(self._asked.popleft(), plan.answers, strict=True):
+                if not answer.done():
+                    answer.set_result(outcomes)
+        if self.table.waits:
+            self._watch()
+
+    def end(self) -> None:
+        """Whoever waits is told; what was appended may be committed by the next leader."""
+        self.ended = True
+        self._loading.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        self._replica.remove_waiter(self._moved)
+        self.loaded.set()
+        error = UnavailableError("the leader of the cursors changes; try again")
+        _refuse([answer for _, answer in self._queue], error)
+        for answers in self._asked:
+            _refuse(answers, error)
+        self._asked.clear()
+
+
+def _refuse(answers: Sequence[asyncio.Future[list[Outcome]]], error: JetstreamError) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(error)
+
+
+def _count_in(queue: Sequence[_Asked], bytes_max: int) -> int:
+    """How many requests, at least one, are about that long together."""
+    length = 0
+    for number, (writes, _) in enumerate(queue, 1):
+        length += sum(len(write.key) + len(write.value or b"") for write in writes)
+        if length >= bytes_max:
+            return number
+    return len(queue)

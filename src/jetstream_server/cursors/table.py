@@ -1,0 +1,191 @@
+"""What the leader of `__cursors` knows: the latest record of every key, and what is on its way.
+
+Pure: requests in, records to append and answers out. The log is the truth: a new leader loads it.
+
+    plan ──> records to append ──(appended)──> waits ──(committed)──> answers, and `committed`
+
+Invariants. `committed` holds what every later leader will know, and only that is shown to anybody.
+A request is decided against everything appended before it, committed or not, and answered once all
+of that is committed: so no answer speaks of a record that may still be lost. The revision of a
+record is its offset, so it grows with every record of a key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jetstream_protocol.errors import JetstreamError, PreconditionFailedError, UnavailableError
+
+NO_REVISION = -1
+"""Expected of a key that has no record."""
+KEYS_MAX = 250_000
+"""About 100 MB of memory on the node that leads `__cursors`."""
+
+
+class Entry(NamedTuple):
+    """The latest record of a key. revision: its offset."""
+
+    value: bytes
+    revision: int
+
+
+class Fence(NamedTuple):
+    """Who commits a position: a member of the consumer group `name` in that generation, or "":
+    nobody's member. The group decides whether it may (coordinator.py)."""
+
+    name: str
+    stream_id: int
+    member_id: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A record that somebody wants. value: None deletes the key. expected_revision: write it only
+    if the key's revision is this, NO_REVISION for none; None: in any case."""
+
+    key: bytes
+    value: bytes | None
+    expected_revision: int | None = None
+    fence: Fence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a write. entry: the key's record now; None: there is none."""
+
+    entry: Entry | None
+    error: JetstreamError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Records to append at `base_offset`, in one batch, and what to answer each request once all
+    below `end_offset` is committed. Without records there is only that to wait for."""
+
+    base_offset: int
+    keys: list[bytes]
+    values: list[bytes | None]
+    answers: list[list[Outcome]]
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + len(self.keys)
+
+
+class CursorTable:
+    """See the module."""
+
+    def __init__(self, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
+        self._committed: dict[bytes, Entry] = {}
+        self._latest: dict[bytes, Entry | None] = {}  # of keys with a record that waits
+        self._waiting: deque[Plan] = deque()
+        self._sorted: list[bytes] | None = None
+
+    @property
+    def committed(self) -> Mapping[bytes, Entry]:
+        """The latest committed record of each key."""
+        return self._committed
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits for its commit."""
+        return bool(self._waiting)
+
+    def load(
+        self, offsets: Iterable[int], keys: Iterable[bytes | None], values: Iterable[bytes | None]
+    ) -> None:
+        """Take committed records of the log, in their order."""
+        self._sorted = None
+        for offset, key, value in zip(offsets, keys, values, strict=True):
+            if key is None:
+                continue
+            if value is None:
+                self._committed.pop(key, None)
+            else:
+                self._committed[key] = Entry(value, offset)
+
+    def plan(self, requests: Iterable[Sequence[Write]], base_offset: int) -> Plan:
+        """Decide requests in their order; changes nothing until `appended`."""
+        plan = Plan(base_offset, [], [], [])
+        planned: dict[bytes, Entry | None] = {}
+        for writes in requests:
+            plan.answers.append([self._decide(write, planned, plan) for write in writes])
+        return plan
+
+    def _decide(self, write: Write, planned: dict[bytes, Entry | None], plan: Plan) -> Outcome:
+        key, expected = write.key, write.expected_revision
+        before = planned[key] if key in planned else self._newest(key)
+        revision = NO_REVISION if before is None else before.revision
+        if expected is not None and expected != revision:
+            error = PreconditionFailedError(
+                f"its revision is {_said(revision)}, not {_said(expected)}: somebody else has "
+                "committed it meanwhile"
+            )
+            return Outcome(before, error)
+        if write.value is None and before is None:
+            return Outcome(None)
+        if before is None and len(self._committed) + len(self._latest) >= self._keys_max:
+            return Outcome(None, UnavailableError(f"there are {self._keys_max} cursors already"))
+        entry = None if write.value is None else Entry(write.value, plan.end_offset)
+        plan.keys.append(key)
+        plan.values.append(write.value)
+        planned[key] = entry
+        return Outcome(entry)
+
+    def _newest(self, key: bytes) -> Entry | None:
+        return self._latest[key] if key in self._latest else self._committed.get(key)
+
+    def appended(self, plan: Plan) -> None:
+        """Its records are in the log, where the plan wanted them."""
+        for number, (key, value) in enumerate(zip(plan.keys, plan.values, strict=True)):
+            revision = plan.base_offset + number
+            self._latest[key] = None if value is None else Entry(value, revision)
+        self._waiting.append(plan)
+
+    def advance(self, high_watermark: int) -> list[Plan]:
+        """What lies below the high watermark is committed; returns the plans to be answered."""
+        done = []
+        while self._waiting and self._waiting[0].end_offset <= high_watermark:
+            plan = self._waiting.popleft()
+            self._commit(plan)
+            done.append(plan)
+        return done
+
+    def _commit(self, plan: Plan) -> None:
+        for number, (key, value) in enumerate(zip(plan.keys, plan.values, strict=True)):
+            revision = plan.base_offset + number
+            if value is None:
+                self._sorted = None
+                self._committed.pop(key, None)
+            else:
+                if key not in self._committed:
+                    self._sorted = None
+                self._committed[key] = Entry(value, revision)
+            self._settle(key, revision if value is not None else None)
+
+    def _settle(self, key: bytes, revision: int | None) -> None:
+        """Forget a waiting record that is committed, unless a later one of the key waits."""
+        latest = self._latest.get(key)
+        if (None if latest is None else latest.revision) == revision:
+            self._latest.pop(key, None)
+
+    def page(self, prefix: bytes, after: bytes, count_max: int) -> tuple[list[Entry], bytes]:
+        """Committed records whose key begins so, by key, behind `after`; the second is where the
+        next page begins, b"" if this was the last."""
+        if self._sorted is None:
+            self._sorted = sorted(self._committed)
+        start = bisect_right(self._sorted, max(after, prefix))
+        keys = self._sorted[start : start + count_max]
+        found = [key for key in keys if key.startswith(prefix)]
+        is_last = len(found) < count_max or start + count_max >= len(self._sorted)
+        return [self._committed[key] for key in found], b"" if is_last else keys[-1]
+
+
+def _said(revision: int) -> str:
+    return "none" if revision == NO_REVISION else str(revision)

@@ -1,0 +1,1 @@
+"""The NATS client of ingest: connection, parser, subscriptions, and a nats-server of our own."""

@@ -1,0 +1,390 @@
+"""The connection to NATS for ingest: its subscriptions survive changes of server.
+
+It keeps one `NatsLink` to one server of a list, forever: when the link is lost it opens another,
+restores all subscriptions and reports it. Deliveries are handed out per socket read, not per
+message.
+
+Invariants.
+* A link that ends while there are subscriptions is a *suspected gap*: core NATS stores nothing, so
+  messages of that time may be missing. It is counted, logged and reported by `on_disconnect`.
+* Never two links with subscriptions: that would deliver, and store, twice. A server in lame-duck
+  mode is left by opening the next link first, then unsubscribing, then subscribing there.
+* **safety** `before_feed` is called before the bytes of a read are parsed. If it returns False, the
+  bytes, the subscriptions, everything not yet sent and the link are dropped.
+* All memory is bounded: writes beyond a limit are refused and counted, not queued.
+
+Not here: what messages mean (ingest.py), and any retry of a publish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, PermissionDeniedError, UnavailableError
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.handshake import LinkOptions
+from jetstream_server.ingest.nats.link import LinkEvents, NatsLink
+from jetstream_server.ingest.nats.parser import Info
+from jetstream_server.ingest.nats.reconnector import REPEAT_LOG_S, Reconnector, ReconnectorEvents
+from jetstream_server.ingest.nats.server_pool import ServerPool
+from jetstream_server.ingest.nats.subscriptions import (
+    OnDelivery,
+    OnRefusal,
+    Subscriptions,
+    parse_permissions_violation,
+    sub_lines,
+    unsub_lines,
+)
+
+logger = structlog.get_logger("jetstream.ingest")
+
+WRITE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What may wait for a server that does not read. nats-server drops slow consumers at the same
+size."""
+
+HELD_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What is kept while no server is connected: acks that publishers wait for, for some seconds."""
+
+DRAIN_TIMEOUT_S: Final = 2.0
+
+HEARD_SECONDS: Final = 1.0
+"""More than twice the interval of a link's PINGs (link.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCounters:
+    """A snapshot, since the connection object was made.
+
+    messages_dropped: arrived for a subscription that had just ended.
+    writes_refused: dropped because too much was waiting. gap_ms: how long, in all, there were
+    subscriptions but no server that had confirmed them, until the last reconnection.
+    """
+
+    messages: int = 0
+    messages_dropped: int = 0
+    bytes_received: int = 0
+    bytes_written: int = 0
+    writes_refused: int = 0
+    connects: int = 0
+    disconnects: int = 0
+    reconnects: int = 0
+    suspected_gaps: int = 0
+    gap_ms: int = 0
+    subscriptions_refused: int = 0
+    publishes_refused: int = 0
+
+
+class NatsConnection:
+    """For the loop's thread only. `connect` once, `close` once."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        options: LinkOptions | None = None,
+        *,
+        before_feed: Callable[[], bool] | None = None,
+        on_disconnect: Callable[[str], None] | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """on_disconnect gets the reason. Raises InvalidRequestError for a server that is no URL."""
+        self._before_feed = before_feed
+        self._on_disconnect = on_disconnect
+        self._pool = ServerPool(servers, random or Random())
+        self._keeper = Reconnector(
+            self._pool,
+            options or LinkOptions(),
+            LinkEvents(
+                self._may_feed, self._received, self._delivered, self._informed, self._complained
+            ),
+            ReconnectorEvents(self._adopt, self._release, self._lost),
+        )
+        self._subscriptions = Subscriptions()
+        self._link: NatsLink | None = None
+        self._listening = asyncio.Event()  # connected, with every subscription confirmed
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._max_payload = 0
+        self._gap_since: float | None = None
+        self._publish_refused_logged_at = float("-inf")
+        self._counts = dict.fromkeys(ConnectionCounters.__dataclass_fields__, 0)
+
+    # Living.
+
+    async def connect(self, timeout_s: float | None = None) -> None:
+        """Connect, and wait until it has succeeded.
+
+        Raises UnavailableError with the latest failure after `timeout_s`; the attempts continue,
+        and `connect` may be awaited again.
+        """
+        self._keeper.start()
+        await self._until_listening(timeout_s)
+
+    async def _until_listening(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._listening.wait()
+        except TimeoutError as error:
+            why = self._keeper.last_failure or "no server has answered yet"
+            raise UnavailableError(f"not connected to NATS: {why}") from error
+
+    async def close(self) -> None:
+        """Send what was written, then close the connection for ever. Idempotent."""
+        self._listening.clear()
+        self._link = None
+        await self._keeper.close()
+
+    # Receiving.
+
+    def subscribe(
+        self,
+        subject: str,
+        queue_group: str,
+        on_delivery: OnDelivery,
+        on_refusal: OnRefusal | None = None,
+    ) -> int:
+        """Subscribe on the present and every later server; returns the sid.
+
+        `queue_group` "" for none. `flush` waits until the server has it. on_delivery receives the
+        messages of one read; an exception from it closes the link. on_refusal: see OnRefusal.
+        """
+        subscription = self._subscriptions.add(subject, queue_group, on_delivery, on_refusal)
+        if self._link is not None:
+            subscription.ping_number = self._link.pings_sent
+            self._link.write(subscription.sub_line())
+        return subscription.sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """Nothing more is delivered for `sid`, not even messages in flight."""
+        subscription = self._subscriptions.remove(sid)
+        if subscription is not None and not subscription.draining and self._link is not None:
+            self._link.write(subscription.unsub_line())
+
+    async def drain_subscriptions(
+        self, sids: Iterable[int] | None = None, timeout_s: float = DRAIN_TIMEOUT_S
+    ) -> None:
+        """Unsubscribe, delivering what was on the way; done when it has all been delivered.
+
+        sids: all by default. Without a connection nothing is on the way. Raises UnavailableError
+        if the connection ends first or it takes too long; unsubscribed all the same.
+        """
+        wanted = {each.sid for each in self._subscriptions.all()} if sids is None else set(sids)
+        draining = [each for each in self._subscriptions.active() if each.sid in wanted]
+        for each in draining:
+            each.draining = True
+        try:
+            if draining and self._link is not None:
+                self._link.write(unsub_lines(draining))
+                await self.flush(timeout_s)
+        finally:
+            for each in draining:
+                self._subscriptions.remove(each.sid)
+
+    # Sending.
+
+    async def flush(self, timeout_s: float = 5.0) -> None:
+        """Wait until the server has processed everything written and subscribed before, and
+        everything that it sent until then has been delivered. Waits for a connection first.
+
+        Raises UnavailableError after `timeout_s` or when the connection is lost meanwhile.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until_listening(None)
+                if self._link is None:
+                    raise UnavailableError("not connected to NATS")
+                await self._link.ping()
+        except TimeoutError as error:
+            raise UnavailableError(f"NATS did not confirm within {timeout_s} s") from error
+
+    def write(self, data: bytes) -> bool:
+        """Send whole PUB or HPUB lines; writes of one loop iteration are sent together.
+
+        Without a server they are kept for the next one. False: dropped and counted, because too
+        much waits already (`write_buffer_size`).
+        """
+        limit = HELD_BYTES_MAX if self._link is None else WRITE_BYTES_MAX
+        if self.write_buffer_size + len(data) > limit:
+            self._counts["writes_refused"] += 1
+            return False
+        self._counts["bytes_written"] += len(data)
+        if self._link is not None:
+            self._link.write(data)
+        else:
+            self._held.append(data)
+            self._held_bytes += len(data)
+        return True
+
+    @property
+    def write_buffer_size(self) -> int:
+        """Bytes written but not yet taken by the kernel."""
+        return self._held_bytes + (0 if self._link is None else self._link.write_buffer_size)
+
+    # Looking.
+
+    @property
+    def is_connected(self) -> bool:
+        return self._listening.is_set()
+
+    @property
+    def hears(self) -> bool:
+        """Whether it is connected and the server has sent something within HEARD_SECONDS; PINGs
+        make it answer. TCP alone would notice a cut network much later."""
+        link = self._link
+        return self._listening.is_set() and link is not None and link.heard_within(HEARD_SECONDS)
+
+    @property
+    def connected_url(self) -> str:
+        """Without credentials; "" while there is no connection."""
+        return "" if self._link is None else self._link.address.url
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All known servers, configured and discovered, without credentials."""
+        return self._pool.urls
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the last server accepts; 0 before the first connection."""
+        return self._max_payload
+
+    @property
+    def counters(self) -> ConnectionCounters:
+        return ConnectionCounters(**self._counts)
+
+    # The life of links.
+
+    async def _adopt(self, link: NatsLink) -> None:
+        """Subscribe everything on the new link; report it once the server has confirmed."""
+        self._link = link
+        self._subscribe_all(link)
+        for data in self._held:
+            link.write(data)
+        self._held.clear()
+        self._held_bytes = 0
+        try:
+            await link.ping()
+        except JetstreamError:
+            return  # lost again, which the caller sees too
+        self._listening.set()
+        again = self._counts["connects"] > 0
+        gap_ms = self._end_gap()
+        self._counts["connects"] += 1
+        logger.info(
+            "nats_connected",
+            server=link.address.url,
+            subscriptions=len(self._subscriptions),
+            again=again,
+            gap_ms=gap_ms,
+        )
+        if again:
+            self._counts["reconnects"] += 1
+
+    def _end_gap(self) -> int:
+        """Length of the gap that ends now, in ms; 0 if there was none."""
+        if self._gap_since is None:
+            return 0
+        gap_ms = round(1000 * (asyncio.get_running_loop().time() - self._gap_since))
+        self._gap_since = None
+        self._counts["gap_ms"] += gap_ms
+        return gap_ms
+
+    def _subscribe_all(self, link: NatsLink) -> None:
+        active = self._subscriptions.active()
+        for each in active:
+            each.ping_number = link.pings_sent
+        link.write(sub_lines(active))
+
+    async def _release(self, link: NatsLink) -> None:
+        """Receive what is in flight; then stop writing to this link."""
+        link.write(unsub_lines(self._subscriptions.active()))
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                await link.ping()
+        except (TimeoutError, JetstreamError) as error:
+            logger.warning("nats_left_undrained", server=link.address.url, reason=str(error))
+        self._link = None
+
+    def _lost(self, link: NatsLink) -> None:
+        """If the link was lost before its subscriptions were confirmed, the earlier gap goes on."""
+        self._link = None
+        if not self._listening.is_set():
+            return
+        self._listening.clear()
+        reason = link.lost.result()
+        gap = len(self._subscriptions) > 0
+        if gap:
+            self._gap_since = asyncio.get_running_loop().time()
+            self._counts["suspected_gaps"] += 1
+        self._counts["disconnects"] += 1
+        logger.warning(
+            "nats_disconnected",
+            server=link.address.url,
+            reason=reason,
+            subscriptions=len(self._subscriptions),
+            suspected_gap=gap,
+        )
+        if self._on_disconnect is not None:
+            self._on_disconnect(reason)
+
+    # What links tell us.
+
+    def _may_feed(self) -> bool:
+        if self._before_feed is None or not self._subscriptions or self._before_feed():
+            return True
+        self._subscriptions.clear()
+        self._held.clear()
+        self._held_bytes = 0
+        return False
+
+    def _received(self, byte_count: int) -> None:
+        self._counts["bytes_received"] += byte_count
+
+    def _delivered(self, delivery: Delivery) -> None:
+        subscription = self._subscriptions.get(delivery.sid)
+        if subscription is None:
+            self._counts["messages_dropped"] += len(delivery)
+            return
+        self._counts["messages"] += len(delivery)
+        subscription.on_delivery(delivery)
+
+    def _informed(self, link: NatsLink, info: Info) -> None:
+        max_payload = info.fields.get("max_payload")
+        if isinstance(max_payload, int):
+            self._max_payload = max_payload
+        connect_urls = info.fields.get("connect_urls")
+        if isinstance(connect_urls, list):
+            self._pool.learn(connect_urls, link.address)
+
+    def _complained(self, link: NatsLink, text: str) -> bool:
+        complaint = parse_permissions_violation(text)
+        if complaint is None:
+            logger.error("nats_error", server=link.address.url, error=text)
+            return False
+        if not complaint.subscription:
+            self._publish_refused(link, text)
+            return True
+        for each in self._subscriptions.concerned_by(complaint, link.pongs_received):
+            self._counts["subscriptions_refused"] += 1
+            logger.error(
+                "nats_subscription_refused", subject=each.subject, sid=each.sid, error=text
+            )
+            if each.on_refusal is not None:
+                each.on_refusal(each.sid, PermissionDeniedError(f"NATS refuses: {text}"))
+        return True
+
+    def _publish_refused(self, link: NatsLink, text: str) -> None:
+        """NATS reports it for each message: for every ack, at worst."""
+        self._counts["publishes_refused"] += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._publish_refused_logged_at >= REPEAT_LOG_S:
+            self._publish_refused_logged_at = now
+            total = self._counts["publishes_refused"]
+            logger.warning(
+                "nats_publish_refused", server=link.address.url, error=text, refused=total
+            )

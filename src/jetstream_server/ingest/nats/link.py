@@ -1,0 +1,337 @@
+"""One connection to one NATS server, from INFO to its end. It never reconnects: connection.py does.
+
+    connect → INFO → (TLS) → CONNECT + PING → PONG: open → … → lost
+
+With `tls_handshake_first` TLS comes before INFO. Reads are large, because one read becomes one
+record batch per stream. The first write of a loop iteration is sent at once; later ones are
+coalesced.
+
+Invariants.
+* Before a read is parsed, `before_feed` is called. If it returns False, the bytes have no effect
+  and the connection is closed.
+* Credentials are never sent before TLS is up, if we or the server require TLS.
+* Nothing is delivered before the login, and bytes received before the TLS handshake are never
+  treated as received after it: an attacker on the network cannot insert messages.
+* `lost` is set exactly once, and no event follows it.
+* Whatever publishers send, reading holds the loop for about `TURN_SECONDS` at a time. libuv would
+  read up to 32 times in a row, and some bytes take a thousand times the work of others. Readers and
+  operators must not wait behind a flood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from jetstream_protocol.errors import JetstreamError, UnauthenticatedError, UnavailableError
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.handshake import LinkOptions, connect_line, upgrades_to_tls
+from jetstream_server.ingest.nats.parser import (
+    ControlEvent,
+    Info,
+    NatsParser,
+    NatsProtocolError,
+    Ping,
+    Pong,
+    ServerError,
+)
+from jetstream_server.ingest.nats.server_pool import ServerAddress
+
+READ_BYTES_MAX: Final = 256 * 1024
+"""About 1,300 small messages. Measured from 64 KiB to 1 MiB with parsing, encoding and writing:
+less makes small batches; more exceeds the processor's cache and blocks the loop."""
+
+READ_BYTES_MIN: Final = 16 * 1024
+"""While storing is slow, less is read at a time, down to this."""
+
+TURN_SECONDS: Final = 0.02
+"""A read of plain messages takes a tenth of this."""
+
+PROBE_SECONDS: Final = 0.4
+"""Interval of PINGs to an idle server. This module draws no conclusion from a missing answer
+(`heard_within`): a server that is busy for seconds is kept."""
+
+PINGS_UNANSWERED_MAX: Final = 2
+"""As in the other NATS clients; any byte received counts as an answer."""
+
+# Texts of -ERR about credentials, in lower case.
+_AUTHENTICATION_WORDS: Final = ("authorization", "authentication")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents:
+    """Events of a link for its connection. Called on the loop; must not block.
+
+    before_feed: whether the bytes just read may be parsed. received: their number. complained:
+    -ERR; returns whether it concerns subjects only, so that the connection stays open.
+    """
+
+    before_feed: Callable[[], bool]
+    received: Callable[[int], None]
+    delivered: Callable[[Delivery], None]
+    informed: Callable[[NatsLink, Info], None]
+    complained: Callable[[NatsLink, str], bool]
+
+
+class NatsLink(asyncio.BufferedProtocol):
+    """To be opened once; then, until `lost`, for the loop's thread only."""
+
+    def __init__(self, events: LinkEvents, address: ServerAddress, options: LinkOptions) -> None:
+        self.address = address
+        self.info: dict[str, Any] = {}
+        self.pings_sent = 0
+        self.pongs_received = 0
+        self._events = events
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        self.lame_duck: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._parser = NatsParser()
+        self._buffer = bytearray(READ_BYTES_MAX)
+        self._view = memoryview(self._buffer)
+        self._read_bytes = READ_BYTES_MAX
+        self._turn_ends = 0.0  # monotonic; 0: the loop has not been reading since its last turn
+        self._is_paused = False
+        self._informed: asyncio.Future[None] = self._loop.create_future()
+        self._pongs: deque[asyncio.Future[None]] = deque()
+        self._pings_unanswered = 0
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._gathering = False
+        self._accepted = False
+        self._reason = ""
+        self._complaint = ""
+
+    async def open(self) -> None:
+        """Connect and log in. Raises OSError (TLS included), NatsProtocolError, UnavailableError or
+        UnauthenticatedError; the link is then lost."""
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                await self._connect()
+                line = await asyncio.to_thread(connect_line, self._options, self.address, self.info)
+                self.write(line)
+                await self.ping()
+            self._accepted = True
+        except TimeoutError as error:
+            raise UnavailableError(f"{self.address.url} does not answer in time") from error
+        finally:
+            if not self._accepted:
+                self.abort("not opened")
+        self._ping_timer = self._loop.call_later(self._options.ping_interval_s, self._keep_alive)
+        self._probe_timer = self._loop.call_later(PROBE_SECONDS, self._probe)
+
+    async def _connect(self) -> None:
+        options, address = self._options, self.address
+        first = options.tls_handshake_first
+        await self._loop.create_connection(
+            lambda: self,
+            sock=await options.dial(address.host, address.port, options.connect_timeout_s),
+            ssl=options.tls_context() if first else None,
+            server_hostname=address.tls_name if first else None,
+        )
+        await self._informed
+        if first or not upgrades_to_tls(options, address, self.info):
+            return
+        assert self._transport is not None
+        if self._parser.held_bytes:
+            raise NatsProtocolError("the server went on in the clear where TLS must begin")
+        transport = await self._loop.start_tls(
+            self._transport, self, options.tls_context(), server_hostname=address.tls_name
+        )
+        if transport is None:
+            raise UnavailableError(f"{address.url} closed during the TLS handshake")
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Send whole protocol lines. They are dropped once the link is lost."""
+        self._outgoing.append(data)
+        self._outgoing_bytes += len(data)
+        if not self._gathering:
+            self._write_out()
+            self._gathering = True
+            self._loop.call_soon(self._end_of_tick)
+
+    def _end_of_tick(self) -> None:
+        self._gathering = False
+        self._write_out()
+
+    def _write_out(self) -> None:
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    @property
+    def write_buffer_size(self) -> int:
+        """Bytes the kernel has not taken yet."""
+        held = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._outgoing_bytes + held
+
+    def ping(self) -> asyncio.Future[None]:
+        """Done when the server has processed everything written before, and everything that it sent
+        before has been delivered. Fails with UnavailableError or UnauthenticatedError if the
+        connection ends first."""
+        pong: asyncio.Future[None] = self._loop.create_future()
+        self._pongs.append(pong)
+        if self.lost.done():
+            self._fail_waiters()
+        else:
+            self.pings_sent += 1
+            self.write(b"PING\r\n")
+        return pong
+
+    def close(self, reason: str) -> None:
+        """End the connection after sending what was written; nothing more is received."""
+        self._reason = self._reason or reason
+        self._write_out()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once; unsent bytes are dropped."""
+        self._reason = self._reason or reason
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._end()
+
+    def heard_within(self, seconds: float) -> bool:
+        """Whether the server has sent anything in the last `seconds`."""
+        return self._loop.time() - self._heard_at <= seconds
+
+    def _probe(self) -> None:
+        if not self._pongs and not self.heard_within(PROBE_SECONDS):
+            self.ping()
+        self._probe_timer = self._loop.call_later(PROBE_SECONDS, self._probe)
+
+    def _keep_alive(self) -> None:
+        if self._pings_unanswered >= PINGS_UNANSWERED_MAX:
+            self.abort("stale: the server answers no PING")
+            return
+        self._pings_unanswered += 1
+        self.ping()
+        self._ping_timer = self._loop.call_later(self._options.ping_interval_s, self._keep_alive)
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[: self._read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self._loop.time()
+        begun = self._options.seconds()
+        if not self._turn_ends:
+            self._turn_ends = begun + TURN_SECONDS
+            self._loop.call_soon(self._end_of_turn)
+        self._take(nbytes)
+        ended = self._options.seconds()
+        self._pace(ended - begun)
+        if ended >= self._turn_ends:
+            self._pause()
+
+    def _pace(self, seconds: float) -> None:
+        """Choose how much to read at a time from how long the last read took."""
+        if seconds > 2 * TURN_SECONDS:
+            self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
+        elif seconds < TURN_SECONDS / 2 and self._read_bytes < READ_BYTES_MAX:
+            self._read_bytes *= 2
+
+    def _pause(self) -> None:
+        """Stop reading until the loop has served everybody else."""
+        if self._accepted and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _end_of_turn(self) -> None:
+        self._turn_ends = 0.0
+        if self._is_paused:
+            self._is_paused = False
+            assert self._transport is not None
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _take(self, nbytes: int) -> None:
+        if not self._events.before_feed():
+            self.abort("not allowed to receive any more")
+            return
+        self._events.received(nbytes)
+        self._pings_unanswered = 0
+        try:
+            events = self._parser.feed(bytes(self._view[:nbytes]))
+        except NatsProtocolError as error:
+            self.abort(f"protocol error: {error}")
+            return
+        for event in events:
+            if self._reason:
+                return  # lost already, perhaps because of the previous event
+            if isinstance(event, ControlEvent):
+                self._handle(event)
+            elif self._accepted:
+                self._events.delivered(event)
+            else:
+                self.abort("protocol error: a message before the login")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self._complaint:
+            self._reason = self._reason or f"{type(exc).__name__}: {exc}"
+        self._end()
+
+    def _end(self) -> None:
+        # If the server closes after an -ERR, the -ERR is the reason.
+        self._reason = self._reason or self._complaint or "closed by the server"
+        for timer in (self._ping_timer, self._probe_timer):
+            if timer is not None:
+                timer.cancel()
+        if not self.lost.done():
+            self.lost.set_result(self._reason)
+        self._fail_waiters()
+
+    def _fail_waiters(self) -> None:
+        for waiter in (self._informed, *self._pongs):
+            if not waiter.done():
+                waiter.set_exception(self._loss())
+                waiter.exception()  # Mark it as retrieved: perhaps nobody waits any more.
+        self._pongs.clear()
+
+    def _loss(self) -> JetstreamError:
+        text = f"lost {self.address.url}: {self._reason}"
+        if any(word in self._complaint.lower() for word in _AUTHENTICATION_WORDS):
+            return UnauthenticatedError(text)
+        return UnavailableError(text)
+
+    def _handle(self, event: ControlEvent) -> None:
+        if isinstance(event, Ping):
+            self.write(b"PONG\r\n")
+        elif isinstance(event, Pong):
+            self._pong()
+        elif isinstance(event, Info):
+            self.info.update(event.fields)
+            if not self._informed.done():
+                self._informed.set_result(None)
+            if event.fields.get("ldm") and not self.lame_duck.done():
+                self.lame_duck.set_result(None)
+            self._events.informed(self, event)
+        elif isinstance(event, ServerError) and not self._events.complained(self, event.text):
+            self._complaint = event.text
+
+    def _pong(self) -> None:
+        if not self._pongs:
+            self.abort("protocol error: a PONG that nobody asked for")
+            return
+        self.pongs_received += 1
+        waiter = self._pongs.popleft()
+        if not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,135 @@
+"""The subscriptions that a NATS connection restores on every server. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from jetstream_protocol.errors import PermissionDeniedError
+from jetstream_server.ingest.nats.delivery import Delivery
+
+OnDelivery = Callable[[Delivery], None]
+OnRefusal = Callable[[int, PermissionDeniedError], None]
+"""Called with the sid when the NATS server refuses a subscription; it may do so again after each
+reconnection, or stop to."""
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """`ping_number`: how many PINGs its link had sent before its SUB; a later PONG confirms it."""
+
+    sid: int
+    subject: str
+    queue_group: str
+    on_delivery: OnDelivery
+    on_refusal: OnRefusal | None
+    draining: bool = False
+    ping_number: int = 0
+
+    def sub_line(self) -> bytes:
+        group = f" {self.queue_group}" if self.queue_group else ""
+        return f"SUB {self.subject}{group} {self.sid}\r\n".encode()
+
+    def unsub_line(self) -> bytes:
+        return b"UNSUB %d\r\n" % self.sid
+
+
+class Subscriptions:
+    """By sid, in the order they were made. A sid is never used twice."""
+
+    __slots__ = ("_by_sid", "_last_sid")
+
+    def __init__(self) -> None:
+        self._by_sid: dict[int, Subscription] = {}
+        self._last_sid = 0
+
+    def __len__(self) -> int:
+        return len(self._by_sid)
+
+    def add(
+        self, subject: str, queue_group: str, on_delivery: OnDelivery, on_refusal: OnRefusal | None
+    ) -> Subscription:
+        self._last_sid += 1
+        subscription = Subscription(self._last_sid, subject, queue_group, on_delivery, on_refusal)
+        self._by_sid[subscription.sid] = subscription
+        return subscription
+
+    def get(self, sid: int) -> Subscription | None:
+        return self._by_sid.get(sid)
+
+    def remove(self, sid: int) -> Subscription | None:
+        return self._by_sid.pop(sid, None)
+
+    def clear(self) -> None:
+        self._by_sid.clear()
+
+    def all(self) -> list[Subscription]:
+        return list(self._by_sid.values())
+
+    def active(self) -> list[Subscription]:
+        """The subscriptions that the server should have."""
+        return [each for each in self._by_sid.values() if not each.draining]
+
+    def concerned_by(
+        self, complaint: PermissionsViolation, pongs_received: int
+    ) -> list[Subscription]:
+        """The subscriptions that an -ERR refuses: NATS names the subject, not the sid."""
+        return [
+            each
+            for each in self._by_sid.values()
+            if complaint.concerns(each, confirmed=each.ping_number < pongs_received)
+        ]
+
+
+_QUOTED: Final = r'"((?:[^"\\]|\\.)*)"'
+_VIOLATION: Final = re.compile(
+    rf"permissions violation for (subscription to|publish to) {_QUOTED}(?: using queue {_QUOTED})?",
+    re.IGNORECASE,
+)
+_LIMIT: Final = "maximum subscriptions exceeded"
+
+
+class PermissionsViolation(NamedTuple):
+    """An -ERR that concerns subjects, not the connection.
+
+    subscription: of a subscription rather than a publish. subject, queue_group: None for any.
+    """
+
+    subscription: bool
+    subject: str | None
+    queue_group: str | None
+
+    def concerns(self, each: Subscription, *, confirmed: bool) -> bool:
+        if not self.subscription:
+            return False
+        if self.subject is None:
+            return not confirmed
+        return each.subject == self.subject and self.queue_group in (None, each.queue_group)
+
+
+def parse_permissions_violation(text: str) -> PermissionsViolation | None:
+    """None for an -ERR of any other kind."""
+    if text.lower().startswith(_LIMIT):
+        return PermissionsViolation(True, None, None)
+    match = _VIOLATION.match(text)
+    if match is None:
+        return None
+    kind, subject, queue_group = match.groups()
+    return PermissionsViolation(
+        kind.lower().startswith("sub"), _unquoted(subject), _unquoted(queue_group)
+    )
+
+
+def _unquoted(text: str | None) -> str | None:
+    """Go's %q, as far as a subject can need it."""
+    return None if text is None else re.sub(r"\\(.)", r"\1", text)
+
+
+def sub_lines(subscriptions: Iterable[Subscription]) -> bytes:
+    return b"".join([each.sub_line() for each in subscriptions])
+
+
+def unsub_lines(subscriptions: Iterable[Subscription]) -> bytes:
+    return b"".join([each.unsub_line() for each in subscriptions])

@@ -1,0 +1,1 @@
+"""One led stream's ingest: what is admitted, appended, and acknowledged."""

@@ -1,0 +1,253 @@
+"""Decides what of a delivery is stored: refusals, keys, tombstones, ack levels, preconditions.
+
+Decides only; `StreamIngest` appends and answers. Most deliveries have neither headers of ours nor
+envelopes and pass through unchanged: their messages are not looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from jetstream_protocol.envelope import NO_EXPECTATION, RecordEnvelope
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    PreconditionFailedError,
+    UnsupportedHeaderError,
+)
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.replies import AckPolicy, Replies
+from jetstream_server.ingest.stream.headers import (
+    NOTHING,
+    AckLevel,
+    Directives,
+    asks_for,
+    inspect,
+    keys_only,
+)
+
+
+class Opened(NamedTuple):
+    """The envelope of a record. around: the header block of the NATS message if the record has its
+    own, which is stored instead; otherwise b""."""
+
+    envelope: RecordEnvelope
+    around: bytes
+
+
+NOTHING_OPENED: Final[Mapping[int, Opened]] = MappingProxyType({})
+
+
+class Precondition(NamedTuple):
+    """What a message asks for beyond being stored.
+
+    message_id: store it once. expected_offset: store it only as the record of that offset.
+    correlation: repeated in its answer; b"" for none.
+    """
+
+    message_id: bytes | None = None
+    expected_offset: int | None = None
+    correlation: bytes = b""
+
+
+NO_PRECONDITION: Final = Precondition()
+
+
+class Refused(NamedTuple):
+    """A message that is not appended."""
+
+    reply: bytes
+    error: JetstreamError
+    correlation: bytes = b""
+
+
+@dataclass(slots=True)
+class Admitted:
+    """The messages to append, as parallel lists, and the answers that they ask for.
+
+    replies: answered at ack level `all`, b"" for none. early: by position, replies to answer once
+    appended (level `leader`). demands: by position, the preconditions of the few messages that have
+    any.
+    """
+
+    values: list[bytes | None]
+    subjects: list[bytes]
+    replies: list[bytes]
+    header_blocks: list[bytes] | None
+    keys: list[bytes | None] | None = None
+    early: dict[int, bytes] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    demands: dict[int, Precondition] = field(default_factory=dict)
+
+    def only(self, positions: Sequence[int]) -> Admitted:
+        """The messages at those positions, ascending, without refusals."""
+        if len(positions) == len(self.values):
+            return self
+        blocks, keys = self.header_blocks, self.keys
+        new = {position: index for index, position in enumerate(positions)}
+        return Admitted(
+            values=[self.values[at] for at in positions],
+            subjects=[self.subjects[at] for at in positions],
+            replies=[self.replies[at] for at in positions],
+            header_blocks=None if blocks is None else [blocks[at] for at in positions],
+            keys=None if keys is None else [keys[at] for at in positions],
+            early={new[at]: reply for at, reply in self.early.items() if at in new},
+            demands={new[at]: demand for at, demand in self.demands.items() if at in new},
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of values and header blocks together."""
+        blocks = self.header_blocks or ()
+        return sum(map(len, filter(None, self.values))) + sum(map(len, blocks))
+
+    def select(self, policy: AckPolicy) -> Replies:
+        """The messages to answer at ack level `all`."""
+        return policy.select(self.replies)
+
+    def correlation(self, position: int) -> bytes:
+        """The correlation id for the answer to the message there; b"" for none."""
+        return self.demands.get(position, NO_PRECONDITION).correlation
+
+    def reply_at(self, position: int) -> tuple[bytes, bool]:
+        """The reply subject of the message there, b"" for none, and whether it is answered
+        early."""
+        early = self.early.get(position)
+        return (self.replies[position], False) if early is None else (early, True)
+
+    def take_reply(self, position: int) -> tuple[bytes, bool]:
+        """The same, and remove it."""
+        taken = self.reply_at(position)
+        self.replies[position] = b""
+        self.early.pop(position, None)
+        return taken
+
+    def askers(self, *, early: bool = True) -> list[tuple[bytes, bytes]]:
+        """Reply subject and correlation id of every message that asks for an answer. early: include
+        those of ack level `leader`."""
+        found = [
+            (reply, self.correlation(position))
+            for position, reply in enumerate(self.replies)
+            if reply
+        ]
+        if early:
+            found += [(reply, self.correlation(at)) for at, reply in self.early.items()]
+        return found
+
+
+def admit(
+    delivery: Delivery, stream_name: str, opened: Mapping[int, Opened] = NOTHING_OPENED
+) -> Admitted:
+    """What a stream of that name stores of `delivery`.
+
+    opened: by position, the envelopes that messages came in; their values, header blocks and
+    replies are in the delivery.
+    """
+    admitted = Admitted(
+        list(delivery.values), delivery.subjects, delivery.replies, delivery.header_blocks
+    )
+    outcomes: Sequence[Directives | JetstreamError] | None = None
+    if admitted.header_blocks is not None:
+        keys = keys_only(admitted.header_blocks)
+        if keys is None:
+            outcomes = inspect(admitted.header_blocks, admitted.values)
+        elif opened:
+            outcomes = [Directives(key=key) for key in keys]
+        else:
+            admitted.keys = list(keys)
+    is_ascii = b"".join(delivery.subjects).isascii()
+    if outcomes is None and is_ascii and not opened:
+        return admitted
+    if outcomes is None:
+        found: Sequence[bytes | None] = admitted.keys or [None] * len(admitted.values)
+        outcomes = [NOTHING if key is None else Directives(key=key) for key in found]
+    return _follow(admitted, outcomes, stream_name, opened)
+
+
+def _follow(
+    given: Admitted,
+    outcomes: Sequence[Directives | JetstreamError],
+    stream_name: str,
+    opened: Mapping[int, Opened],
+) -> Admitted:
+    """Apply each message's directives; leave out refused messages."""
+    followed: list[tuple[Directives, bytes]] = []  # with its correlation
+    positions: list[int] = []
+    refused: list[Refused] = []
+    for position, asked in enumerate(outcomes):
+        outcome, correlation = asked, b""
+        if position in opened:
+            correlation = opened[position].envelope.correlation
+            outcome = _enveloped(outcome, opened[position])
+        outcome = _expect(outcome, stream_name, given.subjects[position])
+        if isinstance(outcome, JetstreamError):
+            refused.append(Refused(given.replies[position], outcome, correlation))
+        else:
+            followed.append((outcome, correlation))
+            positions.append(position)
+    kept = given.only(positions)
+    kept.refused = refused
+    kept.replies = list(kept.replies)
+    for position, (directive, correlation) in enumerate(followed):
+        _apply(kept, position, directive, correlation)
+    if any(directive.key is not None for directive, _ in followed):
+        kept.keys = [directive.key for directive, _ in followed]
+    return kept
+
+
+def _apply(kept: Admitted, position: int, directive: Directives, correlation: bytes) -> None:
+    demand = Precondition(directive.message_id or None, directive.expected_offset, correlation)
+    if demand != NO_PRECONDITION:
+        kept.demands[position] = demand
+    if directive.tombstone:
+        kept.values[position] = None
+    if directive.ack_level in (AckLevel.NONE, AckLevel.LEADER):
+        reply, kept.replies[position] = kept.replies[position], b""
+        if reply and directive.ack_level == AckLevel.LEADER:
+            kept.early[position] = reply
+
+
+def _enveloped(outcome: Directives | JetstreamError, opened: Opened) -> Directives | JetstreamError:
+    """Combine what a message asks for in its headers and its envelope; the same thing in both is an
+    error."""
+    if isinstance(outcome, JetstreamError):
+        return outcome
+    envelope, unheard = opened.envelope, asks_for(opened.around)
+    if unheard:
+        return UnsupportedHeaderError(
+            f"header {unheard} is not supported around a record with headers of its own"
+        )
+    asked: dict[str, object] = {}
+    if envelope.key is not None:
+        asked["key"] = envelope.key
+    if envelope.expected_offset != NO_EXPECTATION:
+        asked["expected_offset"] = envelope.expected_offset
+    if envelope.ack_leader:
+        asked["ack_level"] = AckLevel.LEADER
+    for name in asked:
+        if getattr(outcome, name) is not None:
+            return InvalidRequestError(f"{name} is set by the envelope and by a header")
+    if envelope.value is None:
+        asked["tombstone"] = True
+    return outcome._replace(**asked)  # type: ignore[arg-type]  # by the names above
+
+
+def _expect(
+    outcome: Directives | JetstreamError, stream_name: str, subject: bytes
+) -> Directives | JetstreamError:
+    if not subject.isascii():
+        # NATS subjects are UTF-8 by specification; Arrow and Spark rely on it.
+        try:
+            subject.decode()
+        except UnicodeDecodeError:
+            return InvalidRequestError("the subject is not UTF-8")
+    if isinstance(outcome, Directives) and outcome.expected_stream is not None:
+        expected = outcome.expected_stream
+        if expected != stream_name.encode():
+            # Quote only a part: a nack that is too long for NATS would close the connection.
+            quoted = expected[:64].decode("utf-8", "replace")
+            return PreconditionFailedError(f"expected stream {quoted!a}, this is {stream_name!r}")
+    return outcome

@@ -1,0 +1,121 @@
+"""Splits deliveries that hold envelopes, in order, into runs of records and whole batches.
+
+Only reads that contain the cookie's first byte come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import NamedTuple
+
+from jetstream_protocol.batch import Batch, EncodedBatch
+from jetstream_protocol.envelope import COOKIE, BatchEnvelope, RecordEnvelope, parse
+from jetstream_protocol.errors import UnsupportedHeaderError
+from jetstream_protocol.producer_batch import open_batch, unpacked_bytes
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream.admission import Opened
+from jetstream_server.ingest.stream.headers import asks_for
+
+
+class Run(NamedTuple):
+    """Consecutive records. opened: by position, the records that came in an envelope; the delivery
+    holds their content and reply subjects."""
+
+    delivery: Delivery
+    opened: dict[int, Opened]
+
+
+class ArrivedBatch(NamedTuple):
+    """A batch as received. reply: its reply subject, b"" for none. header_block: of the NATS
+    message around it, b"" for none."""
+
+    envelope: BatchEnvelope
+    subject: bytes
+    reply: bytes
+    header_block: bytes
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """The bytes that `open` may have to unpack."""
+        return unpacked_bytes(self.envelope.batch)
+
+    def open(self) -> tuple[EncodedBatch, Batch]:
+        """The batch, ready to append. Raises JetstreamError if it must not be appended."""
+        _refuse_asking(self.header_block, "around a batch")
+        encoded, batch = open_batch(self.envelope.batch, self.subject)
+        column = batch.layout.header_blocks
+        if column is not None:
+            data = batch.data(column)
+            _refuse_asking(data, "in a batch")
+        return encoded, batch
+
+
+def _refuse_asking(header_blocks: bytes, where: str) -> None:
+    """Raise UnsupportedHeaderError if the joined header blocks ask the server for anything."""
+    name = asks_for(header_blocks)
+    if name:
+        raise UnsupportedHeaderError(f"header {name} is not supported {where}")
+
+
+def holds_envelopes(delivery: Delivery) -> bool:
+    """Whether any message begins as an envelope does."""
+    return delivery.may_be_enveloped and any(map(bytes.startswith, delivery.values, repeat(COOKIE)))
+
+
+def take_apart(delivery: Delivery, acks: str) -> Iterator[Run | ArrivedBatch]:
+    """The parts of a delivery, in its order. acks: the stream's option."""
+    blocks = delivery.header_blocks or [b""] * len(delivery)
+    run = _RunBuilder(delivery.sid)
+    for value, subject, nats_reply, block in zip(
+        delivery.values, delivery.subjects, delivery.replies, blocks, strict=True
+    ):
+        envelope = parse(value)
+        reply = nats_reply if acks == "reply" else b""
+        if envelope is None:
+            run.add(value, subject, reply, block)
+            continue
+        if acks != "off" and envelope.ack_inbox:
+            reply = envelope.ack_inbox
+        if isinstance(envelope, RecordEnvelope):
+            run.add(value, subject, reply, block, envelope)
+            continue
+        if run.delivery.values:
+            yield run.take()
+        yield ArrivedBatch(envelope, subject, reply, block)
+    if run.delivery.values:
+        yield run.take()
+
+
+class _RunBuilder:
+    """Collects consecutive records."""
+
+    def __init__(self, sid: int) -> None:
+        self._begin(sid)
+
+    def _begin(self, sid: int) -> None:
+        self.delivery = Delivery(sid)
+        self._blocks: list[bytes] = []
+        self._opened: dict[int, Opened] = {}
+
+    def add(
+        self, value: bytes, subject: bytes, reply: bytes, block: bytes,
+        envelope: RecordEnvelope | None = None,
+    ) -> None:  # fmt: skip
+        delivery = self.delivery
+        if envelope is not None:
+            around = block if envelope.header_block else b""
+            self._opened[len(delivery)] = Opened(envelope, around)
+            value = envelope.value or b""
+            block = envelope.header_block or block
+        delivery.values.append(value)
+        delivery.subjects.append(subject)
+        delivery.replies.append(reply)
+        self._blocks.append(block)
+
+    def take(self) -> Run:
+        """Return what was collected and begin again."""
+        run = Run(self.delivery, self._opened)
+        run.delivery.header_blocks = self._blocks if any(self._blocks) else None
+        self._begin(run.delivery.sid)
+        return run

@@ -1,0 +1,200 @@
+"""The answers of one led stream to its publishers, sent at once or after the commit.
+
+    ack, answer, nack ──> written at once, where acks may go
+    wait ──> pending, in the order of the log ──(committed)──> answered · failed · dropped
+
+Invariants.
+* **safety** A waiting batch is answered only once the high watermark has reached its end, and never
+  if the leadership ends first.
+* Nothing is written to a reply that the policy does not allow; such replies are counted.
+* Waiting batches are counted in `Bounds`, over all streams of the node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
+
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    JetstreamError,
+    StorageError,
+    StorageFullError,
+    UnknownOutcomeError,
+)
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.replies import AckPolicy, Replies
+from jetstream_server.ingest.stream.acks import AckFormat, Answer
+from jetstream_server.ingest.stream.admission import Admitted
+from jetstream_server.replication.core.counters import Counters
+
+Write = Callable[[bytes], bool]
+
+
+@dataclass(slots=True)
+class Bounds:
+    """How much may wait for its commit, over all streams of this node."""
+
+    pending_acks_max: int
+    uncommitted_bytes_max: int
+    pending_acks: int = 0
+    uncommitted_bytes: int = 0
+
+    def reason(self, acks: int) -> str:
+        """Why `acks` more must not wait; "" when they may."""
+        if self.pending_acks + acks > self.pending_acks_max:
+            return f"{self.pending_acks} acknowledgements are pending already"
+        if self.uncommitted_bytes > self.uncommitted_bytes_max:
+            return f"{self.uncommitted_bytes} bytes are not committed yet"
+        return ""
+
+
+class PendingAck(NamedTuple):
+    """One appended batch, answered once the high watermark reaches `end_offset`.
+
+    answers: the answers that say more than the offset of a record.
+    """
+
+    end_offset: int
+    base_offset: int
+    replies: Replies
+    length: int
+    answers: list[Answer]
+
+    @property
+    def ack_count(self) -> int:
+        return len(self.replies) + len(self.answers)
+
+
+class PendingAcks:
+    """The pending acks of one leadership of one stream."""
+
+    __slots__ = ("_bounds", "_counters", "_format", "_pending", "_policy", "_write")
+
+    def __init__(
+        self,
+        stream_name: str,
+        policy: AckPolicy,
+        bounds: Bounds,
+        counters: Counters,
+        write: Write,
+    ) -> None:
+        self._format = AckFormat(stream_name)
+        self._policy = policy
+        self._bounds = bounds
+        self._counters = counters
+        self._write = write
+        self._pending: deque[PendingAck] = deque()
+
+    def __len__(self) -> int:
+        """The number of batches that wait for their commit."""
+        return len(self._pending)
+
+    # At once.
+
+    def select(self, asking: Delivery | Admitted) -> Replies:
+        """The replies that may be answered; the others are not counted yet."""
+        return asking.select(self._policy)
+
+    def suppressed(self, replies: Replies) -> None:
+        """Count those that may not."""
+        self._counters.acknowledged(0, replies.refused)
+
+    def allowed(self, asking: Delivery | Admitted) -> Replies:
+        """The replies that may be answered; the others are counted."""
+        replies = self.select(asking)
+        self.suppressed(replies)
+        return replies
+
+    def may_answer(self, reply: bytes) -> bool:
+        """Whether that reply is to be answered."""
+        return bool(self._allowed([reply]))
+
+    def _allowed(self, replies: list[bytes]) -> Replies:
+        allowed = self._policy.select(replies)
+        self.suppressed(allowed)
+        return allowed
+
+    def ack_early(self, early: Mapping[int, bytes], base_offset: int) -> None:
+        """early: replies by position."""
+        self.ack(self._allowed(list(early.values())).at(list(early)), base_offset)
+
+    def ack(self, replies: Replies, base_offset: int) -> None:
+        """To allowed replies only."""
+        if len(replies):
+            self._write(self._format.acks(replies, base_offset))
+            self._counters.acknowledged(len(replies))
+
+    def answer(self, answer: Answer) -> None:
+        """To an allowed reply only."""
+        self._write(self._format.answer(answer))
+        self._counters.acknowledged(1)
+
+    def nack(self, replies: list[bytes], error: JetstreamError, correlation: bytes = b"") -> None:
+        allowed = self._allowed(replies)
+        if len(allowed):
+            nacks = self._format.nacks(allowed.to_list(), _for_publishers(error), correlation)
+            self._write(nacks)
+            self._counters.refused(len(allowed), error.code)
+
+    def nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
+        """askers: reply and correlation id of each, b"" for none."""
+        self.nack([reply for reply, correlation in askers if not correlation], error)
+        for reply, correlation in askers:
+            if correlation:
+                self.nack([reply], error, correlation)
+
+    # Once it is committed.
+
+    def wait(self, pending: PendingAck) -> None:
+        """Add a batch behind those that wait already: `end_offset` never falls."""
+        self._pending.append(pending)
+        self._bounds.pending_acks += pending.ack_count
+        self._bounds.uncommitted_bytes += pending.length
+
+    def committed(self, high_watermark: int) -> None:
+        """Answer everything below it."""
+        pending = self._pending
+        while pending and pending[0].end_offset <= high_watermark:
+            done = pending.popleft()
+            self._forget(done)
+            self.ack(done.replies, done.base_offset)
+            for answer in done.answers:
+                self.answer(answer)
+
+    def fail(self, error: UnknownOutcomeError) -> None:
+        """The waiting batches are appended but perhaps never committed: answer that the outcome is
+        unknown."""
+        while self._pending:
+            pending = self._pending.popleft()
+            self._forget(pending)
+            askers = [(answer.reply, answer.correlation) for answer in pending.answers]
+            self.nack_all(
+                [*zip(pending.replies.to_list(), repeat(b""), strict=False), *askers], error
+            )
+
+    def drop(self) -> None:
+        """The leadership ended: answer nothing, the new leader may have acknowledged already."""
+        while self._pending:
+            self._forget(self._pending.popleft())
+
+    def _forget(self, pending: PendingAck) -> None:
+        self._bounds.pending_acks -= pending.ack_count
+        self._bounds.uncommitted_bytes -= pending.length
+
+
+def _for_publishers(error: JetstreamError) -> JetstreamError:
+    """The error without the names of our files, which publishers must not see."""
+    if isinstance(error, StorageFullError):
+        return StorageFullError("the disk is full")
+    if isinstance(error, StorageError) and not _is_theirs(error):
+        return StorageError("the stream's log takes no appends; its description says why")
+    return error
+
+
+def _is_theirs(error: StorageError) -> bool:
+    """Whether the publisher's own bytes are invalid, and not a file of ours."""
+    return isinstance(error, CorruptBatchError) and not error.file

@@ -1,0 +1,79 @@
+"""Listens to a stream that this node is about to lead, and keeps the messages until it does
+(docs/replication.md, "Hand-over").
+
+The old leader has stopped listening and has stored everything up to `end_offset` before this
+begins, so the messages kept here come after that.
+
+**safety** They are stored only by the very next leadership, and only if that begins at `end_offset`
+or before. Another leadership in between may have refused or stored the same messages. A longer log
+shows that the old leader went on, and may have stored and acknowledged them; if it stored some that
+are not in the log, they were never committed. Nothing is acknowledged before it is stored. If they
+are not stored, later messages of the same subscription are not stored either, because the old
+leader may have received them too. A new subscription begins then.
+
+The bytes are limited here, the time by the owner. Beyond the limit the kept messages are dropped:
+publishers that ask for an ack get none; messages without acks belong to the gap.
+"""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import PermissionDeniedError
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.stream.stream_ingest import StreamIngest
+
+BYTES_MAX = 32 * 1024 * 1024
+"""A hand-over takes about ten milliseconds; at most this much arrives in a tenth of a second."""
+
+
+class StandBy:
+    """The stand-by of one stream. gap_us: how long nobody listened before. refusal: of the
+    subscription."""
+
+    __slots__ = (
+        "_bytes",
+        "_ingest",
+        "_kept",
+        "end_offset",
+        "gap_us",
+        "leader_epoch",
+        "refusal",
+        "sid",
+    )
+
+    def __init__(self, leader_epoch: int, end_offset: int) -> None:
+        self.sid = 0
+        self.leader_epoch = leader_epoch
+        self.end_offset = end_offset
+        self.gap_us = 0
+        self.refusal: PermissionDeniedError | None = None
+        self._ingest: StreamIngest | None = None
+        self._kept: list[Delivery] | None = []
+        self._bytes = 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        if self._ingest is not None:
+            self._ingest.deliver(delivery)
+            return
+        self._bytes += delivery.value_bytes
+        if self._bytes > BYTES_MAX:
+            self._kept = None
+        if self._kept is not None:
+            self._kept.append(delivery)
+
+    def refused(self, _: int, error: PermissionDeniedError) -> None:
+        if self._ingest is None:
+            self.refusal = error
+        else:
+            self._ingest.refusal = error
+
+    def store(self, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
+        """The leadership has begun: store what was kept and what arrives from now on. False: store
+        neither; see the module."""
+        kept, self._kept = self._kept, None
+        is_next = leader_epoch == self.leader_epoch + 1
+        if kept is None or not is_next or log_end_offset > self.end_offset:
+            return False
+        self._ingest = ingest
+        for delivery in kept:
+            ingest.deliver(delivery)
+        return True

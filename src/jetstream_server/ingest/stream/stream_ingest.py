@@ -1,0 +1,347 @@
+"""Appends what NATS delivers for one led stream, and answers its publishers.
+
+    delivery ─> take apart ─> admit ─> demands ─> encode ─┐
+                    └── batches ─> open ─> sequence ──────┴> append ─> pending ─(committed)─> acks
+
+Invariants.
+* **safety** An ack of level `all` is written only for records below the high watermark of the same
+  leadership; when the leadership ends, its pending acks are dropped without an answer.
+* **safety** A duplicate is answered once its original is below the high watermark, whatever the ack
+  level: it waits in the same queue behind everything appended.
+* Pending acks are limited over all streams together (`Bounds`): beyond the limit, messages that ask
+  for an ack are refused, and messages without are still stored.
+
+pending_acks.py sends the answers and holds what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from jetstream_protocol import batch as batches
+from jetstream_protocol.envelope import NO_EXPECTATION
+from jetstream_protocol.errors import (
+    JetstreamError,
+    MessageTooLargeError,
+    PermissionDeniedError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.replies import AckPolicy, Replies
+from jetstream_server.ingest.stream.acks import Answer
+from jetstream_server.ingest.stream.admission import (
+    NOTHING_OPENED,
+    Admitted,
+    Opened,
+    Precondition,
+    admit,
+)
+from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, take_apart
+from jetstream_server.ingest.stream.pending_acks import Bounds, PendingAck, PendingAcks, Write
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+__all__ = ["Bounds", "StreamIngest"]
+
+NOBODY: Final = Replies([])
+
+UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Limit for compressed batches in one delivery: a few kilobytes can unpack to more than the loop
+may spend on one read. Further batches are refused; their publishers send them again."""
+
+
+class StreamIngest:
+    """The ingest of one leadership of one stream."""
+
+    __slots__ = ("_answers", "_bounds", "_replicas", "refusal", "replica", "sid")
+
+    def __init__(
+        self,
+        replica: Replica,
+        replicas: ReplicaManager,
+        policy: AckPolicy,
+        bounds: Bounds,
+        write: Write,
+    ) -> None:
+        self.replica = replica
+        self.sid = 0
+        self.refusal: PermissionDeniedError | None = None
+        """Why NATS refuses the subscription, if it does."""
+        self._replicas = replicas
+        self._bounds = bounds
+        self._answers = PendingAcks(replica.stream.name, policy, bounds, replica.counters, write)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Store one delivery and answer it now or when it commits; never raises for its content."""
+        acks = self.replica.stream.config.acks
+        if holds_envelopes(delivery):
+            room = UNPACKED_BYTES_MAX
+            for part in take_apart(delivery, acks):
+                if isinstance(part, ArrivedBatch):
+                    room -= part.unpacked_bytes
+                    self._deliver_batch(part, has_room=room >= 0)
+                else:
+                    self._deliver_records(part.delivery, part.opened)
+            return
+        if acks != "reply":
+            delivery.replies = [b""] * len(delivery)
+        self._deliver_records(delivery, NOTHING_OPENED)
+
+    # Records.
+
+    def _deliver_records(self, delivery: Delivery, opened: Mapping[int, Opened]) -> None:
+        if not opened and delivery.is_plain and self._append_plain(delivery):
+            return
+        admitted = admit(delivery, self.replica.stream.name, opened)
+        for refused in admitted.refused:
+            self._answers.nack([refused.reply], refused.error, refused.correlation)
+        if not admitted.values:
+            return
+        asked = len(admitted.replies) - admitted.replies.count(b"")
+        error_or_none = self._why_not_ack(asked)
+        if error_or_none is not None:
+            admitted = self._without_askers(admitted, error_or_none)
+        if not admitted.values:
+            return
+        if admitted.demands:
+            self._append_demanding(admitted)
+        else:
+            self._append(admitted)
+
+    def _append_plain(self, delivery: Delivery) -> bool:
+        """Append messages that ask for acks only, without looking at each.
+
+        Returns False, with nothing done, when each must be looked at after all.
+        """
+        replies = self._answers.select(delivery)
+        if self._why_not_ack(len(replies) + replies.refused) is not None:
+            return False
+        encoded = delivery.encode()
+        if not encoded.fits:
+            return False
+        self._answers.suppressed(replies)
+        try:
+            base_offset = self._replicas.append(self.replica, encoded)
+        except JetstreamError as error:
+            self._answers.nack(replies.to_list(), error)
+            return True
+        if self.replica.stream.config.acks != "off":
+            end_offset = base_offset + encoded.record_count
+            self._wait(PendingAck(end_offset, base_offset, replies, encoded.length, []))
+        return True
+
+    def _why_not_ack(self, asked: int) -> JetstreamError | None:
+        """Why this number of messages with acks cannot be accepted now; None when they can."""
+        if not asked:
+            return None
+        reason = self._bounds.reason(asked)
+        if reason:
+            return UnavailableError(f"overloaded, try again: {reason}")
+        leadership = self.replica.leadership
+        if leadership is not None:
+            try:
+                leadership.check_can_append()
+            except JetstreamError as error:
+                return error
+        return None
+
+    def _without_askers(self, admitted: Admitted, error: JetstreamError) -> Admitted:
+        """Refuse the messages that ask for level `all`; return the others."""
+        self._answers.nack_all(admitted.askers(early=False), error)
+        return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
+
+    def _append_demanding(self, admitted: Admitted) -> None:
+        """Append messages of which some depend on earlier ones.
+
+        A message that repeats another one of the delivery is checked after that one is stored.
+        Expected offsets count the messages before it in the delivery: a batch is stored as a whole
+        or not at all, so it must not be split.
+        """
+        kept: list[int] = []
+        ids: set[bytes] = set()
+        is_split = admitted.size_bytes > batches.BATCH_BYTES_MAX // 2
+        for position in range(len(admitted.values)):
+            demand = admitted.demands.get(position)
+            if demand is not None:
+                is_expecting = demand.expected_offset is not None
+                if kept and (demand.message_id in ids or (is_split and is_expecting)):
+                    self._append(admitted.only(kept))
+                    kept, ids = [], set()
+                next_offset = self.replica.log.log_end_offset + len(kept)
+                if not self._is_wanted(admitted, position, demand, next_offset):
+                    continue
+                if demand.message_id is not None:
+                    ids.add(demand.message_id)
+            kept.append(position)
+        if kept:
+            self._append(admitted.only(kept))
+
+    def _is_wanted(
+        self, admitted: Admitted, position: int, demand: Precondition, next_offset: int
+    ) -> bool:
+        """Whether to store the message at that offset; if not, answer it.
+
+        As in JetStream, a duplicate is recognised before its precondition is checked: its original
+        has made the precondition false.
+        """
+        log = self.replica.log
+        original = None
+        if demand.message_id is not None:
+            original = log.producers.offset_of(demand.message_id, self._replicas.now_us())
+        if original is not None:
+            reply, _ = admitted.reply_at(position)
+            self._answer_duplicate(
+                Answer(reply, original + 1, duplicate=True, correlation=demand.correlation)
+            )
+            return False
+        error = _unexpected(demand.expected_offset, next_offset)
+        if error is not None:
+            reply, _ = admitted.reply_at(position)
+            self._answers.nack([reply], error, demand.correlation)
+        return error is None
+
+    def _append(self, admitted: Admitted) -> None:
+        encoded = batches.encode(
+            admitted.values,
+            admitted.subjects,
+            keys=admitted.keys,
+            header_blocks=admitted.header_blocks,
+        )
+        if not encoded.fits:
+            self._append_in_halves(admitted)
+            return
+        try:
+            base_offset = self._replicas.append(self.replica, encoded)
+        except JetstreamError as error:
+            self._answers.nack_all(admitted.askers(), error)
+            return
+        if self.replica.stream.config.acks != "off":
+            self._remember(admitted, base_offset, encoded.length)
+
+    def _append_in_halves(self, admitted: Admitted) -> None:
+        count = len(admitted.values)
+        if count == 1:
+            error = MessageTooLargeError(
+                f"a message with its headers must fit into {batches.BATCH_BYTES_MAX} bytes"
+            )
+            self._answers.nack_all(admitted.askers(), error)
+            return
+        self._append(admitted.only(range(count // 2)))
+        self._append(admitted.only(range(count // 2, count)))
+
+    def _remember(self, admitted: Admitted, base_offset: int, length: int) -> None:
+        """Answer level `leader` now, and level `all` once committed (perhaps already)."""
+        answers = self._told_more(admitted, base_offset) if admitted.demands else []
+        if admitted.early:
+            self._answers.ack_early(admitted.early, base_offset)
+        replies = self._answers.allowed(admitted)
+        end_offset = base_offset + len(admitted.values)
+        self._wait(PendingAck(end_offset, base_offset, replies, length, answers))
+
+    def _told_more(self, admitted: Admitted, base_offset: int) -> list[Answer]:
+        """Remove the messages with a correlation id from the ordinary ones; answer those of level
+        `leader`, and return the answers for the others."""
+        answers = []
+        for position, demand in admitted.demands.items():
+            if not demand.correlation:
+                continue
+            reply, is_early = admitted.take_reply(position)
+            answer = Answer(reply, base_offset + position + 1, correlation=demand.correlation)
+            if not self._answers.may_answer(reply):
+                continue
+            if is_early:
+                self._answers.answer(answer)
+            else:
+                answers.append(answer)
+        return answers
+
+    # Batches.
+
+    def _deliver_batch(self, arrived: ArrivedBatch, *, has_room: bool) -> None:
+        envelope, reply = arrived.envelope, arrived.reply
+        error = self._why_not_ack(1 if reply and not envelope.ack_leader else 0)
+        if not has_room:
+            error = UnavailableError("too many bytes to unpack at once; try again")
+        try:
+            if error is not None:
+                raise error
+            self._store_batch(arrived)
+        except JetstreamError as refusal:
+            self._answers.nack([reply], refusal, envelope.correlation)
+
+    def _store_batch(self, arrived: ArrivedBatch) -> None:
+        """Append a producer's batch, or find that it is a duplicate. Raises JetstreamError when it
+        is refused."""
+        envelope, reply = arrived.envelope, arrived.reply
+        encoded, batch = arrived.open()
+        header = batch.header
+        if header.producer_id >= 0:
+            producers = self.replica.log.producers
+            original = producers.check(header.producer_id, header.producer_sequence)
+            if original is not None:
+                count = original.next_offset - original.base_offset
+                self._answer_duplicate(
+                    Answer(reply, original.next_offset, count, True, envelope.correlation)
+                )
+                return
+        error = _unexpected(envelope.expected_offset, self.replica.log.log_end_offset)
+        if error is not None:
+            raise error
+        base_offset = self._replicas.append(self.replica, encoded)
+        end_offset = base_offset + encoded.record_count
+        answer = Answer(reply, end_offset, encoded.record_count, False, envelope.correlation)
+        answers = [answer] if self._answers.may_answer(reply) else []
+        if answers and envelope.ack_leader:
+            self._answers.answer(answers.pop())
+        if self.replica.stream.config.acks != "off":
+            self._wait(PendingAck(end_offset, base_offset, NOBODY, encoded.length, answers))
+
+    # Answers.
+
+    def _answer_duplicate(self, answer: Answer) -> None:
+        """Answer once the original is committed: at the latest when the present log end is."""
+        self.replica.counters.repeated()
+        if not self._answers.may_answer(answer.reply):
+            return
+        if answer.end_offset <= self.replica.high_watermark:
+            self._answers.answer(answer)
+            return
+        reason = self._bounds.reason(1)
+        if reason:
+            error = UnavailableError(f"overloaded, try again: {reason}")
+            self._answers.nack([answer.reply], error, answer.correlation)
+            return
+        end_offset = self.replica.log.log_end_offset
+        self._wait(PendingAck(end_offset, end_offset, NOBODY, 0, [answer]))
+
+    def _wait(self, pending: PendingAck) -> None:
+        """Wait for the commit, which may have happened already."""
+        self._answers.wait(pending)
+        self.committed()
+
+    def committed(self) -> None:
+        """Answer everything below the high watermark."""
+        self._answers.committed(self.replica.high_watermark)
+
+    @property
+    def pending_count(self) -> int:
+        """Batches that wait for their commit."""
+        return len(self._answers)
+
+    def fail(self, error: UnknownOutcomeError) -> None:
+        """What waits is appended and perhaps never committed: say that nobody knows."""
+        self._answers.fail(error)
+
+    def drop(self) -> None:
+        """The leadership ended: drop what waits, without an answer."""
+        self._answers.drop()
+
+
+def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError | None:
+    """Why a message that expects that offset must not be stored next."""
+    if expected_offset in (None, NO_EXPECTATION, next_offset):
+        return None
+    return PreconditionFailedError(f"wrong last sequence: {next_offset}")

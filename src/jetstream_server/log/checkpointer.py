@@ -1,0 +1,167 @@
+"""Records what a log holds: writes the checkpoint, and the offsets file beside it.
+
+Each of the two can show that the other, or a segment, was lost
+(jetstream_protocol.logfiles.recorded). **safety** Before a log becomes shorter, or its segments
+change, this is recorded durably, in the offsets file at least: that one is written in place and
+needs no free space.
+
+Threads. `note_end` is called by the thread that owns the log; everything else needs the log's
+mutex. Methods raise StorageError, StorageFullError.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from jetstream_protocol.errors import StorageFullError
+from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.offsets_file import Bounds, Mark
+from jetstream_protocol.types import WallUs
+from jetstream_server.log.disk import is_full, storage_error
+from jetstream_server.log.epochs import LeaderEpochCache
+from jetstream_server.log.health import Health
+from jetstream_server.log.offsets_file import OffsetsFile
+from jetstream_server.log.producers import Producers
+from jetstream_server.log.storage import LogStorage
+
+
+class Recordable(Protocol):
+    """The state of a log that is recorded."""
+
+    epochs: LeaderEpochCache
+    producers: Producers
+    log_start_offset: int
+    flushed_offset: int
+    log_end_offset: int
+    last_append_timestamp: WallUs
+    incomplete_reason: str
+    is_start_unknown: bool
+
+
+class LogCheckpointer:
+    """See the module. noting: around the log's `producers`."""
+
+    __slots__ = ("_health", "_log", "_noting", "_offsets", "_storage")
+
+    def __init__(
+        self,
+        log: Recordable,
+        storage: LogStorage,
+        offsets: OffsetsFile,
+        health: Health,
+        noting: AbstractContextManager[object],
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._offsets = offsets
+        self._health = health
+        self._noting = noting
+
+    # The checkpoint.
+
+    def save(self, clean_size: int = -1) -> None:
+        """A checkpoint of the log as it is. clean_size: of its last segment, at a clean close."""
+        log, flushed = self._log, self._log.flushed_offset
+        if log.is_start_unknown:
+            return  # **safety** Alone it would say that the log starts with what is left.
+        self._save(
+            LogCheckpoint(
+                log_start_offset=log.log_start_offset,
+                recovery_point=flushed,
+                last_append_timestamp=log.last_append_timestamp,
+                epochs=tuple(entry for entry in log.epochs.entries if entry[1] < flushed),
+                clean_size=clean_size,
+                producers=bool(log.producers) or self._storage.checkpoint.producers,
+                compaction=self._storage.has_compaction,
+                segments=self._storage.sealed_below(flushed),
+            )
+        )
+
+    def _save(self, checkpoint: LogCheckpoint) -> None:
+        log = self._log
+        with self._noting:
+            image = log.producers.image()
+        # It may be ahead of the recovery point, even by what was appended since that was chosen.
+        producers = Producers(0, *image)
+        producers.truncate(checkpoint.recovery_point)
+        leader_epoch = log.epochs.epoch_at(checkpoint.recovery_point - 1)
+        with self._health.changing("writing the checkpoint of"):
+            self._storage.save(checkpoint, producers, leader_epoch)
+
+    # The offsets file.
+
+    def note_end(self) -> None:
+        """Record the log end, flushed or not. Costs one system call.
+
+        If the disk refuses, the log fails; the next append reports it.
+        """
+        try:
+            self._offsets.write_end(self._log.log_end_offset)
+        except OSError as error:
+            if not is_full(error):
+                directory = self._storage.directory
+                self._health.fail(storage_error(error, f"noting the end of {directory}").message)
+
+    def note_bounds(self, *, durable: bool = False) -> None:
+        """Record where the log starts and how far it is flushed."""
+        log = self._log
+        bounds = Bounds(log.log_start_offset, log.flushed_offset, self._mark)
+        with self._health.changing("noting the offsets of"):
+            self._offsets.write_bounds(bounds, durable=durable)
+
+    def note_all(self, *, durable: bool = False) -> None:
+        """Record everything, after the log was opened or begun anew."""
+        with self._health.changing("noting the offsets of"):
+            self._offsets.create()
+            self._offsets.write_end(self._log.log_end_offset)
+        self.note_bounds(durable=durable)
+
+    def opened(self) -> None:
+        """Record the state that recovery found when the log was opened."""
+        try:
+            self.note_all()
+        except StorageFullError:
+            pass  # The older record stays valid; it only says less.
+
+    def begin(self) -> None:
+        """Before the first segment is made: in which boot of the machine. Raises OSError."""
+        if self._offsets.end_offset is None:
+            self._storage.make_folder()
+            self._offsets.write_end(self._log.log_end_offset)
+
+    @property
+    def _mark(self) -> Mark:
+        return Mark.INCOMPLETE if self._log.incomplete_reason else Mark.NONE
+
+    # Before the log becomes shorter. Durable on return.
+
+    def removing_in_front(self) -> None:
+        """Files below the log start are about to be removed."""
+        self.note_bounds(durable=True)
+        try:
+            self.save()
+        except StorageFullError:
+            pass  # Removing frees the space that this needs.
+
+    def cutting_to(self, end_offset: int) -> None:
+        """The log is about to end there."""
+        if self._storage.checkpoint.recovery_point > end_offset:
+            self._save(self._storage.checkpoint.cut_to(end_offset))
+        start = min(self._log.log_start_offset, end_offset)
+        flushed = min(self._log.flushed_offset, end_offset)
+        with self._health.changing("noting the end of"):
+            self._offsets.write_end(end_offset)
+            self._offsets.write_bounds(Bounds(start, flushed, self._mark), durable=True)
+
+    def emptying(self, offset: int) -> None:
+        """The log is about to be emptied, to begin anew at `offset`. **safety** Otherwise what a
+        kill leaves behind would be taken for a log."""
+        with self._health.changing("resetting"):
+            self._storage.look_for_folder()
+            self._storage.make_folder()
+            self._offsets.write_end(0)
+            self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
+            self._storage.sync_directories()
+        if len(self._storage.segments) or self._health.offline_reason:
+            self._save(LogCheckpoint(segments=()))  # What the checkpoint says is no longer true.

@@ -1,0 +1,255 @@
+"""Compaction of one log: which segments a pass covers, how they are swapped, and its state.
+
+    plan ──> Task ──(another process: compaction_pass.run)──> swap for each segment ──> finish
+
+A swap is one rename over the segment's file, on the thread that owns the log: a lookup sees the old
+file or the new one. A slice that was chosen before still names the old one: `LogSlice.is_gone`
+tells, after opening the file, that it may be the wrong one.
+
+Crash policy. Before the rename the log is as it was and the new files are temporary ones, which
+recovery removes. After it, the segment holds all that had to stay. The state is written last, once
+the renames are synced: a pass that did not reach this point is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from jetstream_protocol.errors import StorageError, StorageFullError, UnavailableError
+from jetstream_protocol.logfiles.names import COMPACTION_NAME, index_name, segment_name
+from jetstream_protocol.types import WallUs
+from jetstream_server.log.compaction.rewrite_pass import Rewritten, Source, Task, temporary_name
+from jetstream_server.log.compaction.state import KIND, CompactionState, read_compaction
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.health import Health
+from jetstream_server.log.state_files import owner_of, write_state
+from jetstream_server.log.storage import LogStorage
+
+
+class LogCompaction:
+    """Owned by the log's thread, except `finish`. Methods raise StorageError."""
+
+    __slots__ = ("_disk", "_health", "_mutex", "_save", "_state", "_storage", "_token")
+
+    def __init__(
+        self,
+        disk: Disk,
+        storage: LogStorage,
+        health: Health,
+        mutex: AbstractContextManager[object],
+        save_checkpoint: Callable[[], None],
+    ) -> None:
+        self._disk = disk
+        self._save = save_checkpoint
+        self._storage = storage
+        self._health = health
+        self._mutex = mutex
+        self._state = storage.compaction  # None: it could not be read, and is tried again.
+        self._token = ""  # of the pass under way, unless the log was cut since it was planned
+
+    @property
+    def state(self) -> CompactionState:
+        """Raises StorageError."""
+        if self._state is None:
+            self._state = read_compaction(self._disk, self._storage.directory)
+        return self._state
+
+    def sources(self, bound_offset: int) -> tuple[Source, ...]:
+        """The sealed segments wholly below `bound_offset` (what is committed and flushed)."""
+        return tuple(
+            Source(segment.base_offset, segment.next_offset, segment.size)
+            for segment in self._storage.sealed_and_synced()
+            if segment.next_offset <= bound_offset
+        )
+
+    def plan(
+        self,
+        sources: tuple[Source, ...],
+        *,
+        token: str,
+        wall_us: WallUs,
+        grace_us: int,
+        kept_base_offsets: frozenset[int],
+    ) -> Task:
+        """A pass over `sources`. token: unique among the passes on this log."""
+        self._token = token
+        end = sources[-1].next_offset
+        return Task(
+            directory=self._storage.directory,
+            token=token,
+            sources=sources,
+            cleaned_to=self.state.cleaned_to,
+            tombstones_below=self.state.tombstones_below(wall_us, grace_us),
+            kept_base_offsets=tuple(sorted(at for at in kept_base_offsets if at < end)),
+            index_interval_bytes=self._storage.interval_bytes,
+        )
+
+    def begin(self, task: Task) -> None:
+        """Call before the first swap. Blocks: call it in a thread. **safety** A leader with this
+        log must know after a restart that its gaps are committed, otherwise no follower would
+        accept them. It must know which tombstones may be missing, otherwise a follower would keep
+        what they deleted."""
+        with self._mutex:
+            self._require_uncut(task)
+            state = self.state
+            begun = replace(
+                state,
+                committed_below=max(state.committed_below, task.sources[-1].next_offset),
+                tombstones_gone_below=max(state.tombstones_gone_below, task.tombstones_below),
+            )
+            if begun != state:
+                self._write(begun)
+            # Otherwise a segment whose size differs from the checkpoint would count as damage.
+            self._storage.rewriting.update(_bases(task))
+            self._save()
+
+    @property
+    def committed_below(self) -> int:
+        """What is below this offset was committed; 0 where that is not known."""
+        try:
+            return self.state.committed_below
+        except StorageError:
+            return 0
+
+    def swap(self, task: Task, rewritten: Rewritten) -> bool:
+        """Put a segment's successor in its place; False, and it is removed, when the segment is
+        not in the log any more, or not as it was."""
+        self._health.require_online()
+        folder = self._storage.directory
+        names = (segment_name(rewritten.base_offset), index_name(rewritten.base_offset))
+        path, index_path = (f"{folder}/{temporary_name(name, task.token)}" for name in names)
+        size = next(s.size for s in task.sources if s.base_offset == rewritten.base_offset)
+        with self._health.changing("swapping a compacted segment into"):
+            if self._token == task.token and self._storage.swap(
+                rewritten.base_offset, size, rewritten.size, path, index_path
+            ):
+                return True
+            for leftover in (path, index_path):
+                self._disk.remove(leftover)
+        return False
+
+    def discard(self, task: Task) -> None:
+        """Remove the files of a failed pass."""
+        self._storage.rewriting.difference_update(_bases(task))
+        folder = self._storage.directory
+        with self._health.reading():
+            for name in self._disk.list_directory(folder):
+                if name.endswith(temporary_name("", task.token)):
+                    self._disk.remove(f"{folder}/{name}")
+
+    def finish(self, task: Task, state: CompactionState) -> None:
+        """The pass has ended. Blocks: call it in a thread. If the log was cut during the pass, its
+        result is discarded: records appended since are not clean."""
+        with self._mutex:
+            self._health.require_online()
+            self._require_uncut(task)
+            with self._health.committed("syncing compacted segments of"):
+                self._disk.fsync_directory(self._storage.directory)
+            self._storage.rewriting.difference_update(_bases(task))
+            now = self.state
+            self._write(
+                replace(
+                    state,
+                    tombstones_gone_below=now.tombstones_gone_below,
+                    copied_under=now.copied_under,
+                    committed_below=now.committed_below,
+                )
+            )
+            try:
+                self._save()
+            except StorageFullError:
+                pass  # Until the next one the sizes of these segments are not known.
+
+    def _require_uncut(self, task: Task) -> None:
+        if self._token != task.token:
+            raise UnavailableError("the log was cut while it was compacted")
+
+    def abandon(self) -> None:
+        """The running pass has read bad bytes: its result is discarded, and it swaps no more
+        segments."""
+        self._token = ""
+
+    def note_repaired(self, start_offset: int) -> None:
+        """Records from this offset on come from another log, which may hold records that this one
+        had removed."""
+        state = self.state
+        if start_offset < state.cleaned_to:
+            self._token = ""
+            with self._mutex:
+                self._write(replace(state, cleaned_to=start_offset))
+
+    def cut_to(self, log_end_offset: int) -> None:
+        """The log is about to be cut at this offset, or recovery found its end there: the next
+        records are not clean. **safety** They are not committed either."""
+        self._token = ""
+        state = self.state.cut_to(log_end_offset)
+        if state != self.state:
+            self._write(state)
+
+    def forget(self) -> None:
+        """The log was emptied: forget everything."""
+        self._token = ""
+        try:
+            is_known = self.state != CompactionState()
+        except StorageError:
+            is_known = True  # An unreadable state is no longer needed.
+        if is_known:
+            self._state = CompactionState()  # So it is, whatever the disk does.
+            self._write(self._state)
+
+    def lead_from(self, log_end_offset: int) -> None:
+        """A leadership begins at this log end. After an unclean election the log that this one was
+        copied from may have continued; what this log says about it no longer holds."""
+        with self._mutex:
+            state = self.state.cut_to(log_end_offset)
+            state = replace(
+                state,
+                copied_under=min(state.copied_under, log_end_offset),
+            )
+            if state != self.state:
+                self._token = ""
+                self._state = state  # So it is, whatever the disk does.
+                self._write(state)
+
+    def note_copied_under(self, tombstones_gone_below: int) -> None:
+        """Begin to copy the log of a leader that has removed tombstones below this offset."""
+        if tombstones_gone_below != self.state.copied_under:
+            with self._mutex:
+                self._begin(replace(self.state, copied_under=tombstones_gone_below))
+
+    def note_committed(self, offset: int) -> None:
+        """Gaps up to this offset are about to enter this log: records below it were committed."""
+        if offset > self.state.committed_below:
+            with self._mutex:
+                self._begin(replace(self.state, committed_below=offset))
+
+    def opened(self, *, is_rebuilt: bool) -> None:
+        """is_rebuilt: the file was lost, and recovery has rebuilt what it could."""
+        if is_rebuilt:
+            try:
+                with self._mutex:
+                    self._write(self.state)
+            except StorageError:
+                pass  # It is valid for this run; the next start rebuilds it again.
+
+    def _begin(self, state: CompactionState) -> None:
+        """Write the state, perhaps the first of this log. From then on the checkpoint says that the
+        file exists, so that its loss is noticed."""
+        self._write(state)
+        if not self._storage.checkpoint.compaction:
+            self._save()
+
+    def _write(self, state: CompactionState) -> None:
+        folder = self._storage.directory
+        path = f"{folder}/{COMPACTION_NAME}"
+        with self._health.changing("making the folder"):
+            self._storage.make_folder()
+        write_state(self._disk, path, KIND, owner_of(folder), state.to_dict())
+        self._storage.has_compaction = True
+        self._state = state
+
+
+def _bases(task: Task) -> list[int]:
+    return [source.base_offset for source in task.sources]

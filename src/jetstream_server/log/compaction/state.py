@@ -1,0 +1,126 @@
+"""The file `compaction` of a log: how far it is clean, and since when.
+
+`passes` are ends of earlier passes, (`WallUs`, cleaned to), oldest first: a tombstone below the end
+of a pass that is older than the grace time may go. A file that is missing or damaged is rebuilt
+from the batches (`rebuilt`): nothing counts as clean then: the next pass covers everything again,
+and tombstones stay for another grace time. **safety** Tombstones that compaction may have removed
+count as removed: a follower that may hold what they deleted copies the log anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from jetstream_protocol.batch import BatchHeader
+from jetstream_protocol.columns import Flags
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_protocol.logfiles.names import COMPACTION_NAME
+from jetstream_protocol.types import WallUs
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.segment import Segment
+from jetstream_server.log.state_files import owner_of, read_state
+
+KIND: Final = "compaction"
+PASSES_MAX: Final = 64
+"""Beyond this number every second pass is forgotten; its tombstones wait for the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionState:
+    """cleaned_to: no two records below have the same key. tombstones: how many are left there;
+    tombstones_gone_below: some before this were or are being removed. swept_below: of the last pass
+    that ended, the offset before which it removed them. copied_under: the leader's, when this log
+    began to be copied from it. committed_below: what is below was committed; no gap ends behind it.
+    ended_at_us and what follows: of the last pass."""
+
+    cleaned_to: int = 0
+    passes: tuple[tuple[WallUs, int], ...] = ()
+    tombstones: int = 0
+    tombstones_gone_below: int = 0
+    swept_below: int = 0
+    copied_under: int = 0
+    committed_below: int = 0
+    ended_at_us: WallUs = WallUs(0)
+    duration_us: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_removed: int = 0
+
+    def tombstones_below(self, wall_us: WallUs, grace_us: int) -> int:
+        """Tombstones before this offset have had their grace time."""
+        return max((end for at_us, end in self.passes if at_us + grace_us <= wall_us), default=0)
+
+    def after_pass(self, cleaned_to: int, wall_us: WallUs, grace_us: int) -> CompactionState:
+        """The state after a pass that ended now; the caller fills in its results."""
+        below = self.tombstones_below(wall_us, grace_us)
+        # Of the passes whose grace time is over only the furthest still matters.
+        passes = [entry for entry in self.passes if entry[0] + grace_us > wall_us]
+        over = [entry for entry in self.passes if entry[0] + grace_us <= wall_us]
+        if over:
+            passes.insert(0, (max(at_us for at_us, _ in over), below))
+        passes.append((wall_us, cleaned_to))
+        if len(passes) > PASSES_MAX:
+            passes = passes[::-2][::-1]
+        return replace(self, cleaned_to=cleaned_to, passes=tuple(passes), ended_at_us=wall_us)
+
+    def cut_to(self, end_offset: int) -> CompactionState:
+        """The state after the log was truncated to this offset: later records are not clean. An
+        incomplete copy stays incomplete: `copied_under` is kept."""
+        passes = tuple((at_us, min(end, end_offset)) for at_us, end in self.passes)
+        return replace(
+            self,
+            cleaned_to=min(self.cleaned_to, end_offset),
+            passes=passes,
+            tombstones_gone_below=min(self.tombstones_gone_below, end_offset),
+            swept_below=min(self.swept_below, end_offset),
+            committed_below=min(self.committed_below, end_offset),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_compaction(disk: Disk, directory: str) -> CompactionState:
+    """Nothing is known about a log without that file. Raises CorruptBatchError, StorageError."""
+    values = read_state(disk, f"{directory}/{COMPACTION_NAME}", KIND, owner_of(directory))
+    if values is None:
+        return CompactionState()
+    try:
+        numbers: dict[str, Any] = {
+            name: int(values[name]) for name in CompactionState.__slots__ if name != "passes"
+        }
+        passes = tuple((WallUs(int(at_us)), int(end)) for at_us, end in values["passes"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptBatchError(f"the file lacks or garbles {error}") from error
+    return CompactionState(passes=passes, **numbers)
+
+
+def rebuilt(segments: Sequence[Segment]) -> CompactionState:
+    """Rebuild the state from the batches, for a log whose file is lost. Raises OSError.
+
+    Each record that compaction removed left a mark behind it: offset deltas in its batch, or a gap
+    before the next one. So nothing is missing behind the last mark, and what is before it was
+    committed. `copied_under` cannot be rebuilt: an incomplete copy begins anew wherever its leader
+    has removed tombstones behind its end.
+    """
+    gone_below = 0
+    for segment in reversed(segments):
+        try:
+            marks = [_mark(header) for _, header in segment.headers(0, segment.size)]
+        except CorruptBatchError:
+            gone_below = max(gone_below, segment.next_offset)  # It may hold such gaps.
+            continue
+        if marked := max(marks, default=0):
+            gone_below = max(gone_below, marked)
+            return CompactionState(tombstones_gone_below=gone_below, committed_below=marked)
+    return CompactionState(tombstones_gone_below=gone_below)
+
+
+def _mark(header: BatchHeader) -> int:
+    """The offset below which compaction has surely removed records; 0 if this batch is
+    unchanged."""
+    if header.flags & Flags.OFFSET_DELTAS:
+        return header.next_offset
+    return header.base_offset if header.flags & Flags.AFTER_GAP else 0

@@ -1,0 +1,92 @@
+"""The process that does one pass of compaction: `python -m jetstream_server.log.compaction.worker`.
+
+    standard input:   one line, {"task": …, "parent": pid, "bytes_per_second": n}
+    standard output:  one line for each step: {"step": "Mapped" | "Rewritten" | "Done", …fields},
+                      or {"error": why, "file": the segment that could not be read, or ""}
+
+A new process for each pass returns the memory of its map. It is spawned, not forked: gRPC and
+threads do not survive a fork. It runs at nice 19, reads at most `bytes_per_second`, and ends with
+its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_server.log.compaction.rewrite_pass import Task, run
+from jetstream_server.log.disk import Disk, OsDisk
+
+_PR_SET_PDEATHSIG: Final = 1
+_NICENESS: Final = 19
+
+
+def main() -> int:
+    line = sys.stdin.readline()
+    if not line.endswith("\n"):
+        return 1  # The server died before it sent the task.
+    given = json.loads(line)
+    _die_with(given["parent"])
+    os.nice(_NICENESS)
+    disk = OsDisk()
+    message: dict[str, Any] = {}
+    pause = throttle(given["bytes_per_second"])
+    try:
+        for message in messages(disk, Task.from_dict(given["task"]), pause):
+            _say(message)
+    finally:
+        disk.close()
+    return 1 if "error" in message else 0
+
+
+def messages(disk: Disk, task: Task, pause: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    """The messages of a pass, one per step; the last says how it ended."""
+    try:
+        for step in run(disk, task, pause):
+            yield {"step": type(step).__name__, **asdict(step)}
+    except CorruptBatchError as error:
+        yield {"error": str(error), "file": error.file}
+    except OSError as error:
+        yield {"error": str(error), "file": ""}
+
+
+def throttle(bytes_per_second: int) -> Callable[[int], None]:
+    """A pause that keeps the average since the first byte below the rate."""
+    begun = time.monotonic()
+    read = 0
+
+    def pause(length: int) -> None:
+        nonlocal read
+        read += length
+        ahead = read / bytes_per_second - (time.monotonic() - begun)
+        if ahead > 0.01:  # Shorter sleeps cost more than they give.
+            time.sleep(ahead)
+
+    return pause
+
+
+def _say(message: dict[str, Any]) -> None:
+    try:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)  # The server has died: leave no traceback in its log.
+
+
+def _die_with(parent: int) -> None:
+    """End with the parent: an orphan would write to a folder that another server has opened."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the server has died already")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""The data folder of a node: its lock, whose it is, and the streams in it.
+
+    <data>/lock            held with flock while a server runs
+    <data>/meta.json       {"format_version": 1, "cluster": "…", "cluster_id": "…", "node_id": 1,
+                           "crc": "…"} (jetstream_protocol.logfiles.identity_file)
+    <data>/runs            what is known of earlier runs (replication.run_book)
+    <data>/metadata/       the metadata group's own files
+    <data>/streams/<id>/   one log each, and <id>.offsets beside it
+    <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>; taken back
+                           when somebody knows them again
+
+Crash policy: `meta.json` is written before anything else, and once more when the cluster has agreed
+on its id (`join`), before there are any streams. A folder without it is new; one whose `meta.json`
+is unreadable, or belongs to another cluster, node or format, stops the start, since using it could
+mix two histories. `cluster` is the configured name, for people; the id tells clusters apart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Container
+from dataclasses import asdict, dataclass, fields, replace
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_protocol.logfiles import identity_file
+from jetstream_protocol.logfiles.names import OFFSETS_SUFFIX
+from jetstream_protocol.types import WallUs
+from jetstream_server.log.disk import Disk, storage_error
+
+FORMAT_VERSION = 1
+IDENTITY_NAME = "meta.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose folder it is: what meta.json says. "" stands for what is not known yet."""
+
+    format_version: int
+    cluster: str
+    cluster_id: str
+    node_id: int
+
+
+class DataFolder:
+    """An open, locked data folder."""
+
+    def __init__(
+        self, disk: Disk, path: str, identity: Identity, lock: int, *, lost_streams: bool
+    ) -> None:
+        self.lost_streams = lost_streams
+        """Whether the folder of all streams was missing from one that was in use."""
+        self._disk = disk
+        self._lock = lock
+        # While it is open, its inode is not given to another folder.
+        self._held = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._identity = identity
+        self.path = path
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, *, node_id: int, cluster: str = "") -> DataFolder:
+        """Lock the folder, making it first where there is none.
+
+        cluster: the configured name; "" for a node that is alone. Raises StorageError when the
+        folder cannot be written or another server holds it, PreconditionFailedError when it is
+        another cluster's, node's or format's.
+        """
+        path = os.path.abspath(path)
+        try:
+            os.makedirs(path, exist_ok=True)
+            lock = _take_lock(path)
+        except OSError as error:
+            raise storage_error(error, f"data folder {path} cannot be used") from error
+        try:
+            used = disk.exists(os.path.join(path, IDENTITY_NAME))
+            lost_streams = used and not disk.exists(os.path.join(path, "streams"))
+            for name in ("streams", "metadata", "quarantine"):
+                os.makedirs(os.path.join(path, name), exist_ok=True)
+            identity = _check_identity(disk, path, node_id, cluster)
+            return cls(disk, path, identity, lock, lost_streams=lost_streams)
+        except OSError as error:
+            os.close(lock)
+            raise storage_error(error, f"data folder {path} cannot be used") from error
+        except (StorageError, PreconditionFailedError):
+            os.close(lock)
+            raise
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's; "" until the node has joined one."""
+        return self._identity.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._identity.node_id
+
+    def join(self, cluster_id: str) -> None:
+        """Record the cluster that the metadata group belongs to. Raises PreconditionFailedError
+        when the folder belongs to another one, StorageError when that cannot be written."""
+        if self.cluster_id == cluster_id:
+            return
+        if self.cluster_id:
+            raise PreconditionFailedError(
+                f"{self.path} belongs to cluster {self.cluster_id}, and its metadata group is that "
+                f"of cluster {cluster_id}; if {IDENTITY_NAME} there is wrong, write {cluster_id} "
+                f"as its `cluster_id` and take its `crc` out; if the metadata is, move "
+                f"{self.metadata_directory} away while a majority of the other voters runs"
+            )
+        identity = replace(self._identity, cluster_id=cluster_id)
+        try:
+            _write_identity(self._disk, os.path.join(self.path, IDENTITY_NAME), identity)
+        except OSError as error:
+            raise storage_error(error, f"data folder {self.path} cannot be written") from error
+        self._identity = identity
+
+    @property
+    def metadata_directory(self) -> str:
+        return os.path.join(self.path, "metadata")
+
+    def stream_directory(self, stream_id: int) -> str:
+        return os.path.join(self.path, "streams", str(stream_id))
+
+    def stream_ids(self) -> list[int]:
+        """The streams that have a folder here, registered or not."""
+        names = os.listdir(os.path.join(self.path, "streams"))
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    # Streams that are no longer registered: set aside at once, deleted much later if they were
+    # deleted.
+
+    def quarantine(self, stream_id: int, wall_us: WallUs) -> None:
+        """Set a stream's folder aside. Only after a metadata barrier has shown that it is not
+        registered."""
+        target = os.path.join(self.path, "quarantine", f"{stream_id}.{wall_us}")
+        try:
+            self._disk.rename(self.stream_directory(stream_id), target)
+            offsets = self.stream_directory(stream_id) + OFFSETS_SUFFIX
+            if self._disk.exists(offsets):  # Otherwise it would report the folder as missing.
+                self._disk.rename(offsets, target + OFFSETS_SUFFIX)
+            self._disk.fsync_directory(os.path.dirname(target))
+            self._disk.fsync_directory(os.path.join(self.path, "streams"))
+        except OSError as error:
+            raise storage_error(error, f"setting stream {stream_id} aside") from error
+
+    def take_back(self, stream_id: int, created_at_us: WallUs) -> bool:
+        """Put a stream's folder back that was set aside, the newest; whether there was one.
+
+        created_at_us: of the stream that has this id. A folder that was set aside before is another
+        stream's: the id was given out again after metadata had been lost for good.
+        """
+        target = self.stream_directory(stream_id)
+        found = [at for known, at in self._quarantined() if known == stream_id]
+        if not found or max(found) < created_at_us or self._disk.exists(target):
+            return False
+        root = os.path.join(self.path, "quarantine")
+        try:
+            source = os.path.join(root, f"{stream_id}.{max(found)}")
+            self._disk.rename(source, target)
+            if self._disk.exists(source + OFFSETS_SUFFIX):
+                self._disk.rename(source + OFFSETS_SUFFIX, target + OFFSETS_SUFFIX)
+            self._disk.fsync_directory(os.path.dirname(target))
+            self._disk.fsync_directory(root)
+        except OSError as error:
+            raise storage_error(error, f"taking stream {stream_id} back") from error
+        return True
+
+    def delete_quarantined(self, until_us: WallUs, deleted: Container[int]) -> list[str]:
+        """Delete the folders that were set aside until then and are known to have been deleted;
+        return their names."""
+        root = os.path.join(self.path, "quarantine")
+        names = [
+            f"{stream_id}.{at}"
+            for stream_id, at in self._quarantined()
+            if at <= until_us and stream_id in deleted
+        ]
+        for name in names:
+            shutil.rmtree(os.path.join(root, name))
+            offsets = os.path.join(root, name + OFFSETS_SUFFIX)
+            if self._disk.exists(offsets):
+                self._disk.remove(offsets)
+        return names
+
+    def _quarantined(self) -> list[tuple[int, int]]:
+        """The ids of streams that were set aside, and when."""
+        names = sorted(os.listdir(os.path.join(self.path, "quarantine")))
+        parts = [name.partition(".") for name in names if name.isascii()]
+        return [(int(a), int(b)) for a, _, b in parts if a.isdigit() and b.isdigit()]
+
+    def why_gone(self) -> str:
+        """Why the path no longer leads to this folder; "" while it does. If it does not, what is
+        written to open files is lost and the lock protects nothing."""
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            return f"the data folder {self.path} cannot be found any more: {error.strerror}"
+        held = os.fstat(self._held)
+        if (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino):
+            return ""
+        return f"another folder has taken the place of the data folder {self.path}"
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self._held)
+        os.close(self._lock)
+
+
+def _take_lock(path: str) -> int:
+    """The descriptor that holds the lock until it is closed, or the process dies."""
+    lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise StorageError(f"data folder {path} is in use by another running server") from error
+    return lock
+
+
+def _check_identity(disk: Disk, path: str, node_id: int, cluster: str) -> Identity:
+    """Compare meta.json with what is expected, or write it."""
+    file = os.path.join(path, IDENTITY_NAME)
+    if not disk.exists(file):
+        if os.listdir(os.path.join(path, "streams")):
+            raise PreconditionFailedError(
+                f"{path} holds streams but no meta.json; restore the file, or move the folder away"
+            )
+        identity = Identity(FORMAT_VERSION, cluster, "", node_id)
+        _write_identity(disk, file, identity)
+        disk.fsync_directory(os.path.dirname(path))
+        return identity
+    found = _read_identity(disk, file)
+    if found.format_version != FORMAT_VERSION:
+        raise PreconditionFailedError(
+            f"{path} has format {found.format_version}; this software uses format {FORMAT_VERSION}"
+        )
+    if found.node_id != node_id:
+        raise PreconditionFailedError(
+            f"{path} belongs to node {found.node_id}, and this is node {node_id}"
+        )
+    if "" not in (found.cluster, cluster) and found.cluster != cluster:
+        raise PreconditionFailedError(
+            f"{path} belongs to cluster {found.cluster}, and this is cluster {cluster}"
+        )
+    return found
+
+
+def _write_identity(disk: Disk, file: str, identity: Identity) -> None:
+    disk.write_atomic(file, identity_file.encode(asdict(identity), indent=2))
+
+
+def _read_identity(disk: Disk, file: str) -> Identity:
+    try:
+        names = [field.name for field in fields(Identity)]
+        meta = identity_file.decode(disk.read_file(file), names)
+        return Identity(
+            int(meta["format_version"]),
+            str(meta["cluster"]),
+            str(meta["cluster_id"]),
+            int(meta["node_id"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreconditionFailedError(
+            f"{file} is damaged ({error}); restore it, or correct it and take its `crc` out: see "
+            f"docs/operations.md; or, where other nodes hold the streams, move "
+            f"{os.path.dirname(file)} away and start anew"
+        ) from error

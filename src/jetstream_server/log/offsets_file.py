@@ -1,0 +1,107 @@
+"""Keeps the offsets file of one log (jetstream_protocol.logfiles.offsets_file).
+
+Threads. `write_bounds` is called under the log's mutex, `write_end` by the thread that owns the
+log: each slot has one writer at a time. All methods raise OSError.
+"""
+
+from __future__ import annotations
+
+from jetstream_protocol.logfiles.names import OFFSETS_SUFFIX
+from jetstream_protocol.logfiles.offsets_file import (
+    BOUNDS_AT,
+    BOUNDS_END,
+    END_AT,
+    FILE_BYTES,
+    Bounds,
+    Offsets,
+    decode,
+    encode_bounds,
+    encode_end,
+)
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.state_files import owner_of
+
+
+def read_offsets(disk: Disk, directory: str) -> Offsets | None:
+    """None when there is no file."""
+    try:
+        data = disk.read_file(directory + OFFSETS_SUFFIX)
+    except FileNotFoundError:
+        return None
+    return decode(data, owner_of(directory).encode())
+
+
+class OffsetsFile:
+    """boot_id: of the machine, now; "" when that is not known, and then no log end is noted."""
+
+    __slots__ = ("_boot_id", "_disk", "_owner", "_written", "bounds", "end_offset", "path")
+
+    def __init__(self, disk: Disk, directory: str, boot_id: str) -> None:
+        self._disk = disk
+        self._boot_id = boot_id.encode()
+        self._owner = owner_of(directory).encode()
+        self._written: dict[int, bytes] = {}
+        self.path = directory + OFFSETS_SUFFIX
+        self.bounds: Bounds | None = None
+        """The last bounds written, if known."""
+        self.end_offset: int | None = None
+        """The last log end recorded in this boot of the machine."""
+
+    def adopt(self, found: Offsets | None) -> None:
+        """Take over what the file contains."""
+        if found is None:
+            return
+        if found.damage:
+            self._tidy()
+        if found.bounds is not None:
+            self._written[BOUNDS_AT] = encode_bounds(self._owner, found.bounds)
+            self.bounds = found.bounds
+        if found.end is not None and found.end.boot_id.encode() == self._boot_id != b"":
+            end_offset = found.end.log_end_offset
+            self._written[END_AT] = encode_end(self._owner, end_offset, self._boot_id)
+            self.end_offset = end_offset
+
+    def _tidy(self) -> None:
+        """Zero whatever is outside the slots."""
+        if self._disk.size(self.path) > FILE_BYTES:
+            self._disk.truncate(self.path, FILE_BYTES)
+        self._disk.write(self.path, BOUNDS_END, (bytes(END_AT - BOUNDS_END),))
+
+    def write_bounds(self, bounds: Bounds, *, durable: bool = False) -> None:
+        """durable: everything written to this file so far is on disk on return."""
+        if bounds != self.bounds:
+            self._write(BOUNDS_AT, encode_bounds(self._owner, bounds))
+            self.bounds = bounds
+        if durable:
+            try:
+                self._disk.fsync(self.path)
+            except FileNotFoundError:
+                self._restore()
+                self._disk.fsync(self.path)
+
+    def write_end(self, log_end_offset: int) -> None:
+        if self._boot_id and log_end_offset != self.end_offset:
+            self._write(END_AT, encode_end(self._owner, log_end_offset, self._boot_id))
+            self.end_offset = log_end_offset
+
+    def create(self) -> None:
+        """Make the file, unless it is there; its name is not synced."""
+        if not self._disk.exists(self.path):
+            self._disk.create(self.path)
+
+    def delete(self) -> None:
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
+
+    def _write(self, position: int, slot: bytes) -> None:
+        self._written[position] = slot
+        try:
+            self._disk.write(self.path, position, (slot,))
+        except FileNotFoundError:
+            self._restore()
+
+    def _restore(self) -> None:
+        """Make the file again after it was removed."""
+        self.create()
+        for at, known in list(self._written.items()):
+            self._disk.write(self.path, at, (known,))

@@ -1,0 +1,94 @@
+"""The state files of one log, read once when it is opened, and which of them are damaged.
+
+A damaged file stops nothing: `damaged` says what is done instead, and the node logs it.
+
+**safety** A compacted log, or a copy of one, that lost its file must not be taken for a complete
+log: its state is rebuilt from the batches (compaction/state.py). The checkpoint says whether there
+was such a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jetstream_protocol.errors import CorruptBatchError, StorageError
+from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.names import (
+    CHECKPOINT_NAME,
+    COMPACTION_NAME,
+    OFFSETS_SUFFIX,
+    PRODUCERS_NAME,
+)
+from jetstream_protocol.logfiles.recorded import Recorded
+from jetstream_server.log.compaction.state import CompactionState, read_compaction, rebuilt
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.offsets_file import read_offsets
+from jetstream_server.log.segment import Segment
+from jetstream_server.log.state_files import DamagedFile, read_log_checkpoint
+
+_SCAN: Final = "the whole log is scanned"
+_CHECKPOINT: Final = "log start, flushed offset and log end are taken from the checkpoint"
+_BATCHES: Final = "what was published in the last day is read again from the batches"
+_COMPACT: Final = (
+    "nothing counts as compacted, and replicas that are behind offset {} copy this log anew"
+)
+
+
+class RecoveredState:
+    """See the module. names: the files in the log's folder."""
+
+    __slots__ = ("_directory", "_disk", "_names", "damaged", "has_lost_compaction")
+
+    def __init__(self, disk: Disk, directory: str, names: Sequence[str]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._names = names
+        self.damaged: list[DamagedFile] = []
+        self.has_lost_compaction = False
+        """Whether the state of compaction had to be rebuilt."""
+
+    def record(self, boot_id: str) -> Recorded:
+        """Checkpoint and offsets file. Raises OSError."""
+        recorded = Recorded(self._checkpoint(), read_offsets(self._disk, self._directory), boot_id)
+        if recorded.offsets_damage:
+            path = self._directory + OFFSETS_SUFFIX
+            self.damaged.append(DamagedFile(path, recorded.offsets_damage, _CHECKPOINT))
+        return recorded
+
+    def _checkpoint(self) -> LogCheckpoint | None:
+        if CHECKPOINT_NAME not in self._names:
+            return None
+        try:
+            return read_log_checkpoint(self._disk, self._directory)
+        except CorruptBatchError as error:
+            self._note(CHECKPOINT_NAME, error.reason, _SCAN)
+            return None
+
+    def compaction(
+        self, checkpoint: LogCheckpoint | None, segments: Sequence[Segment]
+    ) -> CompactionState | None:
+        """None: it cannot be read now. segments: what recovery found of the log. Raises OSError."""
+        is_expected = checkpoint is not None and checkpoint.compaction
+        reason = "the file is missing"
+        if COMPACTION_NAME in self._names:
+            try:
+                return read_compaction(self._disk, self._directory)
+            except CorruptBatchError as error:
+                reason = error.reason
+            except StorageError:
+                return None
+        elif not is_expected:
+            return CompactionState()
+        state = rebuilt(segments)
+        self.has_lost_compaction = True
+        self._note(COMPACTION_NAME, reason, _COMPACT.format(state.tombstones_gone_below))
+        return state
+
+    def producers_damaged(self, reason: str) -> None:
+        """reason: why the file `producers` is not trusted; "" when it is."""
+        if reason:
+            self._note(PRODUCERS_NAME, reason, _BATCHES)
+
+    def _note(self, name: str, reason: str, instead: str) -> None:
+        self.damaged.append(DamagedFile(f"{self._directory}/{name}", reason, instead))

@@ -1,0 +1,63 @@
+"""Reads and writes state files: atomically, with a checksum.
+
+A file that is damaged raises CorruptBatchError. The reader then goes on without it and keeps a
+`DamagedFile`, which the node logs: a disk that changes files must be noticed.
+
+The format is jetstream_protocol.logfiles.checkpoint_file's. Other parts of a replica keep their
+own small state the same way, under another kind and owner (the high watermarks, for one).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jetstream_protocol.logfiles import checkpoint_file
+from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
+from jetstream_protocol.logfiles.names import CHECKPOINT_NAME
+from jetstream_server.log.disk import Disk, storage_error
+
+
+class DamagedFile(NamedTuple):
+    """A state file that cannot be trusted: why, and what the node does instead."""
+
+    path: str
+    reason: str
+    instead: str
+
+
+def owner_of(directory: str) -> str:
+    """The owner of a stream folder's checkpoint: the folder's name, which is the stream id."""
+    return directory.rstrip("/").rpartition("/")[2]
+
+
+def read_log_checkpoint(disk: Disk, directory: str) -> LogCheckpoint | None:
+    """None when there is none: the whole log is scanned then. Raises CorruptBatchError, OSError."""
+    try:
+        data = disk.read_file(f"{directory}/{CHECKPOINT_NAME}")
+    except FileNotFoundError:
+        return None
+    return LogCheckpoint.from_bytes(data, owner_of(directory))
+
+
+def write_log_checkpoint(disk: Disk, directory: str, checkpoint: LogCheckpoint) -> None:
+    """Durable on return. Raises OSError; the log decides what that means."""
+    disk.write_atomic(f"{directory}/{CHECKPOINT_NAME}", checkpoint.to_bytes(owner_of(directory)))
+
+
+def read_state(disk: Disk, path: str, kind: str, owner: str) -> dict[str, Any] | None:
+    """The state saved by `write_state`; None when there is no file. Raises CorruptBatchError when
+    it is damaged or another owner's, StorageError."""
+    try:
+        return checkpoint_file.decode(disk.read_file(path), kind, owner)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error(error, f"reading {path}") from error
+
+
+def write_state(disk: Disk, path: str, kind: str, owner: str, state: dict[str, Any]) -> None:
+    """Replace the file atomically and durably. Raises StorageError, StorageFullError."""
+    try:
+        disk.write_atomic(path, checkpoint_file.encode(kind, owner, state))
+    except OSError as error:
+        raise storage_error(error, f"writing {path}") from error

@@ -1,0 +1,30 @@
+"""Limits repeated log lines, so that strangers cannot fill the disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+REPEAT_SECONDS = 30.0
+MESSAGES_MAX = 256
+"""Different messages that are remembered; the oldest is forgotten first."""
+
+
+class LogThrottle:
+    """The same message is due once in REPEAT_SECONDS."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._made_at: dict[tuple[object, ...], float] = {}
+
+    def is_due(self, *what: object) -> bool:
+        """Whether to log it now. `what`: the event and its subject, not the whole text."""
+        now = self._clock()
+        made_at = self._made_at.get(what)
+        if made_at is not None and now - made_at < REPEAT_SECONDS:
+            return False
+        self._made_at.pop(what, None)
+        self._made_at[what] = now
+        if len(self._made_at) > MESSAGES_MAX:
+            del self._made_at[next(iter(self._made_at))]
+        return True

@@ -1,0 +1,106 @@
+"""The commands of this process: each proposed once or again, always under its first id.
+
+An unknown outcome stays unknown while a copy of the command may be in flight. Callers that need the
+outcome propose the same command again (replication/core/isr.py). A second command with the same
+fields would be another one: both could apply.
+
+Ids are numbered here, and bounded so that every retry finds its result (results.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from jetstream_protocol.errors import UnknownOutcomeError
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.registry import check_result
+from jetstream_server.metadata.state.results import SPAN
+
+PATIENCE_SECONDS = 5.0
+"""How long a proposal waits by default: an election takes about one, two in a row are rare."""
+
+
+class Proposal:
+    """Made by `MetadataLog.prepare`.
+
+    text: the command with its id, as it was first proposed; "" before. term: of a controller's
+    decision, the term it was made in; it enters the log in that term or not at all.
+    controller_epoch: the claim under which it was made (registry.py). is_void: no
+    copy of it can take effect any more, although one may have: this process has proposed so much
+    since that the group has forgotten the id. Whatever one did is applied here by then.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        submit: Callable[[Proposal, float], Awaitable[str]],
+        term: int | None = None,
+        controller_epoch: int | None = None,
+    ) -> None:
+        self.text = ""
+        self.term = term
+        self.is_void = False
+        self._command = command
+        self._controller_epoch = controller_epoch
+        self._submit = submit
+
+    def number(self, incarnation: int | str, sequence: int) -> None:
+        """Give the command its id."""
+        assert not self.text, "a command has one id"
+        self.text = encode_command(
+            self._command,
+            controller_epoch=self._controller_epoch,
+            command_id=(incarnation, sequence),
+        )
+
+    async def submit(self, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
+        """The result of the command, whichever copy was applied. Raises as `MetadataLog.propose`;
+        it may be called again after it has ended."""
+        result = json.loads(await self._submit(self, patience))
+        try:
+            return check_result(result)
+        except UnknownOutcomeError:
+            # The answer of the log itself (results.py): every later copy gets the same.
+            self.is_void = True
+            raise
+
+
+class Sequences:
+    """Numbers commands so that no pending one is SPAN or more behind the newest (results.py)."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._open: dict[int, None] = {}
+        self._waiting: deque[asyncio.Future[int]] = deque()
+
+    async def take(self) -> int:
+        if self._has_room() and not self._waiting:
+            return self._number()
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(turn.result())
+            raise
+
+    def give_back(self, sequence: int) -> None:
+        del self._open[sequence]
+        while self._waiting and self._has_room():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(self._number())
+
+    def _has_room(self) -> bool:
+        return not self._open or self._next - next(iter(self._open)) < SPAN
+
+    def _number(self) -> int:
+        sequence = self._next
+        self._next += 1
+        self._open[sequence] = None
+        return sequence

@@ -1,0 +1,257 @@
+"""The metadata log as a Raft group: the side that the rest of the server sees.
+
+`RaftMetadataLog` runs on the server's event loop; its member runs on its own thread (member.py).
+The registry here is a copy that follows the member's changes: the values are shared, nothing is
+locked, and code on the loop sees whole revisions.
+
+Every command gets an id of this process, so that repeating it is harmless; see proposals.py for how
+it ends. A process registers first; until then it may only propose commands that can be repeated
+(operations.REPEATABLE).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    PreconditionFailedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.client.metadata_log import Watcher, Watchers
+from jetstream_server.metadata.client.proposal import PATIENCE_SECONDS, Proposal, Sequences
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.member.extension import RaftThreadExtension
+from jetstream_server.metadata.member.member import Member, MemberListener
+from jetstream_server.metadata.member.member_loop import News
+from jetstream_server.metadata.member.proposals import Outcome
+from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import Barrier, RegisterNode
+from jetstream_server.metadata.state.operations import REPEATABLE, check_level
+from jetstream_server.metadata.state.registry import Registry
+
+NOT_STARTED = "the metadata log has not started"
+
+
+class RaftMetadataLog:
+    """See log.MetadataLog. `on_failure` is called with the reason if this node must stop taking
+    part (fail-stop): the server must then stop too.
+
+    incarnation: once this process has registered. seen_revision: the revision up to which watchers
+    have been called; both may be read on any thread. controller_epoch: while this node is the
+    controller (controller_context.py).
+    """
+
+    def __init__(
+        self,
+        config: MemberConfig,
+        session: str,
+        on_failure: Callable[[str], None] | None = None,
+        make_member: Callable[[MemberConfig, MemberListener], Member] = Member,
+    ) -> None:
+        self.registry = Registry()
+        self.incarnation: int | None = None
+        self.controller_epoch: int | None = None
+        self.seen_revision = 0
+        self._config = config
+        self._session = session
+        self._on_failure = on_failure
+        self._member = make_member(replace(config, session=session), self)
+        self._status = self._member.status
+        self._watchers = Watchers()
+        self._leadership_watchers: list[Callable[[MetadataStatus], None]] = []
+        self._sequences = Sequences()
+        self._outcomes: dict[str, asyncio.Future[str]] = {}
+        self._unsent: dict[tuple[float, int | None], list[str]] = {}
+        self._closed = NOT_STARTED
+
+    @property
+    def leader(self) -> NodeId:
+        return self._status.leader
+
+    def status(self) -> MetadataStatus:
+        return self._member.status
+
+    @property
+    def is_alone(self) -> bool:
+        return self._config.is_alone
+
+    def attach(self, extension: RaftThreadExtension) -> None:
+        """Run an extension on the member's thread. Before the start."""
+        self._member.attach(extension)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._member.start()
+        await self._started
+        if self._closed == NOT_STARTED:  # Otherwise its first turn has already failed.
+            self._closed = ""
+        self._check_open()
+        if self._config.is_alone:
+            await self.wait_for_leader(PATIENCE_SECONDS)
+            await self.barrier()
+
+    async def wait_for_leader(self, patience: float) -> None:
+        """Return once there is a metadata leader. Raises UnavailableError after `patience` s."""
+        changed = asyncio.Event()
+        stop = self.watch_leadership(lambda _: changed.set())
+        try:
+            async with asyncio.timeout(patience):
+                while not self._has_leader() and not self._closed:
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            raise UnavailableError(f"no metadata leader was elected in {patience} s") from None
+        finally:
+            stop()
+        self._check_open()
+
+    async def close(self) -> None:
+        self._closed = self._closed or "this server is stopping"
+        await asyncio.get_running_loop().run_in_executor(None, self._member.stop)
+        await asyncio.sleep(0)  # The member's last changes are in the loop's queue.
+        for future in self._outcomes.values():
+            if not future.done():
+                future.set_exception(UnknownOutcomeError("this server stopped before the answer"))
+
+    async def propose(
+        self,
+        command: Command,
+        *,
+        as_controller: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> dict[str, Any]:
+        """See log.MetadataLog. as_controller: only while this node is the controller, under its
+        epoch; raises NotLeaderError otherwise."""
+        proposal = self.prepare(command, as_controller=as_controller)
+        result = await proposal.submit(patience)
+        if isinstance(command, RegisterNode) and command.session == self._session:
+            self.incarnation = result["incarnation"]
+        return result
+
+    def prepare(self, command: Command, *, as_controller: bool = False) -> Proposal:
+        """The command, to be proposed until its outcome is known; see `propose`."""
+        term = epoch = None
+        if as_controller:
+            if self.controller_epoch is None:
+                raise NotLeaderError("this node is not the controller")
+            epoch, term = self.controller_epoch, self._status.term
+        if self.incarnation is None and command.op not in REPEATABLE:
+            raise PreconditionFailedError(f"this process must register before {command.op!r}")
+        check_level(self.registry, command)
+        return Proposal(command, self._submit, term, epoch)
+
+    async def barrier(self) -> int:
+        return int((await self.prepare(Barrier()).submit())["revision"])
+
+    def watch(self, callback: Watcher) -> Callable[[], None]:
+        return self._watchers.add(callback)
+
+    def watch_leadership(self, callback: Callable[[MetadataStatus], None]) -> Callable[[], None]:
+        """Call back on the loop when leader, role, term or controller epoch change. Returns a
+        function that ends it."""
+        self._leadership_watchers.append(callback)
+        return lambda: self._leadership_watchers.remove(callback)
+
+    async def _submit(self, proposal: Proposal, patience: float) -> str:
+        self._check_open()
+        if proposal.text:
+            return await self._outcome(proposal, patience)
+        sequence = await self._sequences.take()
+        try:
+            proposal.number(
+                self._session if self.incarnation is None else self.incarnation, sequence
+            )
+            return await self._outcome(proposal, patience)
+        finally:
+            self._sequences.give_back(sequence)
+
+    async def _outcome(self, proposal: Proposal, patience: float) -> str:
+        text = proposal.text
+        outcome: asyncio.Future[str] = self._loop.create_future()
+        self._outcomes[text] = outcome
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.setdefault((patience, proposal.term), []).append(text)
+        try:
+            return await outcome
+        finally:
+            del self._outcomes[text]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnavailableError(f"metadata cannot change: {self._closed}")
+
+    def _send(self) -> None:
+        """Pass on everything that tasks of the loop have proposed meanwhile."""
+        unsent, self._unsent = self._unsent, {}
+        for (patience, term), texts in unsent.items():
+            self._member.propose(texts, patience, term)
+
+    def _has_leader(self) -> bool:
+        return self._status.leader in self._status.voters
+
+    # On the member's thread
+
+    def member_started(self, error: JetstreamError | None) -> None:
+        self._loop.call_soon_threadsafe(self._on_started, error)
+
+    def member_news(self, news: News) -> None:
+        self._loop.call_soon_threadsafe(self._on_news, news)
+
+    def member_status(self, status: MetadataStatus) -> None:
+        self._loop.call_soon_threadsafe(self._on_status, status)
+
+    def member_failed(self, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._on_failed, reason)
+
+    # On the server's loop
+
+    def _on_started(self, error: JetstreamError | None) -> None:
+        if self._started.done():
+            return
+        if error is None:
+            self._started.set_result(None)
+        else:
+            self._started.set_exception(error)
+
+    def _on_news(self, news: News) -> None:
+        self.registry.follow(news.changes, news.revision)
+        self._watchers.notify(news.changes)
+        for text, outcome in news.outcomes:
+            self._resolve(text, outcome)
+        # Behind the watchers' own callbacks in the loop's queue.
+        self._loop.call_soon(self._seen, news.revision)
+
+    def _seen(self, revision: int) -> None:
+        self.seen_revision = revision
+
+    def _resolve(self, text: str, outcome: Outcome) -> None:
+        future = self._outcomes.get(text)
+        if future is None or future.done():
+            return
+        if isinstance(outcome, JetstreamError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def _on_status(self, status: MetadataStatus) -> None:
+        self._status = status
+        self.controller_epoch = status.controller_epoch
+        for callback in tuple(self._leadership_watchers):
+            callback(status)
+
+    def _on_failed(self, reason: str) -> None:
+        self._closed = reason
+        for callback in tuple(self._leadership_watchers):
+            callback(self._member.status)
+        if self._on_failure is not None:
+            self._on_failure(reason)

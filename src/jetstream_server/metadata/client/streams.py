@@ -1,0 +1,128 @@
+"""Creating and altering streams: proposed by the node that was asked, decided by the registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+from jetstream_protocol.types import NodeId
+from jetstream_server.clocks import WallClock
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.commands import AlterStream, CreateStream
+from jetstream_server.metadata.state.model import RequestedSettings, StreamMetadata
+from jetstream_server.metadata.state.placement import Placer
+
+ATTEMPTS_MAX = 20
+"""Each failure means that the stream changed in between, probably its ISR or leader. Many failures
+in a row mean a cluster in trouble; the caller gets the error."""
+
+
+class Streams:
+    """`await create(…)` and `alter(…)`, as often and as concurrently as one likes."""
+
+    def __init__(
+        self, metadata: MetadataLog, wall_clock: WallClock, *, nodes_configured: int
+    ) -> None:
+        self._metadata = metadata
+        self._wall_clock = wall_clock
+        self._placer = Placer(metadata.registry, nodes_configured)
+
+    async def create(
+        self, name: str, subject: str, config: dict[str, Any], allow_same_name: bool
+    ) -> tuple[StreamMetadata, bool]:
+        """The stream, and whether it is new. config: what the user set, None for the rest.
+        allow_same_name: also if a stream of that name exists on another subject.
+
+        Idempotent. Raises StreamExistsError, InvalidRequestError, UnavailableError,
+        UnknownOutcomeError.
+        """
+        settings = {key: value for key, value in config.items() if value is not None}
+        group = settings.pop("group")
+        placement: tuple[NodeId, ...] = ()
+        try:
+            placement = self._placer.place(settings.get("replicas"))
+        except UnavailableError:
+            if self._metadata.registry.find(name, subject) is None:
+                raise
+            # It exists already: it needs no nodes, and may have been created with fewer.
+        try:
+            result = await self._metadata.propose(
+                CreateStream(
+                    name=name,
+                    subject=subject,
+                    group=group,
+                    config=settings,
+                    replicas=placement,
+                    created_at_us=self._wall_clock(),
+                    allow_same_name=allow_same_name,
+                )
+            )
+        finally:
+            self._placer.settle(placement)
+        stream = self._metadata.registry.streams.get(result["stream_id"])
+        if stream is None:
+            raise StreamNotFoundError("the stream was deleted while it was being created")
+        return stream, bool(result["created"])
+
+    async def create_internal(self, name: str, config: RequestedSettings) -> None:
+        """Create a stream of the server's own, with the usual number of replicas. Idempotent.
+
+        Raises UnavailableError, also while some node is of a version that does not know internal
+        streams.
+        """
+        placement = self._placer.place()
+        try:
+            await self._metadata.propose(
+                CreateStream(
+                    name=name,
+                    subject="",
+                    config=config,
+                    replicas=placement,
+                    created_at_us=self._wall_clock(),
+                    internal=True,
+                )
+            )
+        except PreconditionFailedError as error:
+            raise UnavailableError(f"{name} cannot be created yet: {error.message}") from error
+        finally:
+            self._placer.settle(placement)
+
+    async def alter(
+        self, stream: StreamMetadata, config: dict[str, Any], stream_epoch: int | None
+    ) -> StreamMetadata:
+        """The stream with the settings that are not None in `config` changed.
+
+        stream_epoch: only if the stream is still at that epoch; None: whatever else has changed.
+        Idempotent. Raises InvalidRequestError, PreconditionFailedError, StreamNotFoundError,
+        UnavailableError, UnknownOutcomeError.
+        """
+        settings = {key: value for key, value in config.items() if value is not None}
+        if settings.pop("group"):
+            raise InvalidRequestError("the group of a stream cannot be altered")
+        if not settings:
+            raise InvalidRequestError("say which settings to alter")
+        before = stream
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            epoch = before.stream_epoch if stream_epoch is None else stream_epoch
+            try:
+                await self._metadata.propose(
+                    AlterStream(stream_id=stream.id, stream_epoch=epoch, config=settings)
+                )
+            except PreconditionFailedError:
+                if stream_epoch is not None or attempt == ATTEMPTS_MAX:
+                    raise
+                before = self._current(stream)
+            else:
+                return self._current(stream)
+        raise AssertionError("the last attempt raises")
+
+    def _current(self, stream: StreamMetadata) -> StreamMetadata:
+        current = self._metadata.registry.streams.get(stream.id)
+        if current is None:
+            raise StreamNotFoundError(f"stream {stream.full_name} was deleted")
+        return current

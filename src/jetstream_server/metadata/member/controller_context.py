@@ -1,0 +1,145 @@
+"""The member's controller role and its extension: what runs on the Raft thread beside Raft.
+
+The role is claimed here, by an entry of its own, so that a new metadata leader can act however busy
+its server's loop is. **safety** A claim counts only in its term, and only once this member has
+applied an entry of that term: by then it has applied everything committed in earlier terms
+(docs/replication.md, "Controller").
+
+Controller commands enter the leader's own log at once, ahead of the loop's proposals, without a
+command id. They may be repeated: they are void under any later claim, and within one claim their
+order in the log is the order of the decisions. A repeated fencing cannot come behind the unfencing
+that followed it, because that is decided only after the fencing has applied, and a leader appends
+in order. **safety** They enter the log in the term of their decision or not at all: if this member
+led again in a later term, it could append them behind decisions of others, before its new claim
+makes them void.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.member.extension import RaftThreadExtension
+from jetstream_server.metadata.member.proposals import BATCH_HEADER
+from jetstream_server.metadata.raft.core import RaftCore
+from jetstream_server.metadata.raft.transport import PeerLinks
+from jetstream_server.metadata.state.command_json import Command, encode_command
+from jetstream_server.metadata.state.commands import ClaimController, SetCluster
+from jetstream_server.metadata.state.registry import Registry
+
+REPEAT_SECONDS = 1.0
+"""After this time a command that has not applied is appended again."""
+
+
+class ControllerContext:
+    """An extension's context. `turn` is called in each turn, after Raft's messages have been
+    sent."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        voters: tuple[NodeId, ...],
+        core: RaftCore,
+        links: PeerLinks,
+        registry: Registry,
+        extension: RaftThreadExtension | None,
+        recoveries: tuple[str, ...] = (),
+    ) -> None:
+        """recoveries: of the group (group_file.py); the registry learns them before anything
+        else."""
+        self.node_id = node_id
+        self.voters = voters
+        self.registry = registry
+        self._core = core
+        self._links = links
+        self._extension = extension
+        self._recoveries = recoveries
+        self._now = 0.0
+        # The last term that this member led and applied an entry of, and the revision applied then:
+        # a claim belongs to that term exactly if its revision is higher.
+        self._term = 0
+        self._before_claim = 0
+        # Commands that are being appended, and since when.
+        self._commanded: dict[str, float] = {}
+        self._has_commanded = False
+
+    @property
+    def term(self) -> int:
+        return int(self._core.raftCurrentTerm)
+
+    @property
+    def votes(self) -> bool:
+        return self._core.votes()
+
+    @property
+    def leader(self) -> NodeId:
+        return self._core.leader_id()
+
+    @property
+    def controller_epoch(self) -> int | None:
+        claim = self.registry.controller
+        if self._core.role() != "leader" or self._term != self.term:
+            return None
+        if claim.node_id != self.node_id or claim.epoch <= self._before_claim:
+            return None
+        return claim.epoch
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the log does not record yet that the group was recovered. **safety** Until then
+        nothing is decided: decisions would use epochs and ids that the lost voters may also have
+        used."""
+        return len(self._recoveries) > len(self.registry.settings.recoveries)
+
+    def send(self, peer: NodeId, frame: bytes) -> bool:
+        return self._links.send(peer, frame)
+
+    def command(self, command: Command) -> None:
+        epoch = self.controller_epoch
+        assert epoch is not None, "only the controller commands"
+        self._submit(encode_command(command, controller_epoch=epoch))
+
+    def turn(self, now: float) -> bool:
+        """Returns whether a command was appended, so that another turn is due."""
+        self._now = now
+        self._has_commanded = False
+        if self._core.role() == "leader":
+            self._lead()
+        if self._extension is not None:
+            self._extension.turn(self)
+        return self._has_commanded
+
+    def received(self, peer: NodeId, frame: bytes) -> None:
+        """Raises InvalidRequestError for a frame that no extension understands."""
+        if self._extension is None:
+            raise InvalidRequestError("a frame for an extension, but there is none here")
+        self._extension.received(self, peer, frame)
+
+    def _lead(self) -> None:
+        """Claim the controller's role, again if a late claim of another member has applied."""
+        if self._term != self.term:
+            applied = self._core.applied_entries()
+            if not applied or applied[-1].term != self.term:
+                return
+            self._term, self._before_claim = self.term, self.registry.revision
+            self._commanded.clear()
+        if self.is_recovering:
+            self._submit(encode_command(SetCluster(recoveries=self._recoveries)))
+        elif self.controller_epoch is None:
+            self._submit(encode_command(ClaimController(node_id=self.node_id)))
+
+    def _submit(self, text: str) -> None:
+        for known, at in tuple(self._commanded.items()):
+            if self._now - at >= REPEAT_SECONDS:
+                del self._commanded[known]
+        if text not in self._commanded:
+            self._commanded[text] = self._now
+            self._has_commanded = True
+            data = BATCH_HEADER + b"\n" + text.encode()
+            self._core.submit(data, partial(self._failed, text), term=self.term)
+
+    def _failed(self, text: str, _: int) -> None:
+        """It did not enter the log, or will not stay there; the caller asks again if it needs
+        it."""
+        self._commanded.pop(text, None)

@@ -1,0 +1,72 @@
+"""What other parts may run on the metadata group's thread and links, and what they see there.
+
+An extension runs on the member's thread, so that a blocked server loop does not hold it up. Its
+frames travel on the authenticated links of the group; their first byte tells them from Raft's. An
+extension never sees a Raft message, and Raft never sees an extension's frame.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.registry import Registry
+
+EXTENSION_KIND_MIN = 0x40
+"""A frame that begins with this byte or a higher one is an extension's; Raft's begin lower."""
+
+
+class ExtensionContext(Protocol):
+    """The member, as its extension sees it. All values are current, not those of the last turn."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]: ...
+
+    @property
+    def term(self) -> int:
+        """Raft's current term on this node: higher once it has voted in a later one."""
+
+    @property
+    def votes(self) -> bool:
+        """Whether this node votes: one that may have forgotten a vote (a learner) confirms nobody
+        as the only leader."""
+
+    @property
+    def leader(self) -> NodeId:
+        """The metadata leader in reach, this node included; NO_NODE without one."""
+
+    @property
+    def controller_epoch(self) -> int | None:
+        """Set while this node leads the group and a claim of this term has applied."""
+
+    @property
+    def registry(self) -> Registry:
+        """The state as the member has applied it; the server's copy may lag behind."""
+
+    def send(self, peer: NodeId, frame: bytes) -> bool:
+        """Send a frame, in order and at most once; False when there is no link."""
+
+    def command(self, command: Command) -> None:
+        """Append a command of the controller to the log, under `controller_epoch`.
+
+        Call it only while there is one. Repeating the command must be harmless: the only answer is
+        the change itself, and callers retry by calling again.
+        """
+
+
+class RaftThreadExtension(Protocol):
+    """Called on the member's thread. A JetstreamError raised in `turn` ends the member."""
+
+    def turn(self, context: ExtensionContext) -> None:
+        """Called after every message and at least once a tick (RaftTimings.tick)."""
+
+    def received(self, context: ExtensionContext, peer: NodeId, frame: bytes) -> None:
+        """A peer's extension sent this. A JetstreamError raised here closes the link."""
+
+
+def is_extension_frame(frame: bytes) -> bool:
+    return frame[0] >= EXTENSION_KIND_MIN

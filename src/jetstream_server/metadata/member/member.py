@@ -1,0 +1,181 @@
+"""One member of the metadata group, on a thread of its own.
+
+The thread has its own event loop, so that a busy server never costs the group a term, and a slow
+disk never blocks the server. Other threads call `propose` and get changes through a listener, whose
+methods are called on this thread. member_loop.py is what runs on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.member.extension import RaftThreadExtension
+from jetstream_server.metadata.member.member_loop import Listener, MemberLoop
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.snapshot_file import read_snapshot
+from jetstream_server.metadata.raft.status import MetadataStatus
+
+logger = structlog.get_logger(__name__)
+
+ID_CHECK_SECONDS = 3.0
+"""Longer than a peer needs to notice that this node's previous run is gone."""
+HAND_OVER_SECONDS_MAX = 0.5
+
+
+class MemberListener(Listener, Protocol):
+    def member_started(self, error: JetstreamError | None) -> None:
+        """The member takes part, or could not start."""
+
+
+class Member:
+    """`start` begins the thread; `stop` ends it and waits."""
+
+    def __init__(self, config: MemberConfig, listener: MemberListener) -> None:
+        self._config = config
+        self._listener = listener
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="metadata-raft", daemon=True)
+        self._stopping = asyncio.Event()
+        self._turns: MemberLoop | None = None
+        self._extension: RaftThreadExtension | None = None
+
+    @property
+    def status(self) -> MetadataStatus:
+        turns = self._turns
+        if turns is None:
+            return MetadataStatus.absent(self._config.node_id, tuple(sorted(self._config.voters)))
+        return turns.status
+
+    def attach(self, extension: RaftThreadExtension) -> None:
+        """Run an extension on this thread; before the start."""
+        assert self._turns is None, "extensions are attached before the start"
+        self._extension = extension
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def propose(self, texts: list[str], patience: float, term: int | None) -> None:
+        """Propose commands; each gets an outcome within `patience` seconds. With a term they enter
+        the log while this node leads in that term, or not at all."""
+        assert self._turns is not None, "the member has started"
+        self._call(self._turns.propose, texts, patience, term)
+
+    def stop(self) -> None:
+        """End the thread in good order; a leader hands over first. Blocks."""
+        if self._thread.is_alive():
+            self._call(self._stopping.set)
+            self._thread.join()
+
+    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            # The loop has closed meanwhile; `stop` ends what still waits.
+            assert self._loop.is_closed(), "the only reason not to take a call"
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live())
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _live(self) -> None:
+        try:
+            group_file = self._open_group_file()
+            journal = self._open_journal()
+        except JetstreamError as error:
+            self._listener.member_started(error)
+            return
+        try:
+            await self._take_part(journal, group_file)
+        finally:
+            journal.close()
+
+    def _open_group_file(self) -> GroupFile:
+        config = self._config
+        group = Group(config.node_id, tuple(sorted(config.voters)))
+        return GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
+
+    def _open_journal(self) -> Journal:
+        """The journal, with this run recorded in it before anything else."""
+        config = self._config
+        expected = ""
+        if config.cluster_id:
+            expected = (
+                f"the data folder belongs to cluster {config.cluster_id}, "
+                "and its metadata folder is empty"
+            )
+        is_only_voter = tuple(config.voters) == (config.node_id,)
+        journal = Journal.open(config.directory, alone=is_only_voter, expected=expected)
+        try:
+            standing = journal.standing.begun(config.session)
+            if config.accept_voters:
+                standing = standing.vouched_for()
+            journal.save_standing(standing)
+            journal.sync()
+        except JetstreamError:
+            journal.close()
+            raise
+        if journal.cut_bytes:
+            logger.warning("metadata_tail_cut", bytes=journal.cut_bytes, lost=journal.lost)
+        if journal.synced.damage or (journal.lost and is_only_voter):
+            instead = (
+                "the journal is believed as far as it reads" if is_only_voter or not journal.lost
+                else "the node is a learner until the others have taken it back"
+            )  # fmt: skip
+            logger.warning(
+                "state_file_damaged",
+                file=journal.synced.path,
+                reason=journal.synced.damage or journal.lost,
+                instead=instead,
+            )
+        return journal
+
+    async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
+        turns = self._turns = MemberLoop(
+            self._config, journal, group_file, self._listener, self._extension
+        )
+        self._loop.set_exception_handler(turns.loop_error)
+        try:
+            snapshot = read_snapshot(self._config.directory)
+            if snapshot is not None:
+                turns.machine.registry.restore(snapshot.data)
+            await self._join(turns)
+        except JetstreamError as error:
+            await turns.close()
+            self._listener.member_started(error)
+            return
+        turns.turn()
+        self._listener.member_started(None)
+        ticker = asyncio.create_task(self._tick(turns))
+        await self._stopping.wait()
+        if turns.hand_over():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
+                    await turns.not_leading.wait()
+        ticker.cancel()
+        await turns.close()
+        turns.abandon(turns.failure or "this server is stopping")
+
+    async def _join(self, turns: MemberLoop) -> None:
+        """Connect to the others. A group of one opens no port."""
+        if not self._config.is_alone:
+            await turns.links.listen(self._config.listen)
+            await turns.links.check_id_is_free(ID_CHECK_SECONDS)
+            turns.links.start()
+
+    async def _tick(self, turns: MemberLoop) -> None:
+        while True:
+            turns.turn()
+            await asyncio.sleep(self._config.raft.tick)

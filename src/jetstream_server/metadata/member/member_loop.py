@@ -1,0 +1,411 @@
+"""One member's turns: the fixed order in which Raft, the journal and the links are driven.
+
+    take in → sync the journal → let Raft decide, commit, apply → sync what that wrote → send → tell
+
+after every message and at least at each tick. So no entry counts, no vote is cast and no
+acknowledgement is sent before it is durable, and all messages of a turn share one flush.
+
+**safety** The journal is synced on a thread of its own. Until the sync has ended Raft pauses:
+messages that arrive wait, and only frames without a promise are sent: a leader's heartbeats, and
+frames of the extension (sessions). So a disk that blocks for a second costs neither the leadership
+nor a lease.
+
+Fail-stop: an I/O error, an entry of newer software, or a bug here ends this node's part in the
+group. Its promises are in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, StorageError
+from jetstream_protocol.logfiles.metadata_records import Entry, Snapshot
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.member.controller_context import ControllerContext
+from jetstream_server.metadata.member.extension import RaftThreadExtension, is_extension_frame
+from jetstream_server.metadata.member.proposals import Outcome, Proposals
+from jetstream_server.metadata.member.state_machine import RegistryStateMachine
+from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED, RaftCore
+from jetstream_server.metadata.raft.group_file import GroupFile
+from jetstream_server.metadata.raft.handshake import Identity, cluster_digest
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.messages import Message, decode, encode
+from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.metadata.raft.transport import PeerLinks
+from jetstream_server.metadata.state.changes import Change
+from jetstream_server.metadata.state.state_image import StateImage
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """The result of a turn: changes up to `revision`, and outcomes of proposals."""
+
+    changes: list[Change]
+    revision: int
+    outcomes: list[tuple[str, Outcome]]
+
+
+class Listener(Protocol):
+    """Called on the member's thread."""
+
+    def member_news(self, news: News) -> None: ...
+
+    def member_status(self, status: MetadataStatus) -> None:
+        """Leader, role, term or controller epoch have changed."""
+
+    def member_failed(self, reason: str) -> None: ...
+
+
+class MemberLoop:
+    """See the module. Everything is called on one event loop; the journal is open."""
+
+    def __init__(
+        self,
+        config: MemberConfig,
+        journal: Journal,
+        group_file: GroupFile,
+        listener: Listener,
+        extension: RaftThreadExtension | None = None,
+        *,
+        make_core: Callable[..., RaftCore] = RaftCore,
+        make_links: Callable[..., PeerLinks] = PeerLinks,
+    ) -> None:
+        """make_core, make_links: create the Raft core and the links; the simulation passes its
+        own."""
+        self.failure = ""
+        self.not_leading = asyncio.Event()
+        self.proposals = Proposals()
+        self.machine = RegistryStateMachine(self.proposals)
+        voters = tuple(sorted(config.voters))
+        self.status = MetadataStatus.absent(config.node_id, voters)
+        self._config = config
+        self._journal = journal
+        self._group_file = group_file
+        self._listener = listener
+        self._core = make_core(config.node_id, voters, journal, self.machine, config.raft)
+        identity = Identity(config.node_id, os.urandom(16), config.secret)
+        self.links = make_links(
+            identity,
+            config.voters,
+            self,
+            self._cluster_digest,
+            config.links,
+            superseded=self._superseded_digests,
+            certificates=config.certificates,
+        )
+        self._carriage = ControllerContext(
+            config.node_id, voters, self._core, self.links, self.machine.registry, extension,
+            group_file.group.recoveries,
+        )  # fmt: skip
+        self._turn_due = False
+        self._compacting = False
+        # Messages that have arrived and are not processed yet, in order.
+        self._arrived: deque[Callable[[], None]] = deque()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-journal")
+        self._syncing: asyncio.Future[None] | None = None
+        self._has_waited = False
+        self._closed = False
+        self._beat_at = self._taken_in_at = 0.0
+        self._complaints = LogThrottle()
+        self._was_learner = False
+        self._doubt = journal.lost
+        if journal.cut_bytes and not self._doubt:
+            self._doubt = f"{journal.cut_bytes} bytes were cut off the journal"
+
+    def propose(self, texts: list[str], patience: float, term: int | None) -> None:
+        deadline = asyncio.get_running_loop().time() + patience
+        for text in texts:
+            self.proposals.add(text, deadline, term)
+        if self.failure:
+            self.abandon(self.failure)
+        else:
+            self.turn_soon()
+
+    def abandon(self, reason: str) -> None:
+        """End every proposal: this node no longer takes part."""
+        self.proposals.abandon(reason)
+        self._tell()
+
+    def hand_over(self) -> bool:
+        """Ask a follower to take over, which saves an election timeout; returns whether one was
+        asked."""
+        if self.failure or not self._core.hand_over():
+            return False
+        self.turn()
+        return True
+
+    def turn_soon(self) -> None:
+        """Run a turn once everything that has arrived is processed."""
+        if not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self.turn)
+
+    def turn(self) -> None:
+        self._turn_due = False
+        if self.failure or self._closed:
+            return
+        if self._syncing is not None:
+            self._has_waited = True
+            self._guarded(self._wait_for_the_disk)
+        else:
+            self._guarded(self._take_in)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except JetstreamError as error:
+            self.fail(error.message)
+
+    async def close(self) -> None:
+        """Close the links; returns when the disk is no longer used."""
+        self._closed = True
+        await self.links.close()
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+        self._disk.shutdown()
+
+    def fail(self, reason: str) -> None:
+        """Take no further part."""
+        if self.failure:
+            return
+        self.failure = reason
+        logger.critical("metadata_failed", reason=reason)
+        self.abandon(reason)
+        self._listener.member_failed(reason)
+
+    # One turn, in three steps; between two of them the journal is synced.
+
+    def _take_in(self) -> None:
+        while self._arrived:
+            self._arrived.popleft()()
+        self._submit_proposals(asyncio.get_running_loop().time())
+        self._taken_in_at = asyncio.get_running_loop().time()
+        self._once_synced(self._decide)
+
+    def _decide(self) -> None:
+        late = asyncio.get_running_loop().time() - self._taken_in_at
+        if self._arrived and late > self._config.raft.heartbeat:
+            # Process what has arrived before deciding who was silent.
+            self._take_in()
+            return
+        self._core.tick()
+        self._once_synced(self._send)
+
+    def _send(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for peer, message in self._core.take_messages():
+            if not self.links.send(peer, encode(message)):
+                self._core.undeliverable(message)
+        self._beat_at = now
+        if self._carriage.turn(now) or self._core.needs_turn() or self._has_waited:
+            self._has_waited = False
+            self.turn_soon()
+        self.proposals.pass_time(now)
+        self._learn_group()
+        self._tell()
+        self._compact_if_due()
+
+    def _once_synced(self, step: Callable[[], None]) -> None:
+        """Go on with `step` when everything in the journal is durable."""
+        if self._journal.is_synced:
+            step()
+            return
+        loop = asyncio.get_running_loop()
+        self._syncing = loop.run_in_executor(self._disk, self._journal.sync)
+        self._syncing.add_done_callback(lambda ended: self._synced(ended, step))
+
+    def _synced(self, ended: asyncio.Future[None], step: Callable[[], None]) -> None:
+        self._syncing = None
+        error = ended.exception()
+        if self.failure or self._closed:
+            return
+        if error is None:
+            self._guarded(step)
+        else:
+            self.fail(error.message if isinstance(error, JetstreamError) else repr(error))
+
+    def _wait_for_the_disk(self) -> None:
+        """Send keep-alives meanwhile, which promise nothing."""
+        now = asyncio.get_running_loop().time()
+        if self._core.role() == "leader" and now - self._beat_at >= self._config.raft.heartbeat:
+            self._beat_at = now
+            for peer, message in self._core.heartbeats():
+                self.links.send(peer, encode(message))
+        self._carriage.turn(now)
+        self.proposals.pass_time(now)
+        self._tell()
+
+    def _learn_group(self) -> None:
+        """Store the group's id, so that the next start knows it before it has peers."""
+        group, settings = self._group_file.group, self.machine.registry.settings
+        if settings.cluster_id and group.cluster_id != settings.cluster_id:
+            self._group_file.set_cluster_id(settings.cluster_id)
+        if len(settings.recoveries) > len(group.recoveries):
+            self._group_file.replace(replace(group, recoveries=settings.recoveries))
+
+    def _submit_proposals(self, now: float) -> None:
+        if self._core.leader_id() == NO_NODE:
+            self.proposals.without_leader(self._why_no_leader())
+            return
+        if self._carriage.is_recovering:
+            return
+        leading = self._core.raftCurrentTerm if self._core.role() == "leader" else None
+        while (batch := self.proposals.next_batch(now, leading)) is not None:
+            number, command, term = batch
+            self._core.submit(command, partial(self._submission_failed, number), term=term)
+
+    def _submission_failed(self, number: int, reason: int) -> None:
+        self.proposals.failed(number, surely=reason in SURELY_NOT_APPLIED)
+
+    def _why_no_leader(self) -> str:
+        problems = [f"node {peer} {why}" for peer, why in sorted(self.links.problems.items())]
+        if self._config.node_id in self._config.voters and not self._core.votes():
+            problems.insert(0, f"this node does not vote: {self._core.standing_in_words()}")
+        return "there is no metadata leader" + (f" ({'; '.join(problems)})" if problems else "")
+
+    # Telling
+
+    def _tell(self) -> None:
+        """Pass on the results of the turn."""
+        changes = self.machine.registry.take_changes()
+        outcomes = self.proposals.take_outcomes()
+        revision = self.machine.registry.revision
+        before, self.status = self.status, self._status_now(revision)
+        if changes or outcomes or revision != before.revision:
+            self._listener.member_news(News(changes, revision, outcomes))
+        if before.leadership != self.status.leadership:
+            logger.info("metadata_leadership", **self.status.leadership._asdict())
+            self._listener.member_status(self.status)
+        self._say_standing()
+        if self.status.role != "leader":
+            self.not_leading.set()
+        else:
+            self.not_leading.clear()
+
+    def _say_standing(self) -> None:
+        """Log when this voter becomes a learner, and when the group has taken it back."""
+        is_learner = self._config.node_id in self._config.voters and self._core.is_learner()
+        if is_learner == self._was_learner:
+            return
+        self._was_learner = is_learner
+        if is_learner:
+            self._doubt = self._doubt or self._core.standing_in_words()
+            logger.warning("metadata_vote_withheld", reason=self._core.standing_in_words())
+        else:
+            logger.info("metadata_vote_restored", term=self._core.raftCurrentTerm)
+
+    def _status_now(self, revision: int) -> MetadataStatus:
+        core, journal = self._core, self._journal
+        return MetadataStatus(
+            node_id=self._config.node_id,
+            leader=NO_NODE if self.failure else core.leader_id(),
+            role="follower" if self.failure else core.role(),
+            term=core.raftCurrentTerm,
+            revision=revision,
+            commit_index=core.raftCommitIndex,
+            applied_index=core.raftLastApplied,
+            journal_entries=len(journal),
+            journal_bytes=journal.size_bytes,
+            voters=self.status.voters,
+            connected=self.links.connected(),
+            problems=tuple(sorted(self.links.problems.items())),
+            failure=self.failure,
+            controller_epoch=None if self.failure else self._carriage.controller_epoch,
+            doubt=self._doubt,
+        )
+
+    # What the links tell
+
+    def link_up(self, peer: NodeId) -> None:
+        self._arrive(partial(self._core.connected, peer))
+
+    def link_down(self, peer: NodeId) -> None:
+        self._arrive(partial(self._core.disconnected, peer))
+
+    def frame_received(self, peer: NodeId, payload: bytes) -> None:
+        if is_extension_frame(payload):
+            if not self.failure:
+                self._carriage.received(peer, payload)
+            return
+        self._arrive(partial(self._receive, peer, decode(payload)))
+
+    def _arrive(self, event: Callable[[], None]) -> None:
+        if not self.failure:
+            self._arrived.append(event)
+            self.turn_soon()
+
+    def superseded(self, reason: str) -> None:
+        self.fail(reason)
+
+    def _receive(self, peer: NodeId, message: Message) -> None:
+        try:
+            self._core.receive(peer, message)
+        except StorageError as error:
+            # The two histories contradict each other. Nothing was changed here, and the others
+            # continue.
+            if self._complaints.is_due(str(peer), error.message):
+                logger.error("metadata_histories_differ", peer=peer, reason=error.message)
+            self.links.drop(peer, error.message)
+
+    def _cluster_digest(self) -> bytes:
+        group = self._group_file.group
+        return cluster_digest(group.cluster_id, group.recoveries)
+
+    def _superseded_digests(self) -> list[bytes]:
+        group = self._group_file.group
+        return [
+            cluster_digest(group.cluster_id, group.recoveries[:count])
+            for count in range(len(group.recoveries))
+        ]
+
+    # Compaction
+
+    def _compact_if_due(self) -> None:
+        due = (
+            len(self._journal) > self._config.compact_after_entries
+            or self._journal.size_bytes > self._config.compact_after_bytes
+        )
+        base = self._core.applied_entries() if due and not self._compacting else ()
+        if len(base) < 2 or base[-1].index <= self._journal.snapshot_index:
+            return
+        self._compacting = True
+        image = self.machine.registry.capture()
+        task = asyncio.create_task(self._compact(image, base))
+        task.add_done_callback(self._compacted)
+
+    async def _compact(self, image: StateImage, base: tuple[Entry, ...]) -> None:
+        """Encode the state on another thread, then make it the new start of the log."""
+        data = await asyncio.get_running_loop().run_in_executor(None, image.encode)
+        last = base[-1]
+        if not self.failure:
+            snapshot = Snapshot(last.index, last.term, data, base)
+            self._arrive(partial(self._install, snapshot, base[0].index))
+
+    def _install(self, snapshot: Snapshot, keep_from: int) -> None:
+        self._compacting = False
+        if self._journal.snapshot_index < snapshot.index:
+            self._journal.install(snapshot, keep_from=keep_from)
+            self._core.compacted()
+
+    def _compacted(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error.message if isinstance(error, JetstreamError) else repr(error))
+
+    def loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's exception handler: a bug here must not go unnoticed."""
+        error = context.get("exception")
+        logger.error("metadata_thread_error", message=context["message"], exc_info=error)
+        self.fail(f"internal error: {error!r}")

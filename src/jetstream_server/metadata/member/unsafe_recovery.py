@@ -1,0 +1,163 @@
+"""Continues without voters that are lost for ever: what may be lost, and the file that records it.
+
+A metadata group that has lost the majority of its voters cannot decide anything, not even on having
+fewer. So an operator decides on the folder of a stopped node: from its next start on the group has
+the remaining voters. What only the lost voters had agreed on is lost.
+
+**safety** The lost voters must not overrule that. The folder gets a token for the recovery: links
+with nodes that lack it are refused (handshake.py), and such nodes stop. The first decision of the
+recovered group moves epochs and ids far beyond any that the lost voters may have given out
+(node_commands.set_cluster). The token follows from the group and the remaining voters, so that all
+nodes that are recovered alike form one group.
+
+Reads the journal as far as it can be read; changes nothing but `group.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_protocol.logfiles.metadata_records import ENTRY, STATE, TRUNCATE, VOTE, Record, scan
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.member.proposals import Proposals
+from jetstream_server.metadata.member.state_machine import RegistryStateMachine
+from jetstream_server.metadata.raft.files import read_file
+from jetstream_server.metadata.raft.group_file import Group, GroupFile
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+
+_COMMANDS = b"\x00"
+"""The first byte of an entry of commands (docs/file_formats.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHere:
+    """The metadata in a folder. modified: when the journal was last written (seconds, Unix)."""
+
+    term: int
+    last_index: int
+    modified: float
+    registry: Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery does and may lose.
+
+    gone: streams without a replica on the remaining nodes. unled: streams without an in-sync
+    replica there, for which an operator must elect one by hand.
+    """
+
+    before: Group
+    after: Group
+    lost: tuple[NodeId, ...]
+    known: KnownHere
+    gone: tuple[StreamMetadata, ...]
+    unled: tuple[StreamMetadata, ...]
+
+
+def plan_recovery(directory: str, voters: Sequence[NodeId]) -> Recovery:
+    """What it would mean to continue with these voters.
+
+    Raises PreconditionFailedError where this is not the right way, StorageError for unreadable
+    files.
+    """
+    before = GroupFile.read(directory).group
+    left = tuple(sorted(voters))
+    _check(before, left)
+    lost = tuple(voter for voter in before.voters if voter not in left)
+    known = read_metadata(directory)
+    streams = known.registry.streams.values()
+    gone = tuple(each for each in streams if not set(each.replicas) - set(lost))
+    return Recovery(
+        before,
+        replace(before, voters=left, recoveries=(*before.recoveries, _token(before, left))),
+        lost,
+        known,
+        gone,
+        tuple(
+            each for each in streams if each not in gone and not {*each.isr, *each.elr} - set(lost)
+        ),
+    )
+
+
+def recover(directory: str, recovery: Recovery) -> None:
+    """Recover; durable on return. Raises StorageError."""
+    GroupFile.read(directory).replace(recovery.after)
+
+
+def _check(before: Group, left: tuple[NodeId, ...]) -> None:
+    known = ", ".join(map(str, before.voters))
+    if not before.cluster_id:
+        raise PreconditionFailedError(
+            "this node has never been in touch with its metadata group: there is nothing to recover"
+        )
+    if left == before.voters:
+        raise PreconditionFailedError(
+            f"the voters are {known}, here and in the configuration: say there which of them are "
+            "left, by the key `voters`"
+        )
+    added = [str(voter) for voter in left if voter not in before.voters]
+    if added:
+        raise PreconditionFailedError(
+            f"node {', '.join(added)} is none of the voters {known}: recover with those that are "
+            "left, and add voters afterwards (docs/operations.md, Changing the voters)"
+        )
+    if 2 * len(left) > len(before.voters):
+        raise PreconditionFailedError(
+            f"{len(left)} of the voters {known} are left, a majority: start them, and nothing need "
+            "be lost"
+        )
+
+
+def _token(before: Group, left: tuple[NodeId, ...]) -> str:
+    text = json.dumps([before.cluster_id, before.recoveries, left])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def read_metadata(directory: str) -> KnownHere:
+    """The state after all entries of the journal. Raises StorageError."""
+    machine = RegistryStateMachine(Proposals())
+    index, term = 0, 0
+    entries: dict[int, Record] = {}
+    for record in _records(directory, "snapshot", tolerate_torn_tail=False):
+        if record.kind == STATE:
+            machine.registry.restore(record.payload)
+            index, term = record.index, record.term
+    for record in _records(directory, "journal", tolerate_torn_tail=True):
+        if record.kind == TRUNCATE:
+            entries = {at: each for at, each in entries.items() if at < record.index}
+        elif record.kind == ENTRY:
+            entries[record.index] = record
+        elif record.kind == VOTE:
+            term = max(term, record.term)
+    while index + 1 in entries:
+        index += 1
+        term = max(term, entries[index].term)
+        payload = entries[index].payload
+        if payload[:1] == _COMMANDS:
+            machine.apply(payload[1:])
+    return KnownHere(term, index, _modified(os.path.join(directory, "journal")), machine.registry)
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _records(directory: str, name: str, *, tolerate_torn_tail: bool) -> Iterator[Record]:
+    path = os.path.join(directory, name)
+    try:
+        data = read_file(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    yield from scan(path, data, tolerate_torn_tail=tolerate_torn_tail)

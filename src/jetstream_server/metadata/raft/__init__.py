@@ -1,0 +1,1 @@
+"""Raft around pysyncobj: its journal, snapshots, messages, and the links between members."""

@@ -1,0 +1,267 @@
+"""pysyncobj's Raft algorithm with our log, snapshots, messages and state machine around it.
+
+pysyncobj decides who leads and what is committed. Here it uses no disk, socket or pickle, and calls
+no replicated methods: commands are bytes, and `apply` gets them in order. corrections.py corrects
+its errors. Only these two files use its private names (`_SyncObj__…`); therefore the version is
+pinned and checked.
+
+Log, vote and term are durable before any message is sent and before an own entry counts: the driver
+calls `tick` and `receive`, syncs the journal, then sends the outbox.
+
+Not thread-safe: everything is called from one thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pysyncobj
+import pysyncobj.pickle
+from pysyncobj.config import FAIL_REASON
+
+from jetstream_protocol.logfiles.metadata_records import FIRST_INDEX, Entry
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.raft.corrections import CorrectedSyncObj, StateMachine
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.library import (
+    Outbox,
+    Peer,
+    RaftTimings,
+    check_version,
+    configuration,
+)
+from jetstream_server.metadata.raft.messages import REGULAR, Message
+from jetstream_server.metadata.raft.raft_log import RaftLog
+from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
+from jetstream_server.metadata.raft.status import Role
+from jetstream_server.metadata.raft.voting import Voting
+
+_ROLES: tuple[Role, ...] = ("follower", "candidate", "leader")
+"""In the order of pysyncobj's states."""
+
+SURELY_NOT_APPLIED = (
+    FAIL_REASON.QUEUE_FULL,
+    FAIL_REASON.MISSING_LEADER,
+    FAIL_REASON.DISCARDED,
+    FAIL_REASON.NOT_LEADER,
+    FAIL_REASON.REQUEST_DENIED,
+)
+"""Reasons after which an attempt cannot take effect any more. After any other reason it may."""
+
+
+class RaftCore(CorrectedSyncObj):
+    """One member's Raft. `voters` includes this node if it votes."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        voters: tuple[NodeId, ...],
+        journal: Journal,
+        machine: StateMachine,
+        timings: RaftTimings,
+    ) -> None:
+        check_version()
+        # pysyncobj looks at every attribute while it starts, so ours must exist before.
+        self.core_journal = journal
+        self.core_machine = machine
+        self.core_node_id = node_id
+        self.core_voting = Voting(voter for voter in voters if voter != node_id)
+        self.core_log = RaftLog(journal, self._check_removal, self.core_voting.registrations)
+        self.core_outbox = Outbox(lambda: int(self.raftCurrentTerm))
+        self.core_nodes = {voter: Peer(str(voter)) for voter in voters}
+        self.core_sender = SnapshotSender(journal.directory)
+        self.core_receiver = SnapshotReceiver()
+        self.core_bound: list[tuple[int, bytes, Callable[[int], None]]] = []
+        self.core_sent = (0, 0)
+        self.core_may_vote = False
+        self.core_refused_until = 0.0
+        self.core_timings = timings
+        own = self.core_nodes.get(node_id)
+        others = [node for voter, node in self.core_nodes.items() if voter != node_id]
+        super().__init__(own, others, conf=configuration(timings), transport=self.core_outbox)
+        self._begin_from_journal()
+
+    def _begin_from_journal(self) -> None:
+        log, journal = self.core_log, self.core_journal
+        self._SyncObj__raftLog = log
+        self._SyncObj__serializer = self.core_sender
+        self._SyncObj__needLoadDumpFile = False  # The driver has restored the snapshot.
+        self._SyncObj__raftCurrentTerm = max(journal.term, log[-1].term)
+        self._SyncObj__votedForNodeId = log.getVotedForNodeId()
+        self._SyncObj__raftCommitIndex = log.getRaftCommitIndex()
+        self._SyncObj__raftLastApplied = log.getRaftCommitIndex()
+        if not self._SyncObj__otherNodes:
+            self._SyncObj__raftElectionDeadline = 0  # A group of one need not wait for others.
+
+    # What the driver calls.
+
+    def tick(self) -> None:
+        """Let time pass: elections, commits, applying, heartbeats. The journal must be synced."""
+        assert self.core_journal.is_synced, "an entry counts only once it is durable"
+        self._found()
+        self._hold_back()
+        self.doTick(0)
+        self.core_voting.registrations.applied(self._SyncObj__raftLastApplied)
+        self._follow_registration()
+        self._append_bound()
+        # Otherwise pysyncobj would send new entries and commits only with the next heartbeat.
+        now = (self.core_journal.last_index, self._SyncObj__raftCommitIndex)
+        if now != self.core_sent and self._isLeader():
+            self._SyncObj__sendAppendEntries()
+        self.core_sent = now
+
+    def receive(self, sender: NodeId, message: Message) -> None:
+        """Process a peer's message. Raises StorageError, with the log unchanged, when the peer's
+        history differs from what this node has applied: they cannot be linked."""
+        node = self._peer(sender)
+        if node is None or not self._is_current(node, message):
+            return
+        try:
+            self.core_outbox._onMessageReceived(node, message)
+        finally:
+            self.core_log.settle()
+
+    def submit(
+        self, command: bytes, on_failure: Callable[[int], None], *, term: int | None = None
+    ) -> None:
+        """Propose a command; here or at the leader. It has succeeded when it is applied.
+
+        term: the command enters the log of this node as leader of that term, or not at all.
+        """
+        if term is not None:
+            self.core_bound.append((term, bytes([REGULAR]) + command, on_failure))
+            return
+        self._applyCommand(command, _done(on_failure), REGULAR)
+
+    def heartbeats(self) -> list[tuple[NodeId, Message]]:
+        """As leader: heartbeats that promise nothing, while the journal is being synced."""
+        journal = self.core_journal
+        messages = []
+        for node in sorted(self._SyncObj__connectedNodes, key=lambda node: node.id):
+            matched = journal.entries(self._SyncObj__raftMatchIndex.get(node, 0), 1)
+            message: Message = {
+                "type": "append_entries",
+                "term": self._SyncObj__raftCurrentTerm,
+                "commit_index": self._SyncObj__raftCommitIndex,
+            }
+            if matched and matched[0].index == self._SyncObj__raftMatchIndex.get(node):
+                of = {"entries": [], "prevLogIdx": matched[0].index, "prevLogTerm": matched[0].term}
+                message |= of
+            else:
+                message["serialized"] = None
+            messages.append((NodeId(int(node.id)), message))
+        return messages
+
+    def connected(self, peer: NodeId) -> None:
+        """A new connection to a peer: its acknowledgements are collected anew."""
+        node = self.core_nodes.get(peer)
+        self._tell_standing(peer)
+        if node is None:
+            node = self.core_nodes[peer] = Peer(str(peer))
+            self.core_outbox._onReadonlyNodeConnected(node)
+            return
+        if node in self._SyncObj__raftMatchIndex:
+            self._SyncObj__raftMatchIndex[node] = 0
+        self.core_outbox._onNodeConnected(node)
+        if node in self._SyncObj__otherNodes:
+            self._await_leader()
+
+    def _await_leader(self) -> None:
+        """After reconnecting, wait for the link to a possible leader: an election at once would
+        depose it, because pysyncobj has no pre-vote. A group that never had a leader need not
+        wait."""
+        if self._SyncObj__raftLeader is None and self.core_journal.last_index > FIRST_INDEX:
+            timings = self.core_timings
+            patience = random.uniform(timings.election_min, timings.election_max)
+            self._SyncObj__raftElectionDeadline = max(
+                self._SyncObj__raftElectionDeadline, pysyncobj.syncobj.monotonicTime() + patience
+            )
+
+    def disconnected(self, peer: NodeId) -> None:
+        node = self.core_nodes[peer]
+        self.core_sender.cancelTransmisstion(node)
+        if node == self._getLeader():
+            timings = self.core_timings
+            patience = random.uniform(timings.gone_min, timings.gone_max)
+            self._SyncObj__raftElectionDeadline = min(
+                self._SyncObj__raftElectionDeadline, pysyncobj.syncobj.monotonicTime() + patience
+            )
+        if node in self._SyncObj__otherNodes:
+            self.core_outbox._onNodeDisconnected(node)
+        else:
+            del self.core_nodes[peer]
+            self.core_outbox._onReadonlyNodeDisconnected(node)
+
+    def undeliverable(self, message: Message) -> None:
+        """A message could not be sent: a forwarded command then fails at once, not after a
+        timeout."""
+        if message["type"] == "apply_command":
+            failed = self._SyncObj__commandsWaitingReply.pop(message.get("request_id"), None)
+            if failed is not None:
+                failed(None, FAIL_REASON.MISSING_LEADER)
+
+    def take_messages(self) -> list[tuple[NodeId, Message]]:
+        """Messages to send once the journal is synced."""
+        messages, self.core_outbox.messages = self.core_outbox.messages, []
+        return messages
+
+    def hand_over(self) -> bool:
+        """As leader, ask the follower that is furthest to take over; returns whether one was
+        asked."""
+        self.core_asked = False
+
+        def asked(_: object, reason: int) -> None:
+            self.core_asked = reason == FAIL_REASON.SUCCESS
+
+        self.transferLeadership(None, asked)
+        return self.core_asked
+
+    def compacted(self) -> None:
+        """The journal has a new snapshot; transfers of the old one may finish."""
+        self.core_sender.renew()
+
+    def role(self) -> Role:
+        return _ROLES[self._SyncObj__raftState]
+
+    def leader_id(self) -> NodeId:
+        """The leader this node can reach, itself included; otherwise NO_NODE."""
+        node = self._getLeader()
+        if node is None or not (self._isLeader() or self.isNodeConnected(node)):
+            return NO_NODE
+        return NodeId(int(node.id))
+
+    def applied_entries(self) -> tuple[Entry, ...]:
+        """The last two applied entries, as far as they are held: a log must begin with them."""
+        last = self._SyncObj__raftLastApplied
+        return tuple(self.core_journal.entries(last - 1, 2)) if last > FIRST_INDEX else ()
+
+    def needs_turn(self) -> bool:
+        """Whether something is due before the next tick: a commit, now or soon."""
+        alone = not self._SyncObj__otherNodes and self._SyncObj__selfNode is not None
+        unapplied = self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied
+        uncommitted = self._SyncObj__raftCommitIndex < self.core_log[-1].index
+        return unapplied or (alone and uncommitted)
+
+    def _append_bound(self) -> None:
+        """Append commands that are bound to a term, or fail them."""
+        bound, self.core_bound = self.core_bound, []
+        for term, data, on_failure in bound:
+            if not self._isLeader() or term != self._SyncObj__raftCurrentTerm:
+                on_failure(FAIL_REASON.NOT_LEADER)
+                continue
+            index = self.core_log[-1].index + 1
+            self.core_log.add(data, index, term)
+            self._SyncObj__commandsWaitingCommit[index].append((term, _done(on_failure)))
+
+    def _peer(self, peer: NodeId) -> Any:
+        return self.core_nodes.get(peer)
+
+
+def _done(on_failure: Callable[[int], None]) -> Callable[[object, int], None]:
+    def done(_: object, reason: int) -> None:
+        if reason != FAIL_REASON.SUCCESS:
+            on_failure(reason)
+
+    return done

@@ -1,0 +1,250 @@
+"""Corrections of pysyncobj's errors: the base of RaftCore (core.py).
+
+Each with a test in tests/unit/metadata/test_raft_core.py or test_raft_disks.py:
+
+* an append removes only entries that conflict (raft_log.py);
+* an answer from an earlier term is dropped; a follower's next index never falls below what it has
+  acknowledged (unless it reconnects) and never passes the leader's own log;
+* the commit index beside a snapshot's pieces is not applied to a log that was not compared; a
+  snapshot is acknowledged only if it was installed;
+* votes and acknowledgements count only from members that may give them (voting.py);
+
+Methods with pysyncobj's names replace its own.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Protocol
+
+import pysyncobj.syncobj
+from pysyncobj import SyncObj
+
+from jetstream_protocol.errors import StorageError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft.journal import Journal
+from jetstream_server.metadata.raft.library import Outbox, RaftTimings
+from jetstream_server.metadata.raft.messages import REGULAR, Message, is_command
+from jetstream_server.metadata.raft.snapshot_transfer import SnapshotReceiver, SnapshotSender
+from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
+from jetstream_server.metadata.raft.voting import Told, Voting
+
+REFUSAL_SECONDS = 10.0
+"""Pause after an unreadable snapshot: it is large, and the next one may be the same."""
+
+
+class StateMachine(Protocol):
+    """The state to which commands are applied."""
+
+    def apply(self, command: bytes) -> None:
+        """Apply a committed command. An exception ends this node's part in the group at this
+        entry."""
+
+    def restore(self, snapshot: bytes) -> bool:
+        """Replace the state; False, with nothing changed, when the bytes are not a snapshot."""
+
+    def session(self, node_id: NodeId) -> str | None:
+        """The node's registered session in the applied state; None without one."""
+
+
+class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """See the module. The attributes are set by RaftCore before pysyncobj starts."""
+
+    _SyncObj__raftLastApplied: int
+    core_node_id: NodeId
+    core_nodes: dict[NodeId, Any]
+    core_journal: Journal
+    core_machine: StateMachine
+    core_voting: Voting
+    core_outbox: Outbox
+    core_timings: RaftTimings
+    core_sender: SnapshotSender
+    core_receiver: SnapshotReceiver
+    core_may_vote: bool
+    core_refused_until: float
+    """Until when a refused snapshot is not requested again."""
+
+    def votes(self) -> bool:
+        """Whether this node votes, stands, and confirms others as leaders."""
+        journal = self.core_journal
+        return self.core_voting.may_vote(journal.standing, is_pristine=journal.is_pristine)
+
+    def is_learner(self) -> bool:
+        """Whether this voter may have forgotten a promise; the others must readmit it."""
+        state = self.core_journal.standing.state
+        return state == VoterState.LEARNER or (
+            state == VoterState.NEW and self.core_voting.has_group
+        )
+
+    def standing_in_words(self) -> str:
+        """Why this node does not vote."""
+        if self.is_learner():
+            is_new = self.core_journal.standing.state == VoterState.NEW
+            reason = self.core_journal.lost or (
+                "its journal is new and the group's is not"
+                if is_new
+                else "the group knows a later run of this node"
+            )
+            if not self._SyncObj__otherNodes:
+                return (
+                    f"{reason}; no other voter is left to restore its vote: start it once with "
+                    "--accept-voters to go on with what it has"
+                )
+            return f"{reason}; it follows until the others have committed its return"
+        return "its journal is new, and it has not heard of every voter that its is, too"
+
+    def _check_removal(self, index: int) -> None:
+        """Raft never removes applied entries; if it would, this node has another history."""
+        if index <= self._SyncObj__raftLastApplied:
+            raise StorageError(
+                f"the metadata leader's log differs from this node's at entry {index}, which was "
+                "applied here already: one of the two has lost metadata that was acknowledged. "
+                'Nothing is changed; see docs/operations.md, "A lost or damaged metadata folder"'
+            )
+
+    # Who counts (voting.py)
+
+    def _counts(self, node: Any) -> bool:
+        node_id = NodeId(int(node.id))
+        return self.core_voting.counts(node_id, self.core_machine.session(node_id))
+
+    def _found(self) -> None:
+        """If all journals of the group are new, this one becomes a voter's."""
+        journal = self.core_journal
+        if self._SyncObj__selfNode is not None and self.core_voting.may_found(
+            journal.standing, is_pristine=journal.is_pristine
+        ):
+            self._become(journal.standing.founding())
+
+    def _follow_registration(self) -> None:
+        """Follow what the committed log says of this node's runs."""
+        session = self.core_machine.session(self.core_node_id)
+        if session is None or self._SyncObj__selfNode is None or not self._SyncObj__otherNodes:
+            return
+        before = self.core_journal.standing
+        self._become(before.registered(session, self._SyncObj__raftLastApplied))
+
+    def _become(self, standing: VoterStatus) -> None:
+        """The others learn it once it is durable here."""
+        if standing == self.core_journal.standing:
+            return
+        self.core_journal.save_standing(standing)
+        if standing.state == VoterState.LEARNER:
+            self._SyncObj__setState(0)
+            self._SyncObj__raftLeader = None
+        for peer in sorted(self.core_nodes):
+            if self.core_nodes[peer] in self._SyncObj__connectedNodes:
+                self._tell_standing(peer)
+
+    def _tell_standing(self, peer: NodeId) -> None:
+        journal = self.core_journal
+        standing = journal.standing
+        told = Told(standing.state == VoterState.VOTER, journal.is_pristine, standing.runs)
+        self.core_outbox.messages.append((peer, {"type": "standing", "told": told}))
+
+    def _hold_back(self) -> None:
+        """A member that does not count adds to no majority; one that may not vote is no
+        candidate."""
+        if self._SyncObj__selfNode is None:
+            return
+        may_vote = self.votes()
+        now = pysyncobj.syncobj.monotonicTime()
+        if not may_vote:
+            self._SyncObj__raftElectionDeadline = now + self.core_timings.election_max
+        elif not self.core_may_vote and self._SyncObj__otherNodes:
+            timings = self.core_timings
+            patience = random.uniform(timings.election_min, timings.election_max)
+            self._SyncObj__raftElectionDeadline = now + patience
+        self.core_may_vote = may_vote
+        if not self._isLeader():
+            return
+        for node in self._SyncObj__otherNodes:
+            if not self._counts(node):
+                self._SyncObj__raftMatchIndex[node] = 0
+                if self.core_voting.is_known(NodeId(int(node.id))):
+                    self._SyncObj__lastResponseTime[node] = 0.0
+
+    # Called by pysyncobj in place of its own methods.
+
+    def _applyCommand(  # pysyncobj's name
+        self, command: bytes, callback: Any, kind: int | None = None
+    ) -> None:
+        data = command if kind is None else bytes([kind]) + command
+        self._SyncObj__commandsQueue.put_nowait((data, callback))
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
+        if is_command(command, REGULAR):
+            self.core_machine.apply(command[1:])
+
+    def _SyncObj__parseChangeClusterRequest(self, command: bytes) -> None:
+        """There are no commands that change the cluster."""
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """The driver compacts, without blocking."""
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
+        """A leader's snapshot is complete: continue from it, unless it is behind this log."""
+        snapshot = self.core_receiver.take()
+        if snapshot.index <= self._SyncObj__raftLastApplied:
+            return
+        journal = self.core_journal
+        held = journal.entries(snapshot.index, 1)
+        if held and held[0][1:] == (snapshot.index, snapshot.term):
+            # A late snapshot: entries behind it may have been acknowledged and stay.
+            journal.install(snapshot, keep_from=snapshot.base[0].index)
+        else:
+            journal.install(snapshot)
+        self._SyncObj__raftLastApplied = snapshot.index
+        self._SyncObj__raftCommitIndex = snapshot.index
+        self.core_voting.registrations.applied(snapshot.index)
+        self.core_sender.renew()
+
+    def _is_current(self, node: Any, message: Message) -> bool:
+        """Correct a message that pysyncobj would trust; False: the message is void."""
+        kind = message["type"]
+        if kind == "standing":
+            self.core_voting.told(NodeId(int(node.id)), message["told"])
+            return False
+        if kind == "next_node_idx":
+            if message["term"] != self._SyncObj__raftCurrentTerm:
+                return False
+            acknowledged = self._SyncObj__raftMatchIndex.get(node, 0)
+            next_index = min(message["next_node_idx"], self.core_log[-1].index + 1)
+            message["next_node_idx"] = max(next_index, acknowledged + 1)
+        elif kind == "response_vote":
+            return self._counts(node)
+        elif kind in ("request_vote", "append_entries"):
+            self.core_voting.heard_raft_from(NodeId(int(node.id)))
+        if kind in ("request_vote", "timeout_now"):
+            return self.votes()
+        if kind == "append_entries" and "serialized" in message:
+            return self._take_piece(message)
+        return True
+
+    def _take_piece(self, message: Message) -> bool:
+        """Collect a snapshot's pieces; pysyncobj installs it when the last piece has come and the
+        state can be read."""
+        if message["term"] < self._SyncObj__raftCurrentTerm:
+            return True
+        complete = self.core_receiver.add(*message["serialized"])
+        if complete:
+            snapshot = self.core_receiver.snapshot
+            if snapshot.index > self._SyncObj__raftLastApplied:
+                complete = self.core_machine.restore(snapshot.data)
+            if not complete:
+                self.core_refused_until = pysyncobj.syncobj.monotonicTime() + REFUSAL_SECONDS
+        message["serialized"] = complete
+        return True
+
+    def _SyncObj__sendNextNodeIdx(  # pysyncobj's name
+        self, node: Any, reset: bool = False, nextNodeIdx: int | None = None, success: bool = False
+    ) -> None:
+        if success and nextNodeIdx is None:
+            # After a snapshot the rest of this log was not compared with the leader's.
+            nextNodeIdx = self._SyncObj__raftLastApplied + 1
+        if reset and not success:
+            # The logs diverge somewhere behind the applied entries: go there in one step.
+            nextNodeIdx = self._SyncObj__raftLastApplied + 1
+        if reset and pysyncobj.syncobj.monotonicTime() < self.core_refused_until:
+            reset = False  # Only a heartbeat: the snapshot that would follow was just refused.
+        super()._SyncObj__sendNextNodeIdx(node, reset, nextNodeIdx, success)

@@ -1,0 +1,53 @@
+"""Files that are written atomically."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+
+_GET_GENERATION = 0x80087601
+"""Linux's FS_IOC_GETVERSION: the generation of an inode, which is used again under another one."""
+
+
+def read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def replace_file(path: str, parts: Sequence[bytes]) -> None:
+    """Replace a file atomically: temporary file, fsync, rename, fsync of the directory."""
+    temporary = path + ".tmp"
+    with open(temporary, "wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_path(os.path.dirname(path))
+
+
+def sync_path(path: str) -> None:
+    """Make a file, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def identity_of(path: str) -> int:
+    """A number that identifies this file, and no copy of it, on its file system: 64 bits, never 0.
+
+    The inode, and its generation where the file system (ext4, xfs, btrfs) has one: elsewhere a copy
+    may by chance have got the inode of the file it replaces.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        generation = 0
+        with contextlib.suppress(OSError):
+            (generation,) = struct.unpack("<q", fcntl.ioctl(descriptor, _GET_GENERATION, bytes(8)))
+        return (os.fstat(descriptor).st_ino ^ generation << 32) % 2**64 or 1
+    finally:
+        os.close(descriptor)

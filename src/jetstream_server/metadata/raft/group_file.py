@@ -1,0 +1,148 @@
+"""Which group a metadata folder belongs to: `<directory>/group.json`, written atomically.
+
+    {"format": 1, "node_id": 0, "voters": [0, 1, 2], "cluster_id": "…", "recoveries": ["…"],
+     "crc": "…"}
+
+Raft is only safe among its own voters: a folder moved to another node, another cluster, or a
+configuration with other voters could outvote members that know more. So all three are compared
+before anything else. `cluster_id` is "" until the group has agreed on one; from then on links with
+another cluster are refused (handshake.py). `recoveries` has a token for each recovery without lost
+voters (unsafe_recovery.py): nodes that lack one are refused as well.
+
+It is written before anything else in the folder. **safety** If it is missing beside other metadata,
+the owner of the folder and earlier recoveries are unknown, so the node does not start unless an
+operator accepts it (`accept_voters`). `crc`: see identity_file.py.
+
+Operators change the voters: stop every node, then start them once with `accept_voters`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from jetstream_protocol.errors import PreconditionFailedError, StorageError
+from jetstream_protocol.logfiles import identity_file
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft.files import read_file, replace_file
+
+FORMAT = 1
+_FIELDS = ("format", "node_id", "voters", "cluster_id", "recoveries")
+_BESIDE = ("journal", "snapshot", "synced")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    node_id: NodeId
+    voters: tuple[NodeId, ...]
+    cluster_id: str = ""
+    recoveries: tuple[str, ...] = ()
+
+
+class GroupFile:
+    """The file of one folder and its content."""
+
+    def __init__(self, directory: str, group: Group) -> None:
+        self._path = os.path.join(directory, "group.json")
+        self.group = group
+
+    @classmethod
+    def open(cls, directory: str, group: Group, *, accept_voters: bool) -> GroupFile:
+        """Compare the configuration with the folder, which may be new.
+
+        Raises PreconditionFailedError when they differ, StorageError for a file that is missing
+        or unreadable.
+        """
+        try:
+            os.makedirs(directory, exist_ok=True)
+            return cls._open(directory, group, accept_voters)
+        except OSError as error:
+            raise StorageError(f"metadata folder {directory}: {error}") from error
+
+    @classmethod
+    def _open(cls, directory: str, group: Group, accept_voters: bool) -> GroupFile:
+        file = cls(directory, group)
+        if not os.path.exists(file._path):
+            if not accept_voters and any(
+                os.path.exists(os.path.join(directory, name)) for name in _BESIDE
+            ):
+                raise StorageError(
+                    f"{file._path} is missing, and the rest of the metadata is there; restore it, "
+                    f"or, while a majority of the other voters runs, move {directory} away and "
+                    "start again; a node without other voters, of which you are sure that the "
+                    "folder is its own, starts once with --accept-voters: see docs/operations.md"
+                )
+            file._write()
+            return file
+        known = _decode(read_file(file._path), file._path)
+        _compare(known, group, file._path, accept_voters)
+        file.group = replace(group, cluster_id=known.cluster_id, recoveries=known.recoveries)
+        if file.group != known:
+            file._write()
+        return file
+
+    @classmethod
+    def read(cls, directory: str) -> GroupFile:
+        """The file of a folder that has one. Raises StorageError."""
+        path = os.path.join(directory, "group.json")
+        try:
+            return cls(directory, _decode(read_file(path), path))
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Store the id that the group has agreed on. Raises StorageError."""
+        self.replace(replace(self.group, cluster_id=cluster_id))
+
+    def replace(self, group: Group) -> None:
+        """Replace the content. Raises StorageError."""
+        self.group = group
+        try:
+            self._write()
+        except OSError as error:
+            raise StorageError(f"metadata folder: {self._path}: {error}") from error
+
+    def _write(self) -> None:
+        values = {
+            "format": FORMAT,
+            "node_id": self.group.node_id,
+            "voters": list(self.group.voters),
+            "cluster_id": self.group.cluster_id,
+            "recoveries": list(self.group.recoveries),
+        }
+        replace_file(self._path, [identity_file.encode(values)])
+
+
+def _decode(data: bytes, path: str) -> Group:
+    try:
+        values = identity_file.decode(data, _FIELDS)
+        if values["format"] != FORMAT:
+            raise StorageError(
+                f"{path} has format {values['format']}; this software reads {FORMAT}"
+            )
+        voters = tuple(NodeId(int(voter)) for voter in values["voters"])
+        return Group(
+            NodeId(int(values["node_id"])),
+            voters,
+            str(values["cluster_id"]),
+            tuple(map(str, values.get("recoveries", ()))),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        folder = os.path.dirname(path)
+        raise StorageError(
+            f"{path} is damaged ({error}); restore it, or, while a majority of the other voters "
+            f"runs, move {folder} away and start again: see docs/operations.md"
+        ) from error
+
+
+def _compare(known: Group, configured: Group, path: str, accept_voters: bool) -> None:
+    if known.node_id != configured.node_id:
+        raise PreconditionFailedError(
+            f"{path} belongs to node {known.node_id}, but this is node {configured.node_id}"
+        )
+    if known.voters != configured.voters and not accept_voters:
+        raise PreconditionFailedError(
+            f"{path}: this node's metadata was agreed on by the voters {list(known.voters)}, but "
+            f"the configuration names {list(configured.voters)}; docs/operations.md says how to "
+            "change them"
+        )

@@ -1,0 +1,77 @@
+"""One authenticated connection between two members of the metadata group."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft.handshake import Sealer
+
+READ_BUFFER_BYTES = 64 * 1024
+SILENCE_MAX = 4
+"""Keep-alives that may be missing in a row before a link is dropped. They are counted when due, not
+timed: a process that was paused heard nothing and must not drop links for that."""
+WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
+"""A peer this far behind is not reading; it is dropped, and catches up when it is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimings:
+    """In seconds. keep_alive: how often a link sends and expects a keep-alive. redial_max: with its
+    jitter less than `RaftTimings.election_min`, so that a returning node is linked to the leader
+    before it calls an election."""
+
+    keep_alive: float = 0.4
+    redial_min: float = 0.05
+    redial_max: float = 0.25
+
+
+class Link:
+    """One established connection. silence: the number of missing keep-alives."""
+
+    def __init__(
+        self,
+        peer: NodeId,
+        instance: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        codecs: tuple[Sealer, Sealer],
+    ) -> None:
+        self.peer = peer
+        self.instance = instance
+        self.silence = 0
+        self._reader = reader
+        self._writer = writer
+        self._sealer, self._opener = codecs
+
+    def send(self, payload: bytes) -> bool:
+        if self._writer.transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
+            self.close()
+        if self._writer.is_closing():
+            return False
+        self._writer.write(self._sealer.seal(payload))
+        return True
+
+    async def receive(self) -> bytes:
+        """The next frame that is not a keep-alive."""
+        while True:
+            head = await self._reader.readexactly(handshake.FRAME_HEAD_BYTES)
+            payload = await self._reader.readexactly(handshake.frame_length(head))
+            self._opener.check(head[-handshake.TAG_BYTES :], payload)
+            self.silence = 0
+            if payload:
+                return payload
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of host:port; an IPv6 host may be in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidRequestError(f"{address!r} is not an address of the form host:port")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,91 @@
+"""A voter's status, from its journal: whether it may vote, and the runs that wrote the journal.
+
+A *learner* follows and counts for nothing: it votes for nobody, is no candidate, and adds to no
+majority. A node is a learner while its journal may lack something it has promised
+(docs/replication.md, "Learners").
+
+* NEW: the journal has promised nothing yet. The voters of a new group become voters together.
+* VOTER: the journal holds every vote and every entry that its node has promised.
+* LEARNER: it may lack some. This ends when the group has registered a run that began with this
+  journal: a majority without this node has committed that, so the log holds everything older.
+
+runs: the tokens (register_node) of the runs that wrote this journal, from the registered one to the
+current one. The log registers each run; a journal that does not know the registered one is an older
+copy. confirmed: the log was checked up to this entry.
+
+Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+RUNS_MAX = 64
+"""Starts in a row without a registration; the registered run is kept beside them."""
+UNKNOWN_RUN = ""
+"""Stands for the runs of a journal that was written before runs were recorded."""
+
+
+class VoterState(StrEnum):
+    NEW = "new"
+    VOTER = "voter"
+    LEARNER = "learner"
+
+
+@dataclass(frozen=True, slots=True)
+class VoterStatus:
+    """See the module."""
+
+    state: VoterState = VoterState.NEW
+    runs: tuple[str, ...] = ()
+    confirmed: int = 0
+
+    def begun(self, session: str) -> VoterStatus:
+        """A run begins. Durable before anything else is sent."""
+        runs = (*self.runs, session)
+        if len(runs) > RUNS_MAX:
+            runs = (runs[0], *runs[1 - RUNS_MAX :])
+        return replace(self, runs=runs)
+
+    def founding(self) -> VoterStatus:
+        """All journals of the group are new."""
+        assert self.state == VoterState.NEW, "only a new journal founds a group"
+        return replace(self, state=VoterState.VOTER)
+
+    def vouched_for(self) -> VoterStatus:
+        """An operator lets this journal vote, whatever the log says of its runs."""
+        return VoterStatus(VoterState.VOTER, (UNKNOWN_RUN, *self.runs[-1:]), self.confirmed)
+
+    def lost(self) -> VoterStatus:
+        """The journal may lack something it has promised."""
+        return VoterStatus(VoterState.LEARNER, self.runs[-1:], self.confirmed)
+
+    def registered(self, session: str, index: int) -> VoterStatus:
+        """After the committed entry `index`, this session is the node's registered one."""
+        if index <= self.confirmed:
+            return self
+        if session in self.runs and session != UNKNOWN_RUN:
+            runs = self.runs[self.runs.index(session) :]
+            if self.state == VoterState.VOTER and runs == self.runs:
+                return self
+            return VoterStatus(VoterState.VOTER, runs, index)
+        if self.state == VoterState.VOTER and not knows(self.runs, session):
+            return VoterStatus(VoterState.LEARNER, self.runs[-1:], index)
+        return self
+
+    def encode(self) -> bytes:
+        return json.dumps({"state": self.state, "runs": self.runs}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, confirmed: int) -> VoterStatus:
+        """Raises ValueError, KeyError or TypeError for anything that `encode` did not write."""
+        values = json.loads(data)
+        return cls(VoterState(values["state"]), tuple(map(str, values["runs"])), confirmed)
+
+
+def knows(runs: tuple[str, ...], session: str | None) -> bool:
+    """Whether a journal with these runs is the registered run's or a later one; None: none is
+    registered."""
+    return session is None or session in runs or UNKNOWN_RUN in runs

@@ -1,0 +1,405 @@
+"""Links between the members of the metadata group: one authenticated TCP connection per pair.
+
+Of two voters the one with the higher id dials; a node that does not vote dials every voter. Each
+link carries frames both ways (handshake.py), sends keep-alives, and is dropped when it falls
+silent. A peer that has not authenticated is limited to a few hundred bytes, a few seconds and a few
+connections.
+
+A second process with a node id in use is refused while the first one is heard; a new run of the
+same node is accepted once the old connection is gone or silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PreconditionFailedError,
+    UnauthenticatedError,
+)
+from jetstream_protocol.types import NodeId
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.metadata.raft import handshake
+from jetstream_server.metadata.raft.handshake import (
+    Answer,
+    Hello,
+    Identity,
+    Purpose,
+    Sealer,
+    Status,
+)
+from jetstream_server.metadata.raft.link import (
+    READ_BUFFER_BYTES,
+    SILENCE_MAX,
+    Link,
+    LinkTimings,
+    split_address,
+)
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.net.certificates import reason as tls_reason
+from jetstream_server.net.tls import of_certificate
+
+logger = structlog.get_logger(__name__)
+
+HANDSHAKE_SECONDS_MAX = 3.0
+HANDSHAKES_MAX = 64
+"""Connections that have not authenticated; ten times the size of a group."""
+
+SUPERSEDED_ASK_SECONDS = 2.0
+
+
+class LinkEvents(Protocol):
+    """Events for a member. Called on the event loop of the links."""
+
+    def link_up(self, peer: NodeId) -> None: ...
+
+    def link_down(self, peer: NodeId) -> None: ...
+
+    def frame_received(self, peer: NodeId, payload: bytes) -> None:
+        """A JetstreamError raised here closes the link."""
+
+    def superseded(self, reason: str) -> None:
+        """A peer reports that the group was recovered without this node: it must stop."""
+
+
+class PeerLinks:
+    """All links of one member.
+
+    addresses: host:port of every voter. cluster: a digest of the cluster id, as far as known.
+    superseded: digests of the group before its recoveries. certificates: links begin with mutual
+    TLS, and each end must show its node's certificate. problems: why a peer has no link, while it
+    has none.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        addresses: Mapping[NodeId, str],
+        events: LinkEvents,
+        cluster: Callable[[], bytes],
+        timings: LinkTimings | None = None,
+        superseded: Callable[[], Sequence[bytes]] = tuple,
+        certificates: Certificates | None = None,
+    ) -> None:
+        self._certificates = certificates
+        self.problems: dict[NodeId, str] = {}
+        self._identity = identity
+        self._addresses = dict(addresses)
+        self._events = events
+        self._cluster = cluster
+        self._superseded = superseded
+        self._timings = timings or LinkTimings()
+        self._links: dict[NodeId, Link] = {}
+        # Connections that have not authenticated, in the order of their arrival.
+        self._strangers: dict[int, asyncio.StreamWriter] = {}
+        self._stranger = 0
+        self._complaints = LogThrottle()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, address: str) -> None:
+        """Accept peers on host:port. Raises PreconditionFailedError when it cannot be bound."""
+        host, port = split_address(address)
+        try:
+            self._server = await asyncio.start_server(
+                self._accept, host, port, limit=READ_BUFFER_BYTES
+            )
+        except OSError as error:
+            raise PreconditionFailedError(
+                f"cannot listen for the metadata group on {address}: {error.strerror or error}"
+            ) from error
+
+    def start(self) -> None:
+        """Dial the peers of this node, and watch the links."""
+        own = self._identity.node_id
+        for peer in sorted(self._addresses):
+            if peer != own and (own not in self._addresses or peer < own):
+                self._spawn(self._keep_dialling(peer))
+            elif peer != own:
+                self._spawn(self._ask_whether_superseded(peer))
+        self._spawn(self._watch())
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for link in tuple(self._links.values()):
+            link.close()
+        for writer in self._strangers.values():
+            writer.transport.abort()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send(self, peer: NodeId, payload: bytes) -> bool:
+        """Send a frame, in order after earlier ones; False when there is no link."""
+        link = self._links.get(peer)
+        return link is not None and link.send(payload)
+
+    def drop(self, peer: NodeId, problem: str) -> None:
+        """Close the link to a peer that sent something impossible; it is dialled again."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.close()
+        self.problems[peer] = problem
+
+    def connected(self) -> tuple[NodeId, ...]:
+        return tuple(sorted(self._links))
+
+    async def check_id_is_free(self, patience: float) -> None:
+        """Ask every peer that answers. Raises PreconditionFailedError if another process has it.
+
+        A peer may still hold the link of this node's previous run: ask it for up to `patience` s.
+        """
+        deadline = asyncio.get_running_loop().time() + patience
+        others = [peer for peer in sorted(self._addresses) if peer != self._identity.node_id]
+        while True:
+            answers = await asyncio.gather(*(self._probe(peer) for peer in others))
+            if Status.SUPERSEDED in answers:
+                peer = others[answers.index(Status.SUPERSEDED)]
+                raise PreconditionFailedError(_superseded_by(peer))
+            if Status.ID_IN_USE not in answers:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise PreconditionFailedError(
+                    f"node id {self._identity.node_id} is in use by another running server of "
+                    "this cluster: give this one another --node-id, or stop the other"
+                )
+            await asyncio.sleep(0.2)
+
+    async def _probe(self, peer: NodeId) -> Status | None:
+        """The peer's answer to a probe, None without one."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                _, writer, answer, _ = await self._dial(peer, Purpose.PROBE)
+        except (OSError, asyncio.IncompleteReadError, JetstreamError):
+            return None  # Unreachable or not trusted: the later dial reports it.
+        writer.transport.abort()
+        return answer.status
+
+    async def _ask_whether_superseded(self, peer: NodeId) -> None:
+        """The peer should dial this node; it does not if it was recovered without this node."""
+        while True:
+            await asyncio.sleep(SUPERSEDED_ASK_SECONDS)
+            if peer not in self._links and await self._probe(peer) == Status.SUPERSEDED:
+                self._events.superseded(_superseded_by(peer))
+
+    # Dialling
+
+    async def _keep_dialling(self, peer: NodeId) -> None:
+        """Keep a link to the peer while this node runs."""
+        pause = self._timings.redial_min
+        while True:
+            try:
+                async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                    reader, writer, answer, codecs = await self._dial(peer, Purpose.LINK)
+                self._check_answer(answer, peer, writer)
+                pause = self._timings.redial_min
+                await self._serve(Link(peer, answer.instance, reader, writer, codecs))
+            except ssl.SSLError as error:
+                self._note(peer, f"cannot be reached over TLS: {tls_reason(error)}")
+            except (OSError, asyncio.IncompleteReadError) as error:
+                self._note(peer, f"cannot be reached: {str(error) or type(error).__name__}")
+            except JetstreamError as error:
+                self._note(peer, error.message)
+            # Jitter, so that the members of a restarted group do not dial at the same time.
+            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+            pause = min(pause * 2, self._timings.redial_max)
+
+    async def _dial(
+        self, peer: NodeId, purpose: Purpose
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Answer, tuple[Sealer, Sealer]]:
+        host, port = split_address(self._addresses[peer])
+        context = None if self._certificates is None else self._certificates.dial
+        reader, writer = await asyncio.open_connection(
+            host, port, limit=READ_BUFFER_BYTES, ssl=context
+        )
+        try:
+            if context is not None:
+                _check_certificate(writer, peer)
+            secret = self._identity.secret
+            challenge = handshake.decode_challenge(
+                await reader.readexactly(handshake.CHALLENGE_BYTES)
+            )
+            nonce = secrets.token_bytes(handshake.NONCE_BYTES)
+            hello = Hello(
+                purpose=purpose,
+                sender=self._identity.node_id,
+                target=peer,
+                instance=self._identity.instance,
+                cluster=self._cluster(),
+                nonce=nonce,
+            )
+            writer.write(handshake.encode_hello(hello, secret, challenge))
+            data = await reader.readexactly(handshake.ANSWER_BYTES)
+            answer = handshake.decode_answer(data, secret, nonce, challenge)
+        except BaseException:
+            writer.transport.abort()
+            raise
+        return reader, writer, answer, handshake.sealers(secret, challenge, nonce, dialled=True)
+
+    def _check_answer(self, answer: Answer, peer: NodeId, writer: asyncio.StreamWriter) -> None:
+        status = answer.status
+        if status == Status.WELCOME and answer.sender != peer:
+            status = Status.WRONG_NODE
+        if status != Status.WELCOME:
+            writer.transport.abort()
+            if status == Status.SUPERSEDED:
+                self._events.superseded(_superseded_by(peer))
+            raise PreconditionFailedError(handshake.REFUSALS[status])
+
+    def _note(self, peer: NodeId, problem: str) -> None:
+        if self.problems.get(peer) != problem:
+            self.problems[peer] = problem
+            logger.warning("metadata_peer_not_linked", peer=peer, reason=problem)
+
+    # Accepting
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._certificates is not None:
+            # What arrives from now on belongs to TLS, which begins in `_shake_hands`.
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        if len(self._strangers) >= HANDSHAKES_MAX:
+            # The oldest has had the most time to authenticate; a real peer needs one round trip.
+            self._strangers.pop(next(iter(self._strangers))).transport.abort()
+        self._stranger += 1
+        self._strangers[self._stranger] = writer
+        self._spawn(self._welcome(self._stranger, reader, writer))
+
+    async def _welcome(
+        self, stranger: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve a connection until it ends; one that fails the handshake is closed."""
+        try:
+            link = await self._shake_hands(reader, writer)
+            self._strangers.pop(stranger, None)
+            if link is not None:
+                await self._serve(link)
+        except (OSError, asyncio.IncompleteReadError, JetstreamError) as error:
+            source = writer.get_extra_info("peername") or ("",)
+            reason = tls_reason(error) if isinstance(error, ssl.SSLError) else str(error)
+            if self._complaints.is_due(source[0], reason):
+                logger.warning("metadata_connection_ended", source=source, reason=reason)
+        finally:
+            self._strangers.pop(stranger, None)
+            writer.transport.abort()
+
+    async def _shake_hands(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Link | None:
+        """The link of an accepted peer; None for a probe. Raises for anyone else."""
+        async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+            if self._certificates is not None:
+                await writer.start_tls(self._certificates.raft)
+            challenge = secrets.token_bytes(handshake.NONCE_BYTES)
+            writer.write(handshake.encode_challenge(challenge))
+            data = await reader.readexactly(handshake.HELLO_BYTES)
+            hello = await self._checked_hello(data, challenge, writer)
+            if self._certificates is not None:
+                _check_certificate(writer, hello.sender)
+            status = self._status_for(hello)
+            await self._answer(status, hello.nonce, challenge, writer)
+        if status != Status.WELCOME:
+            raise PreconditionFailedError(f"node {hello.sender} was refused: {status.name}")
+        if hello.purpose == Purpose.PROBE:
+            return None
+        codecs = handshake.sealers(self._identity.secret, challenge, hello.nonce, dialled=False)
+        return Link(hello.sender, hello.instance, reader, writer, codecs)
+
+    async def _checked_hello(
+        self, data: bytes, challenge: bytes, writer: asyncio.StreamWriter
+    ) -> Hello:
+        try:
+            return handshake.decode_hello(data, self._identity.secret, challenge)
+        except UnauthenticatedError:
+            await self._answer(Status.BAD_CREDENTIAL, b"", challenge, writer)
+            raise
+
+    async def _answer(
+        self, status: Status, nonce: bytes, challenge: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        answer = Answer(status, self._identity.node_id, self._identity.instance)
+        writer.write(handshake.encode_answer(answer, self._identity.secret, nonce, challenge))
+        await writer.drain()
+        if status != Status.WELCOME:
+            if writer.can_write_eof():  # TLS cannot, and has sent it.
+                writer.write_eof()  # Send it before `abort` closes the connection.
+            await asyncio.sleep(0)
+
+    def _status_for(self, hello: Hello) -> Status:
+        own = self._cluster()
+        if handshake.UNKNOWN_CLUSTER not in (own, hello.cluster) and own != hello.cluster:
+            is_former = hello.cluster in self._superseded()
+            return Status.SUPERSEDED if is_former else Status.OTHER_CLUSTER
+        if hello.target != self._identity.node_id:
+            return Status.WRONG_NODE
+        if hello.sender == self._identity.node_id:
+            return Status.ID_IN_USE
+        link = self._links.get(hello.sender)
+        if link is not None and link.instance != hello.instance:
+            return Status.ID_IN_USE
+        return Status.WELCOME
+
+    # Links
+
+    async def _serve(self, link: Link) -> None:
+        """Run the link until the connection ends."""
+        old = self._links.pop(link.peer, None)
+        if old is not None:
+            old.close()
+            self._events.link_down(link.peer)
+        self._links[link.peer] = link
+        self.problems.pop(link.peer, None)
+        self._events.link_up(link.peer)
+        try:
+            while True:
+                self._events.frame_received(link.peer, await link.receive())
+        finally:
+            link.close()
+            if self._links.get(link.peer) is link:
+                del self._links[link.peer]
+                self._events.link_down(link.peer)
+
+    async def _watch(self) -> None:
+        """Keep links alive; drop those that have fallen silent."""
+        while True:
+            await asyncio.sleep(self._timings.keep_alive)
+            for link in tuple(self._links.values()):
+                link.silence += 1
+                if link.silence > SILENCE_MAX:
+                    silent_s = SILENCE_MAX * self._timings.keep_alive
+                    self._note(link.peer, f"has been silent for {silent_s} s")
+                    link.close()
+                else:
+                    link.send(b"")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # A bug here, not the peer's fault: the member must stop.
+            context = {"message": "metadata link failed", "exception": task.exception()}
+            task.get_loop().call_exception_handler(context)
+
+
+def _check_certificate(writer: asyncio.StreamWriter, peer: NodeId) -> None:
+    """Raise UnauthenticatedError unless the other end has shown the certificate of that node."""
+    identity = of_certificate(writer.get_extra_info("peercert"))
+    if identity is None or identity.node_id != peer:
+        name = "" if identity is None else f": it is that of {identity.name}"
+        raise UnauthenticatedError(f"the certificate is not that of node {peer}{name}")
+
+
+def _superseded_by(peer: NodeId) -> str:
+    return f"node {peer} {handshake.REFUSALS[Status.SUPERSEDED]}"

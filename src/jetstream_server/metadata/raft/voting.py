@@ -1,0 +1,139 @@
+"""Whose votes and acknowledgements count in the metadata group, this node's own included.
+
+Every member sends its status (standing.py) first on each link, and again when it changes. A voter
+counts while it reports that it is one, and while the log names no run of its node that its journal
+does not know: that journal would be an older copy. The whole log counts here, because an entry that
+is not known to be committed may be.
+
+**Founding.** All journals of a new group are empty, but so is a lost one. So a new journal becomes
+a voter's only when *every* voter has reported that its own has promised nothing. It votes for the
+first time only when every voter has reported that it is one, so that a node that loses its journal
+later finds a voter that is not new.
+
+Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jetstream_protocol.logfiles.metadata_records import Entry
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft.standing import VoterState, VoterStatus, knows
+
+_MENTIONED = b'"register_node"'
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A member's report. is_pristine: its journal has promised nothing yet."""
+
+    is_voter: bool
+    is_pristine: bool
+    runs: tuple[str, ...]
+
+
+class Registration(NamedTuple):
+    """A run in an entry that is not applied yet; its command is refused if `replaces` is wrong."""
+
+    at: int
+    node_id: int
+    session: str
+    replaces: str | None
+
+
+class Registrations:
+    """The runs registered in the entries that are not applied yet, in the log's order."""
+
+    def __init__(self) -> None:
+        self._ahead: list[Registration] = []
+
+    def added(self, entry: Entry) -> None:
+        if _MENTIONED in entry.data:
+            self._ahead.extend(_registrations(entry))
+
+    def truncated(self, index: int) -> None:
+        """The entries from `index` on were removed."""
+        self._ahead = [known for known in self._ahead if known.at < index]
+
+    def applied(self, index: int) -> None:
+        if self._ahead and self._ahead[0].at <= index:
+            self._ahead = [known for known in self._ahead if known.at > index]
+
+    def session(self, node_id: NodeId, session: str | None) -> str | None:
+        """The node's session at the end of the log; `session`: in the applied state."""
+        for known in self._ahead:
+            if known.node_id == node_id and known.replaces in (None, session or ""):
+                session = known.session
+        return session
+
+
+class Voting:
+    """See the module. `others`: the voters except this node."""
+
+    def __init__(self, others: Iterable[NodeId]) -> None:
+        self.registrations = Registrations()
+        self._others = tuple(others)
+        self._told: dict[NodeId, Told] = {}
+        # Voters that have reported their status once.
+        self._founders: set[NodeId] = set()
+        self._has_founded = False
+
+    def told(self, node_id: NodeId, told: Told) -> None:
+        if node_id in self._others:
+            self._told[node_id] = told
+            if told.is_voter:
+                self._founders.add(node_id)
+                self._has_founded = self._has_founded or not told.is_pristine
+
+    def heard_raft_from(self, node_id: NodeId) -> None:
+        """A voter that is a candidate or leads has heard that everybody is a voter."""
+        self._has_founded = self._has_founded or node_id in self._founders
+
+    def may_found(self, own: VoterStatus, *, is_pristine: bool) -> bool:
+        """Whether this node's new journal may become a voter's now."""
+        return (
+            own.state == VoterState.NEW
+            and is_pristine
+            and all(node in self._told and self._told[node].is_pristine for node in self._others)
+        )
+
+    def may_vote(self, own: VoterStatus, *, is_pristine: bool) -> bool:
+        """Whether this node votes and may be a candidate."""
+        if own.state != VoterState.VOTER:
+            return False
+        everybody = len(self._founders) == len(self._others)
+        return not is_pristine or self._has_founded or everybody
+
+    def counts(self, node_id: NodeId, applied_session: str | None) -> bool:
+        """Whether another node's votes and acknowledgements count."""
+        told = self._told.get(node_id)
+        if told is None or not told.is_voter:
+            return False
+        return knows(told.runs, self.registrations.session(node_id, applied_session))
+
+    @property
+    def has_group(self) -> bool:
+        """Whether another member has promised something: then a new journal is not part of a new
+        group."""
+        return any(told.is_voter and not told.is_pristine for told in self._told.values())
+
+    def is_known(self, node_id: NodeId) -> bool:
+        """Whether that node has sent its status since this process began."""
+        return node_id in self._told
+
+
+def _registrations(entry: Entry) -> Iterable[Registration]:
+    for line in entry.data.split(b"\n")[1:]:
+        if _MENTIONED not in line:
+            continue
+        try:
+            values = json.loads(line)
+            if values.get("op") == "register_node":
+                node_id, session = int(values["node_id"]), str(values["session"])
+                yield Registration(entry.index, node_id, session, values.get("replaces"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # The registry will refuse it as well.

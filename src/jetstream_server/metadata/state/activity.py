@@ -1,0 +1,125 @@
+"""What has changed in the metadata and is not yet in the stream `__activity`: an outbox.
+
+Once that stream exists, every change is put down here in the entry that makes it, as an event with
+the next number. The leader of the stream appends the events and then has them taken out by a
+command. So none is missed, whoever fails meanwhile: what is not in the log, committed, is in here,
+and the number tells a new leader what is in its log already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
+from typing import Any
+
+from jetstream_server.metadata.state.changes import (
+    ActivityChanged,
+    Change,
+    ControllerChanged,
+    NodeChanged,
+    SecurityChanged,
+    SettingsChanged,
+    StreamChanged,
+    StreamCreated,
+    StreamDeleted,
+)
+from jetstream_server.metadata.state.commands import TrimActivity
+from jetstream_server.metadata.state.decision import Decision
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.security.state import SecurityState
+
+ACTIVITY = "__activity"
+
+
+def noted(tables: Tables, changes: Iterable[Change]) -> Outbox:
+    """The outbox with the events of these changes, which are committed already."""
+    outbox = tables.activity
+    if tables.find(ACTIVITY, "") is None:
+        return outbox
+    for change in changes:
+        for event in _events(change):
+            numbered = {"sequence": outbox.next_sequence, "revision": tables.revision, **event}
+            outbox = outbox.with_event(json.dumps(numbered, separators=(",", ":")))
+    return outbox
+
+
+def trim_activity(tables: Tables, command: TrimActivity) -> Decision:
+    """Forget the events that are in the log."""
+    before = tables.activity
+    after = before.without(command.through)
+    return Decision(changes=() if after is before else (ActivityChanged(before, after),))
+
+
+def _events(change: Change) -> Iterator[dict[str, Any]]:
+    match change:
+        case StreamCreated(stream):
+            yield {"type": "stream_created", **_name(stream), **_stream(stream)}
+        case StreamChanged(before, after):
+            found = _differences(_stream(before), _stream(after))
+            if found:
+                yield {"type": "stream_changed", **_name(after), "changes": found}
+        case StreamDeleted(stream):
+            yield {"type": "stream_deleted", **_name(stream)}
+        case NodeChanged(None, NodeMetadata() as node):
+            yield {"type": "node_added", "node": node.node_id, **_node(node)}
+        case NodeChanged(NodeMetadata() as node, None):
+            yield {"type": "node_removed", "node": node.node_id}
+        case NodeChanged(NodeMetadata() as before, NodeMetadata() as after):
+            found = _differences(_node(before), _node(after))
+            if found:
+                yield {"type": "node_changed", "node": after.node_id, "changes": found}
+        case SettingsChanged(before, after):
+            found = _differences(before.to_dict(), after.to_dict())
+            if found:
+                yield {"type": "cluster_changed", "changes": found}
+        case ControllerChanged(_, controller):
+            yield {"type": "controller_changed", "node": controller.node_id}
+        case SecurityChanged(before, after):
+            yield from _of_security(before, after)
+
+
+def _name(stream: StreamMetadata) -> dict[str, Any]:
+    return {"stream": stream.full_name, "stream_id": stream.id}
+
+
+_INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
+"""Fields of a stream that do not change, say nothing, or are told one by one."""
+_STREAM = tuple(each.name for each in fields(StreamMetadata) if each.name not in _INNER)
+
+
+def _stream(stream: StreamMetadata) -> dict[str, Any]:
+    return {**{name: getattr(stream, name) for name in _STREAM}, **asdict(stream.config)}
+
+
+def _node(node: NodeMetadata) -> dict[str, Any]:
+    """All but the token of its run."""
+    values = node.to_dict()
+    del values["session"]
+    return values
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {"before": before[name], "after": after[name]}
+        for name in after
+        if before[name] != after[name]
+    }
+
+
+def _of_security(before: SecurityState, after: SecurityState) -> Iterator[dict[str, Any]]:
+    """Tokens by id and principal: never their hashes."""
+    for token_id, token in after.tokens.items():
+        if token_id not in before.tokens:
+            yield {"type": "token_created", "token": token_id, "principal": token.principal}
+    for token_id, token in before.tokens.items():
+        if token_id not in after.tokens:
+            yield {"type": "token_revoked", "token": token_id, "principal": token.principal}
+    for rule_id, rule in after.rules.items():
+        if rule_id not in before.rules:
+            yield {"type": "acl_added", "rule": rule.to_row()}
+    for rule_id, rule in before.rules.items():
+        if rule_id not in after.rules:
+            yield {"type": "acl_removed", "rule": rule.to_row()}

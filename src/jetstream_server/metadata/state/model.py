@@ -1,0 +1,282 @@
+"""What the metadata group knows about streams and nodes: immutable values, and their JSON form.
+
+Invariants the registry keeps (docs/replication.md, "Metadata"):
+
+* `isr` and `elr` are disjoint subsets of `replicas`, in the order of `replicas`.
+* Every member of `isr` is registered and not fenced.
+* `leader` is a member of `isr`, or NO_NODE.
+* `leader_epoch` grows when a leadership ends or begins, `stream_epoch` with every change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Any, Literal, NewType, cast, get_args
+
+from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId, WallUs
+
+FeatureLevel = NewType("FeatureLevel", int)
+"""What metadata commands software understands: grows with every new command or field."""
+
+RequestedSettings = Mapping[str, Any]
+"""Settings that a user gave for a stream, by name (StreamSettings)."""
+
+FlushPolicy = Literal["none", "interval", "group"]
+AckPolicy = Literal["reply", "envelope", "off"]
+
+FLUSH_POLICIES: tuple[FlushPolicy, ...] = get_args(FlushPolicy)
+ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
+
+SETTING_LEVELS: Mapping[str, FeatureLevel] = {"restoring": FeatureLevel(2)}
+"""From which feature level on a setting may be given; those that are not here, from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What a user may set on a stream, every field effective (defaults filled in).
+
+    Times in microseconds, sizes in bytes. max_age_us, max_bytes, max_messages: retention; 0 is
+    unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own.
+    segment_age_us: 0 follows from the other settings (docs/operations.md).
+    restoring: the stream is filled by a restore, and does not listen to its subject.
+    """
+
+    replicas: int
+    min_insync_replicas: int
+    flush: FlushPolicy
+    acks: AckPolicy
+    max_age_us: int = 0
+    max_bytes: int = 0
+    max_messages: int = 0
+    compact: bool = False
+    tombstone_grace_us: int = 24 * 3600 * 1_000_000
+    duplicate_window_us: int = 120 * 1_000_000
+    segment_bytes: int = 0
+    segment_age_us: int = 0
+    restoring: bool = False
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether records are ever removed because of their age or number."""
+        return bool(self.max_age_us or self.max_bytes or self.max_messages)
+
+    @classmethod
+    def with_defaults(
+        cls,
+        replicas: int,
+        *,
+        min_insync_replicas: int | None = None,
+        flush: FlushPolicy | None = None,
+        acks: AckPolicy | None = None,
+        **others: Any,
+    ) -> StreamSettings:
+        """Unset fields take the defaults of docs/guarantees.md, some of which depend on
+        `replicas`."""
+        if min_insync_replicas is None:
+            min_insync_replicas = 2 if replicas >= 3 else 1
+        default_flush: FlushPolicy = "group" if replicas == 1 else "interval"
+        settings = cls(
+            replicas, min_insync_replicas, flush or default_flush, acks or "reply", **others
+        )
+        return cls.shared(settings.to_row())
+
+    def to_row(self) -> tuple[Any, ...]:
+        """The fields in their order. Those of later feature levels at the end are left out while
+        they have their default: software that does not know them must be able to read the row."""
+        row = [getattr(self, name) for name in _SETTINGS_FIELDS]
+        while _SETTINGS_FIELDS[len(row) - 1] in SETTING_LEVELS and not row[-1]:
+            row.pop()
+        return tuple(row)
+
+    @staticmethod
+    @cache
+    def shared(row: tuple[Any, ...]) -> StreamSettings:
+        """The one object for these settings: thousands of streams have the same. A row written
+        before a setting existed is short: the default is what it was created with."""
+        return StreamSettings(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMetadata:
+    """One stream. `id` is the metadata revision of its creation, never reused.
+
+    subject: "" for a stream of the server's own: it is not published to.
+    last_known: while `isr` is below its minimum, the replicas that left it and `elr` because their
+    logs are not believed. They may hold everything committed all the same: when `isr` and `elr` are
+    both empty, an election needs all of them (docs/replication.md).
+    unflushed: replicas that have not reported a full flush since `flush` became "group".
+    lossy_elections: leaders chosen although committed records may have been lost.
+    was_compacted: `compact` is set or once was, so that there may be gaps between offsets.
+    target_replicas: while the stream is reassigned, the replicas that it will have; they and those
+    that will go are `replicas` until then. Empty: it is not reassigned.
+    purged_offset, purged_epoch: records below that offset are purged, as far as they are of that
+    leader epoch or older ones: what is stored at such an offset later is another record.
+    readonly: its leader refuses records. paused: its leader does not listen to its subject.
+    """
+
+    id: StreamId
+    name: str
+    subject: str
+    group: str
+    config: StreamSettings
+    replicas: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    stream_epoch: int
+    isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...]
+    created_at_us: WallUs
+    last_known: tuple[NodeId, ...] = ()
+    unflushed: tuple[NodeId, ...] = ()
+    lossy_elections: int = 0
+    was_compacted: bool = False
+    purged_offset: int = 0
+    purged_epoch: int = -1
+    readonly: bool = False
+    paused: bool = False
+    target_replicas: tuple[NodeId, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The stream's identity for people."""
+        return self.name if self.is_internal else f"{self.name}@{self.subject}"
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is a stream of the server's own: without a subject."""
+        return not self.subject
+
+    @property
+    def purge(self) -> tuple[int, int]:
+        """The last purge: below which offset, and in which leader epoch."""
+        return self.purged_offset, self.purged_epoch
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its leader does not listen: it is paused, being restored, or has no subject."""
+        return self.paused or self.config.restoring or self.is_internal
+
+    @property
+    def flushes_before_ack(self) -> bool:
+        """Whether every committed record is on every ISR member's disk, not only in its memory."""
+        return self.config.flush == "group" and not self.unflushed
+
+    def to_row(self) -> list[Any]:
+        """The fields in their order, as JSON can hold them: compact where there are many.
+
+        **safety** Fields of a later feature level than 1 come last, and are left out as long as
+        all of them have their defaults: older software refuses a row with fields it does not know.
+        """
+        row = [getattr(self, name) for name in _STREAM_FIELDS]
+        if row[_LEVEL_1_FIELDS:] == _LATER_DEFAULTS:
+            del row[_LEVEL_1_FIELDS:]
+        row[_CONFIG_AT] = list(self.config.to_row())
+        return row
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> StreamMetadata:
+        """The reverse. Raises TypeError or ValueError for what is no such row."""
+        values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in row]
+        values[_CONFIG_AT] = StreamSettings.shared(values[_CONFIG_AT])
+        return cls(*values)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a node's ports are reached from outside: advertised, as host:port."""
+
+    grpc: str
+    data: str
+    raft: str
+    http: str
+
+    def to_dict(self) -> dict[str, str]:
+        return cast("dict[str, str]", asdict(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, str]) -> Addresses:
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetadata:
+    """One node. `incarnation` is the revision at which this run of its process registered.
+
+    session: the random token of that run; registering twice with one token changes nothing.
+    fenced: its session lapsed: it is in no ISR and leads nothing.
+    draining: this run is about to stop: it leads nothing and joins no ISR any more.
+    relieved: an operator's mark, whatever runs begin and end: it leads nothing, and follows.
+    """
+
+    node_id: NodeId
+    incarnation: int
+    fenced: bool
+    draining: bool
+    rack: str
+    addresses: Addresses
+    session: str = ""
+    feature_level_max: FeatureLevel = FeatureLevel(1)
+    relieved: bool = False
+
+    @property
+    def yields_leadership(self) -> bool:
+        """Whether others are to lead in its place, as long as there are any."""
+        return self.draining or self.relieved
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in _NODE_FIELDS}
+        values["addresses"] = self.addresses.to_dict()
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> NodeMetadata:
+        return cls(**{**values, "addresses": Addresses.from_dict(values["addresses"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What holds for the whole cluster. `cluster_id` is "" until it is first set, then fixed.
+
+    feature_level: the newest operations every node understands; it only grows.
+    ack_subjects: patterns an ack may be published to.
+    recoveries: a token for each time the metadata group was recovered without voters it had lost.
+    """
+
+    cluster_id: str = ""
+    feature_level: FeatureLevel = FeatureLevel(1)
+    ack_subjects: tuple[str, ...] = ("_INBOX.>",)
+    recoveries: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ClusterSettings:
+        lists = {name: tuple(values.get(name, ())) for name in ("ack_subjects", "recoveries")}
+        return cls(**{**values, **lists})
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerClaim:
+    """Who decides. `epoch` is the revision of the claim: commands with an older one are refused."""
+
+    node_id: NodeId
+    epoch: int
+
+    def to_dict(self) -> dict[str, int]:
+        return cast("dict[str, int]", asdict(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ControllerClaim:
+        return cls(**values)
+
+
+_SETTINGS_FIELDS = tuple(field.name for field in fields(StreamSettings))
+_STREAM_FIELDS = tuple(field.name for field in fields(StreamMetadata))
+_NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
+_CONFIG_AT = _STREAM_FIELDS.index("config")
+_LEVEL_1_FIELDS = _STREAM_FIELDS.index("readonly")
+_LATER_DEFAULTS = [field.default for field in fields(StreamMetadata)[_LEVEL_1_FIELDS:]]
+"""How many fields feature level 1 knows."""

@@ -1,0 +1,95 @@
+"""Decisions on commands that move a stream to other nodes.
+
+    replicas {0, 1, 2} ── ReassignStream(2, 3) ──> replicas {0, 1, 2, 3}, target {2, 3}
+                                                   the new ones copy, and join the ISR
+                       ── FinishReassignment ────> replicas {2, 3}
+
+**safety** A replica goes only when every replica of the target is in sync: each holds everything
+committed then. A replica that is new is in neither ISR nor ELR, and joins as any follower does.
+
+What each command means is said by its class (commands.py). A decision looks but does not touch, and
+returns a Decision or raises the JetstreamError that the proposer gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jetstream_protocol.errors import InvalidRequestError, PreconditionFailedError
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.state.commands import FinishReassignment, ReassignStream
+from jetstream_server.metadata.state.decision import (
+    Decision,
+    changed,
+    epochs,
+    stream_at_epoch,
+)
+from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.tables import Tables
+
+
+def reassign_stream(tables: Tables, command: ReassignStream) -> Decision:
+    stream = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
+    target = tuple(sorted(command.replicas))
+    _check_target(tables, stream, target)
+    if target == (stream.target_replicas or stream.replicas):
+        return Decision(epochs(stream))
+    leaving = tuple(node_id for node_id in stream.replicas if node_id not in target)
+    after = replace(
+        stream,
+        replicas=tuple(sorted((*target, *leaving))),
+        target_replicas=target,
+        config=StreamSettings.shared(replace(stream.config, replicas=len(target)).to_row()),
+        stream_epoch=stream.stream_epoch + 1,
+    )
+    return changed(tables, stream, _in_order(after))
+
+
+def finish_reassignment(tables: Tables, command: FinishReassignment) -> Decision:
+    stream = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
+    target = stream.target_replicas
+    if not target:
+        return Decision(epochs(stream))
+    if not may_finish(stream):
+        behind = [node_id for node_id in target if node_id not in stream.isr]
+        reason = f"nodes {behind} are not in sync" if behind else "its leader is to go"
+        raise PreconditionFailedError(f"{stream.full_name} cannot be moved yet: {reason}")
+    after = replace(
+        stream,
+        replicas=target,
+        target_replicas=(),
+        stream_epoch=stream.stream_epoch + 1,
+    )
+    return changed(tables, stream, _in_order(after))
+
+
+def may_finish(stream: StreamMetadata) -> bool:
+    """Whether every replica of the target is in sync, and one of them leads."""
+    target = stream.target_replicas
+    return bool(target) and stream.leader in target and not set(target) - set(stream.isr)
+
+
+def _check_target(tables: Tables, stream: StreamMetadata, target: tuple[NodeId, ...]) -> None:
+    unknown = [node_id for node_id in target if node_id not in tables.nodes]
+    if unknown:
+        raise InvalidRequestError(f"nodes {unknown} are not part of this cluster")
+    if len(target) < stream.config.min_insync_replicas:
+        raise InvalidRequestError(
+            f"{stream.full_name} needs {stream.config.min_insync_replicas} replicas in sync "
+            f"(min_insync_replicas), and {len(target)} were named: name more, or lower that first"
+        )
+
+
+def _in_order(stream: StreamMetadata) -> StreamMetadata:
+    """What names replicas, in their order, and without those that went."""
+
+    def kept(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        return tuple(node_id for node_id in stream.replicas if node_id in nodes)
+
+    return replace(
+        stream,
+        isr=kept(stream.isr),
+        elr=kept(stream.elr),
+        last_known=kept(stream.last_known),
+        unflushed=kept(stream.unflushed),
+    )

@@ -1,0 +1,256 @@
+"""The metadata state machine: commands in their one order in, results out; the same on every node.
+
+    command = {"op": "create_stream", …fields, "id": [incarnation, sequence], "controller_epoch": n}
+
+`id` makes a command happen once: a repetition is answered with the first result, and a command
+of a process that has been replaced is refused. Before it has an incarnation a process gives its
+session token instead: it may only send commands that are harmless when repeated.
+`controller_epoch` makes a command void under a newer controller. Both may be absent. A result is
+{"revision": n, …}, or with {"error": {code, message}}.
+
+Invariants. `apply` is deterministic (no clock, randomness or set order; the proposer supplies time
+and ids) and total: whatever the text, it returns a result; a refused command changes nothing but
+the revision. Every decision is complete before the first change is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+    PreconditionFailedError,
+    StorageError,
+    from_proto,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.types import StreamId
+from jetstream_server.metadata.state import commands
+from jetstream_server.metadata.state.activity import noted
+from jetstream_server.metadata.state.changes import (
+    ActivityChanged,
+    Change,
+    ControllerChanged,
+    DeletionsLearned,
+    LeaderReported,
+    NodeChanged,
+    SecurityChanged,
+    SettingsChanged,
+    StreamCreated,
+    diff_nodes,
+    diff_streams,
+)
+from jetstream_server.metadata.state.command_json import Envelope, decode_command
+from jetstream_server.metadata.state.model import ClusterSettings, ControllerClaim
+from jetstream_server.metadata.state.operations import OPERATIONS, REPEATABLE
+from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.results import ResultWindows
+from jetstream_server.metadata.state.state_image import StateImage
+from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.security.state import SecurityState
+
+REVISIONS_PER_RECOVERY = 1_000_000
+"""More than the lost voters can have applied without this group."""
+
+_BUGS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
+"""What a bug in a decision would raise, on every node alike. Nothing has changed then, and the
+command is refused: an exception here would stop every node for ever."""
+
+
+class Registry(Tables):
+    """All metadata, and the one way to change it."""
+
+    __slots__ = ("_changes", "_results")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results = ResultWindows()
+        self._changes: list[Change] = []
+
+    def apply(self, command: str, revision: int) -> str:
+        """Apply one command as `revision`, which must be higher than the last; never raises."""
+        assert revision > self.revision, "commands are applied in order, each once"
+        self.revision = revision
+        try:
+            return self._apply(decode_command(command), revision)
+        except JetstreamError as error:
+            return _encode(_error_result(error, revision))
+
+    def take_changes(self) -> list[Change]:
+        """What has changed since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def _apply(self, envelope: Envelope, revision: int) -> str:
+        if envelope.id is None:
+            return self._decide(envelope, revision)
+        incarnation, sequence = envelope.id
+        if isinstance(incarnation, str):
+            if envelope.op not in REPEATABLE:
+                raise PreconditionFailedError(f"this process must register before {envelope.op!r}")
+            return self._decide(envelope, revision)
+        known = self._results.find(incarnation, sequence)
+        if known is None:
+            try:
+                known = self._decide(envelope, revision)
+            except JetstreamError as error:
+                known = _encode(_error_result(error, revision))
+            self._results.add(incarnation, sequence, known)
+        return known
+
+    def _decide(self, envelope: Envelope, revision: int) -> str:
+        op, epoch, level = envelope.op, envelope.controller_epoch, self.settings.feature_level
+        operation = OPERATIONS.get(op) if isinstance(op, str) else None
+        if operation is None or operation.command.level > level:
+            raise InvalidRequestError(
+                f"unknown metadata operation {str(op)[:100]!r} at feature level {level}: "
+                "a newer version's?"
+            )
+        if epoch is not None and epoch != self.controller.epoch:
+            raise FencedEpochError(
+                f"controller epoch {epoch!r} ended; it is {self.controller.epoch}"
+            )
+        try:
+            command = operation.command.parse(envelope.fields, level)
+            decision = operation.decide(self, command)
+        except _BUGS as error:
+            raise InternalError(f"{op} failed: {error!r}") from error
+        self.commit(decision.changes)
+        for change in decision.changes:
+            if isinstance(change, NodeChanged):
+                self._follow_incarnation(change)
+            elif isinstance(change, SettingsChanged) and _is_recovery(change):
+                # Ids are revisions, and the lost voters may have given out more of them.
+                self.revision += REVISIONS_PER_RECOVERY
+        self._changes.extend(decision.changes)
+        self._note_activity(decision.changes)
+        return _encode({"revision": revision, **decision.result})
+
+    def _note_activity(self, changes: Sequence[Change]) -> None:
+        """In the entry that makes the changes, so that neither is without the other."""
+        before, after = self.activity, noted(self, changes)
+        if after is not before:
+            change = ActivityChanged(before, after)
+            self.commit((change,))
+            self._changes.append(change)
+
+    def _follow_incarnation(self, change: NodeChanged) -> None:
+        """Keep results for current incarnations only: others cannot propose any more."""
+        before, after = change.before, change.after
+        if before is not None and (after is None or after.incarnation != before.incarnation):
+            self._results.close(before.incarnation)
+        if after is not None and (before is None or after.incarnation != before.incarnation):
+            self._results.open(after.incarnation)
+
+    def check_understood(self) -> None:
+        """**safety** Raise StorageError at a feature level that this software does not know: from
+        then on there may be commands that the others apply and this node would refuse."""
+        level = self.settings.feature_level
+        if level > commands.FEATURE_LEVEL_MAX:
+            raise StorageError(
+                f"the metadata is at feature level {level}, and this software understands "
+                f"{commands.FEATURE_LEVEL_MAX}: update this server"
+            )
+
+    def snapshot(self) -> bytes:
+        """The whole state, compact; `restore` on any node gives an equal registry."""
+        return self.capture().encode()
+
+    def capture(self) -> StateImage:
+        """The state as of now, to be encoded later or by another thread."""
+        security = {} if self.security == SecurityState() else {"security": self.security.to_dict()}
+        activity = {} if self.activity == Outbox() else {"activity": self.activity.to_dict()}
+        return StateImage(
+            head={
+                "revision": self.revision,
+                "settings": self.settings.to_dict(),
+                "controller": self.controller.to_dict(),
+                "deleted": list(self.deleted),
+                "reports": [[key, *self.reports[key]] for key in sorted(self.reports)],
+                "results": self._results.to_list(),
+                **security,
+                **activity,
+            },
+            nodes=[self.nodes[node_id] for node_id in sorted(self.nodes)],
+            streams=[self.streams[stream_id] for stream_id in sorted(self.streams)],
+        )
+
+    def follow(self, changes: Sequence[Change], revision: int) -> None:
+        """Apply the changes of another copy of this registry."""
+        self.commit(changes)
+        self.revision = revision
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take over the state of a snapshot; watchers get the difference (`take_changes`).
+
+        Raises StorageError, unchanged, when it has another format or a newer feature level, or is
+        not a snapshot.
+        """
+        fresh = _restored(snapshot)
+        fresh.check_understood()
+        changes: list[Change] = []
+        if fresh.settings != self.settings:
+            changes.append(SettingsChanged(self.settings, fresh.settings))
+        if fresh.controller != self.controller:
+            changes.append(ControllerChanged(self.controller, fresh.controller))
+        if fresh.security != self.security:
+            changes.append(SecurityChanged(self.security, fresh.security))
+        if fresh.activity != self.activity:
+            changes.append(ActivityChanged(self.activity, fresh.activity))
+        changes.extend(diff_nodes(self.nodes, fresh.nodes))
+        told = self.deleted.keys() | self.streams.keys()
+        if learned := tuple(known for known in fresh.deleted if known not in told):
+            changes.append(DeletionsLearned(learned))
+        changes.extend(diff_streams(self.streams, fresh.streams, fresh.deleted))
+        for slot in (*Tables.__slots__, "_results"):
+            setattr(self, slot, getattr(fresh, slot))
+        self._changes.extend(changes)
+
+
+def check_result(result: dict[str, Any]) -> dict[str, Any]:
+    """The result, or raise the JetstreamError that it stands for."""
+    error = result.get("error")
+    if error is None:
+        return result
+    raise from_proto(common_pb2.Error(code=error["code"], message=error["message"]))
+
+
+def _error_result(error: JetstreamError, revision: int) -> dict[str, Any]:
+    return {"revision": revision, "error": {"code": error.code, "message": error.message}}
+
+
+def _encode(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _restored(snapshot: bytes) -> Registry:
+    image = StateImage.decode(snapshot)
+    registry = Registry()
+    try:
+        registry.revision = image.head["revision"]
+        registry.settings = ClusterSettings.from_dict(image.head["settings"])
+        registry.controller = ControllerClaim.from_dict(image.head["controller"])
+        if "security" in image.head:
+            registry.security = SecurityState.from_dict(image.head["security"])
+        if "activity" in image.head:
+            registry.activity = Outbox.from_dict(image.head["activity"])
+        changes: list[Change] = [NodeChanged(None, node) for node in image.nodes]
+        changes.append(DeletionsLearned(tuple(map(StreamId, image.head.get("deleted", ())))))
+        changes.extend(StreamCreated(stream) for stream in image.streams)
+        for stream_id, *reports in image.head["reports"]:
+            standing = tuple((node_id, at_us) for node_id, at_us in reports)
+            changes.append(LeaderReported(StreamId(stream_id), standing))
+        registry._results = ResultWindows.from_list(image.head["results"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"metadata snapshot cannot be read: {error}") from error
+    registry.commit(changes)
+    return registry
+
+
+def _is_recovery(change: SettingsChanged) -> bool:
+    return change.before.recoveries != change.after.recoveries

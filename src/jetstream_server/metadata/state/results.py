@@ -1,0 +1,82 @@
+"""Results of recent commands by (incarnation, sequence), so that a retried command happens once.
+
+The limits fit together: a proposer numbers its commands, and none of its pending ones is SPAN or
+more behind its newest. So among the last WINDOW applied is every command that may still be retried,
+and an unknown one SPAN or more behind the newest is a late copy: it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.errors import FencedEpochError, UnknownOutcomeError
+
+SPAN = 512
+"""Pending commands of a node: enough for one flush to serve hundreds of proposals."""
+WINDOW = 2 * SPAN
+"""Up to SPAN commands on either side of one may be applied before its retry arrives."""
+
+
+class ResultWindows:
+    """Part of the replicated state: every node holds the same."""
+
+    __slots__ = ("_windows",)
+
+    def __init__(self) -> None:
+        self._windows: dict[int, _Window] = {}
+
+    def open(self, incarnation: int) -> None:
+        self._windows[incarnation] = _Window()
+
+    def close(self, incarnation: int) -> None:
+        self._windows.pop(incarnation, None)
+
+    def find(self, incarnation: int, sequence: int) -> str | None:
+        """The result of that command, None if it has not been applied.
+
+        Raises FencedEpochError for an incarnation that has been replaced, UnknownOutcomeError for
+        a sequence so old that it may or may not have been applied.
+        """
+        window = self._windows.get(incarnation)
+        if window is None:
+            raise FencedEpochError(f"incarnation {incarnation} is not registered any more")
+        result = window.results.get(sequence)
+        if result is None and sequence <= window.newest - SPAN:
+            raise UnknownOutcomeError(
+                f"command {sequence} of incarnation {incarnation} is too old to tell its outcome"
+            )
+        return result
+
+    def add(self, incarnation: int, sequence: int, result: str) -> None:
+        window = self._windows.get(incarnation)
+        if window is None:  # The command itself ended its incarnation.
+            return
+        window.results[sequence] = result
+        window.newest = max(window.newest, sequence)
+        if len(window.results) > WINDOW:
+            del window.results[next(iter(window.results))]
+
+    def to_list(self) -> list[Any]:
+        return [
+            [incarnation, window.newest, list(window.results.items())]
+            for incarnation, window in sorted(self._windows.items())
+        ]
+
+    @classmethod
+    def from_list(cls, values: list[Any]) -> ResultWindows:
+        windows = cls()
+        for incarnation, newest, items in values:
+            window = _Window()
+            window.newest = newest
+            window.results.update(items)
+            windows._windows[incarnation] = window
+        return windows
+
+
+class _Window:
+    __slots__ = ("newest", "results")
+
+    def __init__(self) -> None:
+        self.newest = -1
+        # By sequence, in the order of application: the first is the next to be forgotten.
+        self.results: dict[int, str] = {}

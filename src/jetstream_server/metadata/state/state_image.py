@@ -1,0 +1,57 @@
+"""A registry's state as bytes: what a snapshot holds.
+
+zlib over lines of JSON: a head with everything small, the nodes, then one line per stream (its
+fields in their order, so that a hundred thousand streams stay small).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from jetstream_protocol.errors import StorageError
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StateImage:
+    """A registry's state at one revision. The values in it never change; encoding it may take
+    a tenth of a second, in small steps that let other threads run."""
+
+    head: dict[str, Any]
+    nodes: list[NodeMetadata]
+    streams: list[StreamMetadata]
+
+    def encode(self) -> bytes:
+        lines = [
+            _encode({"format": FORMAT, **self.head}),
+            _encode([node.to_dict() for node in self.nodes]),
+            *(_encode(stream.to_row()) for stream in self.streams),
+        ]
+        # Level 1: a quarter of the time of the default for a tenth more bytes.
+        return zlib.compress("\n".join(lines).encode(), 1)
+
+    @classmethod
+    def decode(cls, data: bytes) -> StateImage:
+        """Raises StorageError for bytes that are no snapshot, or one of another format."""
+        try:
+            head, nodes, *streams = map(json.loads, zlib.decompress(data).split(b"\n"))
+            if head["format"] != FORMAT:
+                raise StorageError(
+                    f"metadata snapshot of format {head['format']}; this software reads {FORMAT}"
+                )
+            return cls(
+                head=head,
+                nodes=[NodeMetadata.from_dict(values) for values in nodes],
+                streams=[StreamMetadata.from_row(row) for row in streams],
+            )
+        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            raise StorageError(f"metadata snapshot cannot be read: {error}") from error
+
+
+def _encode(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

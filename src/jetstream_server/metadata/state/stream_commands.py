@@ -1,0 +1,237 @@
+"""Decisions on commands about what streams there are: create, delete, alter, pause.
+
+What each command means is said by its class (commands.py). A decision looks but does not touch, and
+returns a Decision or raises the JetstreamError that the proposer gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamExistsError,
+    UnavailableError,
+)
+from jetstream_protocol.subjects import (
+    INTERNAL_PREFIX,
+    RESERVED,
+    check_name,
+    check_pattern,
+    overlaps,
+)
+from jetstream_protocol.types import NO_NODE, LeaderEpoch, NodeId, StreamId
+from jetstream_server.metadata.state.changes import StreamCreated, StreamDeleted
+from jetstream_server.metadata.state.commands import (
+    AlterStream,
+    ConfirmFlush,
+    CreateStream,
+    DeleteStream,
+    PurgeStream,
+    SetStreamAccess,
+)
+from jetstream_server.metadata.state.decision import (
+    Decision,
+    changed,
+    epochs,
+    reports_void,
+    stream_at_epoch,
+    stream_of,
+)
+from jetstream_server.metadata.state.elections import without_elr
+from jetstream_server.metadata.state.model import RequestedSettings, StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.placement import Election
+from jetstream_server.metadata.state.stream_settings import (
+    checked,
+    effective_settings,
+    in_words,
+    requested_settings,
+)
+from jetstream_server.metadata.state.tables import Tables
+
+
+def create_stream(tables: Tables, command: CreateStream) -> Decision:
+    name, subject, group = command.name, command.subject, command.group
+    requested = requested_settings(command.config, command.op, tables.settings.feature_level)
+    check_name(name)
+    if command.internal:
+        _check_internal(name, subject, group)
+    else:
+        check_pattern(subject)
+    if group:
+        check_name(group)
+    existing = tables.find(name, subject)
+    if existing is not None:
+        _check_same(existing, group, requested)
+        return Decision({"stream_id": existing.id, "created": False})
+    if not command.allow_same_name:
+        _check_name_is_free(tables, name, subject)
+    config = effective_settings(requested, len(command.replicas))
+    _check_acks(subject, config, tables.settings.ack_subjects)
+    isr = _initial_isr(tables, command.replicas, config)
+    stream = StreamMetadata(
+        id=StreamId(tables.revision),
+        name=name,
+        subject=subject,
+        group=group,
+        config=config,
+        replicas=command.replicas,
+        leader=Election(tables.nodes, tables.leaderships).choose(isr),
+        leader_epoch=LeaderEpoch(0),
+        stream_epoch=0,
+        isr=isr,
+        elr=(),
+        created_at_us=command.created_at_us,
+        was_compacted=config.compact,
+    )
+    return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
+
+
+def _check_internal(name: str, subject: str, group: str) -> None:
+    if not name.startswith(INTERNAL_PREFIX) or subject or group:
+        raise InvalidRequestError(
+            f"an internal stream has a name that begins with {INTERNAL_PREFIX!r}, and neither "
+            "subject nor group"
+        )
+
+
+def _check_not_internal(stream: StreamMetadata) -> None:
+    if stream.is_internal:
+        raise InvalidRequestError(
+            f"{stream.full_name} is the server's own stream: it cannot be altered, paused, "
+            "purged or deleted"
+        )
+
+
+def delete_stream(tables: Tables, command: DeleteStream) -> Decision:
+    stream = stream_of(tables, command.stream_id)
+    _check_not_internal(stream)
+    return Decision(
+        {"stream_id": stream.id}, (*reports_void(tables, stream), StreamDeleted(stream))
+    )
+
+
+def alter_stream(tables: Tables, command: AlterStream) -> Decision:
+    stream = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
+    _check_not_internal(stream)
+    requested = requested_settings(command.config, command.op, tables.settings.feature_level)
+    if requested.get("replicas", stream.config.replicas) != stream.config.replicas:
+        raise InvalidRequestError("the number of replicas of a stream cannot be altered")
+    if requested.get("restoring") and not stream.config.restoring:
+        raise InvalidRequestError(
+            f"{stream.full_name} takes its records from its subject: only a new stream is restored"
+        )
+    config = checked(replace(stream.config, **requested))
+    _check_acks(stream.subject, config, tables.settings.ack_subjects)
+    if config == stream.config:
+        return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
+    after = replace(
+        stream,
+        config=config,
+        stream_epoch=stream.stream_epoch + 1,
+        was_compacted=stream.was_compacted or config.compact,
+    )
+    if config.min_insync_replicas != stream.config.min_insync_replicas:
+        after = without_elr(after)
+    if config.flush != stream.config.flush:
+        after = replace(after, unflushed=stream.replicas if config.flush == "group" else ())
+    return changed(tables, stream, after)
+
+
+def purge_stream(tables: Tables, command: PurgeStream) -> Decision:
+    stream = stream_of(tables, command.stream_id)
+    _check_not_internal(stream)
+    leader_epoch, offset = command.leader_epoch, command.offset
+    if leader_epoch != stream.leader_epoch or stream.leader == NO_NODE:
+        raise PreconditionFailedError(
+            f"{stream.full_name} has another leader by now: leader epoch {stream.leader_epoch}, "
+            f"not {leader_epoch}"
+        )
+    if stream.purged_epoch == stream.leader_epoch and offset <= stream.purged_offset:
+        return Decision(epochs(stream))
+    after = replace(
+        stream,
+        purged_offset=offset,
+        purged_epoch=stream.leader_epoch,
+        stream_epoch=stream.stream_epoch + 1,
+    )
+    return changed(tables, stream, after)
+
+
+def set_stream_access(tables: Tables, command: SetStreamAccess) -> Decision:
+    stream = stream_of(tables, command.stream_id)
+    _check_not_internal(stream)
+    readonly = stream.readonly if command.readonly is None else command.readonly
+    paused = stream.paused if command.paused is None else command.paused
+    if (readonly, paused) == (stream.readonly, stream.paused):
+        return Decision(epochs(stream))
+    after = replace(stream, readonly=readonly, paused=paused, stream_epoch=stream.stream_epoch + 1)
+    return changed(tables, stream, after)
+
+
+def confirm_flush(tables: Tables, command: ConfirmFlush) -> Decision:
+    stream = stream_at_epoch(tables, command.stream_id, command.stream_epoch)
+    if command.node_id not in stream.unflushed:
+        return Decision({"stream_epoch": stream.stream_epoch})
+    unflushed = tuple(member for member in stream.unflushed if member != command.node_id)
+    after = replace(stream, unflushed=unflushed, stream_epoch=stream.stream_epoch + 1)
+    return changed(tables, stream, after)
+
+
+def _check_same(existing: StreamMetadata, group: str, wished: RequestedSettings) -> None:
+    differing = [
+        _difference(name, getattr(existing.config, name), value)
+        for name, value in wished.items()
+        if getattr(existing.config, name) != value
+    ]
+    if group != existing.group:
+        differing.append(f"group is {existing.group!r}, not {group!r}")
+    if differing:
+        raise StreamExistsError(
+            f"stream {existing.full_name} exists with another configuration: {', '.join(differing)}"
+        )
+
+
+def _check_name_is_free(tables: Tables, name: str, subject: str) -> None:
+    others = tables.named(name)
+    if others:
+        raise StreamExistsError(
+            f"there is {others[0].full_name} already: with {name}@{subject} beside it the name "
+            f"{name!r} alone would be ambiguous, and be refused to all who use it; choose another "
+            "name, or allow_same_name (--allow-same-name) to tell them apart by their subjects"
+        )
+
+
+def _difference(name: str, value: Any, wished: Any) -> str:
+    said, found = in_words(name, value)
+    return f"{said} is {found}, not {in_words(name, wished)[1]}"
+
+
+def _check_acks(subject: str, config: StreamSettings, ack_subjects: tuple[str, ...]) -> None:
+    """Refuse a stream whose acks could reach, or be stored as, traffic that is not for it."""
+    if config.acks == "off":
+        return
+    for pattern in dict.fromkeys((*RESERVED, *ack_subjects)):
+        if overlaps(subject, pattern):
+            raise InvalidRequestError(
+                f"subject {subject!r} overlaps {pattern!r}, where NATS's own messages and acks "
+                "travel: a stream there would acknowledge those too; create it with acks: off"
+            )
+
+
+def _initial_isr(
+    tables: Tables, placement: tuple[NodeId, ...], config: StreamSettings
+) -> tuple[NodeId, ...]:
+    """The live nodes of the placement: their empty logs are in sync."""
+    unknown = [node_id for node_id in placement if node_id not in tables.nodes]
+    if unknown:
+        raise InvalidRequestError(f"nodes {unknown} are not part of this cluster")
+    isr = tuple(node_id for node_id in placement if tables.is_alive(node_id))
+    if len(isr) < config.min_insync_replicas:
+        raise UnavailableError(
+            f"{len(isr)} of the {len(placement)} nodes chosen are alive and "
+            f"{config.min_insync_replicas} are needed; try again"
+        )
+    return isr

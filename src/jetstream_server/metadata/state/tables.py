@@ -1,0 +1,219 @@
+"""The registry's state in memory: streams, nodes, cluster settings, and the indexes over them.
+
+Reads are by id, by name, by subject and by node, none of them a walk over all streams. The only
+way to change anything is `commit`, which takes changes already decided and cannot fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jetstream_protocol.errors import AmbiguousStreamError, StreamNotFoundError
+from jetstream_protocol.types import NO_NODE, BootUs, NodeId, StreamId
+from jetstream_server.metadata.state.changes import (
+    ActivityChanged,
+    Change,
+    ControllerChanged,
+    DeletionsLearned,
+    LeaderReported,
+    NodeChanged,
+    SecurityChanged,
+    SettingsChanged,
+    StreamChanged,
+    StreamCreated,
+    StreamDeleted,
+    StreamForgotten,
+)
+from jetstream_server.metadata.state.model import (
+    ClusterSettings,
+    ControllerClaim,
+    NodeMetadata,
+    StreamMetadata,
+)
+from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.subject_index import SubjectIndex
+from jetstream_server.security.state import SecurityState
+
+DELETIONS_MAX = 100_000
+"""Remembered deletions: under a megabyte of a snapshot. The data of older ones is only set aside,
+not deleted, by a node that was away meanwhile."""
+
+
+class Tables:
+    """All metadata. Mappings are for reading; `commit` keeps them and the indexes in step."""
+
+    __slots__ = (
+        "_by_name",
+        "_by_node",
+        "_subjects",
+        "activity",
+        "controller",
+        "deleted",
+        "leaderships",
+        "nodes",
+        "reassigned",
+        "reports",
+        "revision",
+        "security",
+        "settings",
+        "streams",
+    )
+
+    def __init__(self) -> None:
+        # The revision of the last applied command, or of the one being decided.
+        self.revision = 0
+        self.streams: dict[StreamId, StreamMetadata] = {}
+        self.nodes: dict[NodeId, NodeMetadata] = {}
+        self.settings = ClusterSettings()
+        self.security = SecurityState()
+        # Events that are not in the stream of activity yet.
+        self.activity = Outbox()
+        self.controller = ControllerClaim(NO_NODE, 0)
+        self.reports: dict[StreamId, tuple[tuple[NodeId, BootUs], ...]] = {}
+        self.leaderships: dict[NodeId, int] = {}
+        # The streams that are being moved to other nodes.
+        self.reassigned: dict[StreamId, None] = {}
+        # Deleted streams, oldest first. A missing stream that is not in here was not deleted.
+        self.deleted: dict[StreamId, None] = {}
+        self._by_name: dict[str, dict[str, StreamId]] = {}
+        self._by_node: dict[NodeId, dict[StreamId, None]] = {}
+        self._subjects = SubjectIndex()
+
+    def find(self, name: str, subject: str) -> StreamMetadata | None:
+        """The stream of that identity."""
+        stream_id = self._by_name.get(name, {}).get(subject)
+        return None if stream_id is None else self.streams[stream_id]
+
+    def named(self, name: str) -> list[StreamMetadata]:
+        """Every stream of that name, by subject."""
+        return [self.streams[found] for _, found in sorted(self._by_name.get(name, {}).items())]
+
+    def resolve(self, name: str, subject: str = "") -> StreamMetadata:
+        """The stream a person means by a name, with or without its subject.
+
+        Raises StreamNotFoundError, or AmbiguousStreamError with the candidates as name@subject.
+        """
+        if not subject:
+            name, _, subject = name.partition("@")
+        if subject:
+            stream = self.find(name, subject)
+            if stream is None:
+                raise StreamNotFoundError(f"there is no stream {name}@{subject}")
+            return stream
+        candidates = self._by_name.get(name, {})
+        if not candidates:
+            raise StreamNotFoundError(f"there is no stream {name!r}")
+        if len(candidates) > 1:
+            names = tuple(f"{name}@{pattern}" for pattern in sorted(candidates))
+            message = f"{name!r} could be any of {', '.join(names)}: name one of them in full"
+            raise AmbiguousStreamError(message, names)
+        return self.streams[next(iter(candidates.values()))]
+
+    def feeding(self, subject: str) -> list[StreamMetadata]:
+        """The streams that a message published on the literal `subject` reaches, by id."""
+        return [self.streams[stream_id] for stream_id in self._subjects.matching(subject)]
+
+    def read_as_one(self, source: str) -> list[StreamMetadata]:
+        """The streams that a consumer group of `source` reads, by id: those of a group of that
+        name, else the stream; []: there are none, or the name is ambiguous."""
+        found = [
+            each for _, each in sorted(self.streams.items()) if source and each.group == source
+        ]
+        if found:
+            return found
+        try:
+            return [self.resolve(source)]
+        except (StreamNotFoundError, AmbiguousStreamError):
+            return []
+
+    def streams_of(self, node_id: NodeId) -> list[StreamMetadata]:
+        """The streams that have a replica on the node, by id."""
+        return [self.streams[stream_id] for stream_id in sorted(self._by_node.get(node_id, ()))]
+
+    def replica_count(self, node_id: NodeId) -> int:
+        return len(self._by_node.get(node_id, ()))
+
+    def is_alive(self, node_id: NodeId) -> bool:
+        node = self.nodes.get(node_id)
+        return node is not None and not node.fenced
+
+    def commit(self, changes: Iterable[Change]) -> None:
+        """Apply decided changes."""
+        for change in changes:
+            match change:
+                case StreamCreated(stream):
+                    self._add_stream(stream)
+                case StreamChanged(before, after):
+                    self.streams[after.id] = after
+                    self._move_replicas(before, after)
+                    self._count_leadership(before.leader, -1)
+                    self._count_leadership(after.leader, 1)
+                case StreamDeleted(stream):
+                    self._remove_stream(stream)
+                    self._remember_deletions((stream.id,))
+                case StreamForgotten(stream):
+                    self._remove_stream(stream)
+                case DeletionsLearned(stream_ids):
+                    self._remember_deletions(stream_ids)
+                case NodeChanged(_, NodeMetadata() as node):
+                    self.nodes[node.node_id] = node
+                case NodeChanged(NodeMetadata() as node, _):
+                    del self.nodes[node.node_id]
+                case SettingsChanged(_, settings):
+                    self.settings = settings
+                case SecurityChanged(_, security):
+                    self.security = security
+                case ActivityChanged(_, activity):
+                    self.activity = activity
+                case ControllerChanged(_, controller):
+                    self.controller = controller
+                case LeaderReported(stream_id, ()):
+                    self.reports.pop(stream_id, None)
+                case LeaderReported(stream_id, reports):
+                    self.reports[stream_id] = reports
+
+    def _remember_deletions(self, stream_ids: Iterable[StreamId]) -> None:
+        self.deleted.update(dict.fromkeys(stream_ids))
+        while len(self.deleted) > DELETIONS_MAX:
+            del self.deleted[next(iter(self.deleted))]
+
+    def _add_stream(self, stream: StreamMetadata) -> None:
+        self.streams[stream.id] = stream
+        self._by_name.setdefault(stream.name, {})[stream.subject] = stream.id
+        if not stream.is_internal:
+            self._subjects.add(stream.subject, stream.id)
+        for node_id in stream.replicas:
+            self._by_node.setdefault(node_id, {})[stream.id] = None
+        self._note_reassignment(stream)
+        self._count_leadership(stream.leader, 1)
+
+    def _remove_stream(self, stream: StreamMetadata) -> None:
+        del self.streams[stream.id]
+        subjects = self._by_name[stream.name]
+        del subjects[stream.subject]
+        if not subjects:
+            del self._by_name[stream.name]
+        if not stream.is_internal:
+            self._subjects.remove(stream.subject, stream.id)
+        for node_id in stream.replicas:
+            del self._by_node[node_id][stream.id]
+        self.reassigned.pop(stream.id, None)
+        self._count_leadership(stream.leader, -1)
+
+    def _move_replicas(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        if after.replicas != before.replicas:
+            for node_id in before.replicas:
+                del self._by_node[node_id][before.id]
+            for node_id in after.replicas:
+                self._by_node.setdefault(node_id, {})[after.id] = None
+        self._note_reassignment(after)
+
+    def _note_reassignment(self, stream: StreamMetadata) -> None:
+        if stream.target_replicas:
+            self.reassigned[stream.id] = None
+        else:
+            self.reassigned.pop(stream.id, None)
+
+    def _count_leadership(self, node_id: NodeId, by: int) -> None:
+        if node_id != NO_NODE:
+            self.leaderships[node_id] = self.leaderships.get(node_id, 0) + by

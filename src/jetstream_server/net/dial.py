@@ -1,0 +1,42 @@
+"""A TCP connection to a host name that may stand for several addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+
+async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connected, non-blocking socket. Raises OSError, TimeoutError among them."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await dial_any([(each[0], each[4]) for each in found], timeout_s)
+
+
+async def dial_any(
+    places: Sequence[tuple[socket.AddressFamily, Any]], timeout_s: float
+) -> socket.socket:
+    """A connection to the first place that answers, in the order given.
+
+    They share the time evenly, so that an address that drops packets does not keep us from the
+    others.
+    """
+    loop = asyncio.get_running_loop()
+    failure = OSError("the name has no address")
+    for family, place in places:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout_s / len(places)):
+                await loop.sock_connect(sock, place)
+        except OSError as error:  # TimeoutError is one
+            sock.close()
+            failure = error
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure

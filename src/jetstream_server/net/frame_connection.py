@@ -1,0 +1,97 @@
+"""The interface of a connection that carries frames; FrameSocket is the real one.
+
+Frames arrive once and in order while the connection lasts. One task may read and one may write at a
+time. Errors of every method that reads or writes: EOFError when the peer has closed,
+InvalidRequestError for an invalid or unexpected frame, TimeoutError when the peer reads nothing or
+does not complete a frame, OSError otherwise. After any of them the connection is unusable. An
+UnreadableSliceError comes before the first byte of a frame: another one may be sent instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from jetstream_protocol.errors import StorageError
+from jetstream_protocol.frame_decoder import Frame
+from jetstream_protocol.frames import Kind
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import storage_error
+from jetstream_server.net.tls import PeerIdentity
+
+CONNECT_SECONDS = 1.0
+
+Head = TypeVar("Head", bound=Message)
+
+
+class UnreadableSliceError(StorageError):
+    """Nothing was sent, because this slice cannot be read."""
+
+    def __init__(self, slice_: LogSlice, error: OSError) -> None:
+        super().__init__(storage_error(error, f"reading {slice_.path}").message)
+        self.slice = slice_
+
+
+class FrameConnection(Protocol):
+    """See the module. The owner closes it."""
+
+    def close(self) -> None: ...
+
+    def shut_down(self) -> None:
+        """End the connection; tasks that read or write get an error."""
+
+    @property
+    def peer(self) -> str:
+        """The peer's host; "" when it has gone."""
+
+    @property
+    def peer_identity(self) -> PeerIdentity | None:
+        """By the peer's certificate; None without TLS or without a certificate."""
+
+    @property
+    def peer_has_left(self) -> bool:
+        """Whether the peer has closed its end, even if bytes of it are still unread."""
+
+    # Reading.
+
+    @property
+    def bytes_received(self) -> int: ...
+
+    async def read_any(self, *kinds: Kind) -> Frame:
+        """The next frame, which must be of one of these kinds."""
+
+    async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
+        """A frame of that kind: its correlation and head."""
+
+    async def read_each(
+        self, kind: Kind, cls: type[Head], handler: Callable[[Head, bytes | bytearray], None]
+    ) -> None:
+        """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only by an
+        error, also one of the handler."""
+
+    def pause_reading(self) -> None:
+        """Let the peer wait: pass on nothing more."""
+
+    def resume_reading(self) -> None: ...
+
+    # Writing.
+
+    async def send(self, kind: Kind, correlation: int, head: Message) -> None:
+        """Send a frame without tail."""
+
+    async def send_slices(
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
+    ) -> None:
+        """Send a frame whose tail is the slices, back to back, directly from their files."""
+
+    def start(
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
+    ) -> Coroutine[Any, Any, None] | None:
+        """Send such a frame as far as possible without waiting. None: it is sent; otherwise await
+        the result before sending anything else."""
+
+
+Dial = Callable[[tuple[str, int]], Awaitable[FrameConnection]]
+"""Connects to a node's data plane. Raises OSError."""

@@ -1,0 +1,222 @@
+"""Reads frames from a non-blocking socket, one at a time or each for a handler.
+
+The descriptor stays registered with the loop while frames are wanted: `sock_recv` registers and
+removes it for each call, which are seven system calls beside the one that reads.
+
+Bounds. At most READ_BYTES are held beyond the present frame; while nobody takes frames, nothing is
+read. A frame must be complete within STALL_SECONDS of its beginning; a frame whose tail is received
+in place, which only nodes send, within that time for each piece. Reading holds the loop for
+TURN_BYTES or about TURN_SECONDS at a time: 64 KiB may name thousands of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from jetstream_protocol.frame_decoder import Frame, FrameDecoder
+from jetstream_protocol.frames import Kind
+from jetstream_server.net.tls_socket import StreamSocket, TlsSocket
+
+READ_BYTES = 64 * 1024
+TURN_BYTES = 1024 * 1024
+"""Read before other connections get a turn."""
+TURN_SECONDS = 0.02
+"""Spent on frames before other connections get a turn; a single frame may exceed it."""
+STALL_SECONDS = 30.0
+
+FrameHandler = Callable[[Frame], None]
+
+
+class FrameReader:
+    """One task waits in `frame` or in `each` at a time. `close` before the socket is closed.
+
+    Errors: EOFError when the peer has closed, InvalidRequestError for an invalid or unexpected
+    frame, TimeoutError when the rest of a frame does not arrive, OSError.
+    """
+
+    def __init__(self, sock: StreamSocket, frame_bytes_max: int) -> None:
+        self.bytes_received = 0
+        self._sock = sock
+        self._pending = sock.pending if isinstance(sock, TlsSocket) else lambda: 0
+        self._decoder = FrameDecoder(frame_bytes_max)
+        self._loop = asyncio.get_running_loop()
+        self._handler: FrameHandler | None = None
+        self._paused = False
+        self._registered = False
+        self._going_on: asyncio.Handle | None = None
+        self._failure: Exception | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall_mark = (0, 0)  # frames and bytes when the timer was started
+        self._frames = 0
+
+    async def frame(self, *kinds: Kind) -> Frame:
+        """The next frame, of one of these kinds. The wait may be cancelled."""
+        self._decoder.wanted = kinds
+        while (frame := self._next()) is None:
+            await self._wait()
+        return frame
+
+    async def each(self, kind: Kind, handler: FrameHandler) -> None:
+        """Call `handler` with each frame as it arrives. Ends only by an error, also one of the
+        handler."""
+        self._decoder.wanted, self._handler = (kind,), handler
+        try:
+            if not self._hand_out(handler, time.monotonic() + TURN_SECONDS):
+                self._go_on_soon()
+            while True:
+                await self._wait()
+        finally:
+            self._handler = None
+
+    def pause(self) -> None:
+        """Stop reading and passing on frames for now."""
+        self._paused = True
+        self._unregister()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._go_on_soon()
+
+    def close(self) -> None:
+        """Stop reading. Call it before the descriptor is closed and its number reused."""
+        self._fail(EOFError())
+
+    async def _wait(self) -> None:
+        """Wait for more frames; with a handler, until an error."""
+        if self._failure is not None:
+            raise self._failure
+        self._register()
+        self._watch_stall()
+        self._woken = self._loop.create_future()
+        try:
+            await self._woken
+        finally:
+            self._woken = None
+
+    # On the loop.
+
+    def _register(self) -> None:
+        if not self._registered and not self._paused and self._failure is None:
+            if self._pending():
+                self._go_on_soon()
+                return
+            self._registered = True
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def _unregister(self) -> None:
+        if self._registered:
+            self._registered = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _readable(self) -> None:
+        if self._failure is not None or self._paused:
+            return
+        try:
+            self._take_in()
+        except Exception as error:  # noqa: BLE001  whoever waits raises it
+            self._fail(error)
+
+    def _take_in(self) -> None:
+        """Read until the socket is empty, even after a short read: after a reset uvloop does not
+        call again."""
+        ends = time.monotonic() + TURN_SECONDS
+        for _ in range(TURN_BYTES // READ_BYTES):
+            if self._handler is not None:
+                if not self._hand_out(self._handler, ends):
+                    break
+            elif self._decoder.held >= READ_BYTES:
+                self._unregister()  # `_wait` registers it again.
+                return
+            if self._paused:
+                return
+            try:
+                self._receive()
+            except BlockingIOError:
+                self._register()
+                if self._handler is not None:
+                    self._watch_stall()
+                return
+            if self._handler is None and self._woken is not None and not self._woken.done():
+                self._woken.set_result(None)
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """Go on after the other connections, and only once: if it were also registered it would be
+        called twice."""
+        self._unregister()
+        if self._going_on is None:
+            self._going_on = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = None
+        self._readable()
+
+    def _receive(self) -> None:
+        room = self._decoder.room()
+        if room is None:
+            chunk = self._sock.recv(READ_BYTES)
+            received = len(chunk)
+            self._decoder.feed(chunk)
+        else:
+            with room:
+                received = self._sock.recv_into(room)
+            self._decoder.filled(received)
+        if not received:
+            raise EOFError
+        self.bytes_received += received
+
+    def _fail(self, error: Exception) -> None:
+        """No more frames: raise `error` to the task that waits, now and later."""
+        self._unregister()
+        if self._failure is None:
+            self._failure = error
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    # Frames.
+
+    def _hand_out(self, handler: FrameHandler, ends: float) -> bool:
+        """Pass on complete frames. Whether all were passed on before `ends`, or nobody wants
+        more."""
+        while not self._paused and (frame := self._next()) is not None:
+            handler(frame)
+            if time.monotonic() >= ends:
+                return False
+        return True
+
+    def _next(self) -> Frame | None:
+        """The next frame, if it is complete."""
+        frame = self._decoder.next()
+        if frame is not None:
+            self._frames += 1
+        return frame
+
+    # Frames that do not go on.
+
+    def _watch_stall(self) -> None:
+        """Have a timer exactly while a frame is incomplete."""
+        if self._decoder.is_between_frames:
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
+                self._stall_timer = None
+        elif self._stall_timer is None:
+            self._stall_mark = (self._frames, self.bytes_received)
+            self._stall_timer = self._loop.call_later(STALL_SECONDS, self._stalled)
+
+    def _stalled(self) -> None:
+        self._stall_timer = None
+        if self._woken is None or self._paused:
+            return  # Nobody waits for the rest now; the next wait starts a new timer.
+        frames_before, bytes_before = self._stall_mark
+        goes_on = self._decoder.missing and self.bytes_received != bytes_before
+        if goes_on or self._frames != frames_before:
+            self._watch_stall()
+        else:
+            self._fail(TimeoutError())

@@ -1,0 +1,331 @@
+"""Data-plane frames over a non-blocking socket, for both ends of a connection.
+
+uvloop has no sendfile, so this module uses the socket directly: heads are written with MSG_MORE,
+and batches go from the page cache to the socket by `os.sendfile`, at most TURN_BYTES before other
+connections get a turn. Over TLS they are read and encrypted in this process (tls_socket.py).
+
+One task may read and one may write at a time. Errors: EOFError when the peer has closed,
+InvalidRequestError for an invalid frame, TimeoutError when the peer reads nothing, or does not
+complete a frame, for STALL_SECONDS, OSError otherwise. After any of them the connection is
+unusable. An UnreadableSliceError comes before the first byte of an answer: another one may be sent
+instead. Bytes that cannot be read in the middle of an answer are sent as zeros: only their batch
+fails its CRC at the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import socket
+import sys
+import termios
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frame_decoder import Frame
+from jetstream_protocol.frames import Kind
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.net.dial import dial as dial_host
+from jetstream_server.net.frame_connection import CONNECT_SECONDS, Head, UnreadableSliceError
+from jetstream_server.net.frame_reader import STALL_SECONDS, FrameReader
+from jetstream_server.net.page_cache import make_resident
+from jetstream_server.net.tls import PeerIdentity
+from jetstream_server.net.tls_socket import StreamSocket, TlsSocket, handshake
+
+TURN_BYTES = 1024 * 1024
+COPIED_BYTES_MAX = 32 * 1024
+"""Up to this size one read and one send are cheaper than sendfile with its system calls."""
+
+
+async def dial(address: tuple[str, int], certificates: Certificates | None = None) -> FrameSocket:
+    """Connect to a node's data plane, at the first of its addresses that answers. Raises OSError,
+    TimeoutError among them; with TLS also when the certificate there is not a node's."""
+    sock: StreamSocket = await dial_host(*address, CONNECT_SECONDS)
+    try:
+        if isinstance(sock, socket.socket) and certificates is not None:
+            sock = await handshake(sock, certificates.dial, CONNECT_SECONDS, server_side=False)
+            if sock.identity is None or sock.identity.node_id is None:
+                raise ConnectionError("TLS: the certificate is not that of a node")
+        return FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+    except BaseException:
+        sock.close()
+        raise
+
+
+class FrameSocket:
+    """A FrameConnection; see the module. Owns the socket: `close` it."""
+
+    def __init__(
+        self,
+        sock: StreamSocket,
+        frame_bytes_max: int,
+        files: OsDisk | None = None,
+    ) -> None:
+        """files: opens the files of the slices; None for a connection that sends none."""
+        self.peer_identity: PeerIdentity | None = None
+        if isinstance(sock, TlsSocket):
+            self.peer_identity = sock.identity
+        else:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._files = files
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(sock, frame_bytes_max)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._sock.close()
+
+    def shut_down(self) -> None:
+        """End the connection; tasks that read or write get an error. The reader is told directly,
+        because a paused reader does not watch the socket."""
+        self._reader.close()
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # It is closed already.
+
+    @property
+    def peer(self) -> str:
+        """The other end's host; "" when it has gone."""
+        return peer_of(self._sock)
+
+    @property
+    def peer_has_left(self) -> bool:
+        """Whether the peer has closed its end, however much of what it sent is still unread."""
+        events = select.poll()
+        events.register(self._sock.fileno(), select.POLLRDHUP)
+        return bool(events.poll(0))
+
+    # Reading.
+
+    @property
+    def bytes_received(self) -> int:
+        return self._reader.bytes_received
+
+    async def read_any(self, *kinds: Kind) -> Frame:
+        """The next frame, which must be of one of these kinds."""
+        return await self._reader.frame(*kinds)
+
+    async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
+        """A frame of that kind: its correlation and head."""
+        frame = await self._reader.frame(kind)
+        return frame.correlation, decode_head(frame, cls)
+
+    async def read_each(
+        self, kind: Kind, cls: type[Head], handler: Callable[[Head, bytes | bytearray], None]
+    ) -> None:
+        """Hand each frame of that kind, its head and tail, to `handler` as soon as it is here.
+        Ends by an error only, the handler's included."""
+        await self._reader.each(kind, lambda frame: handler(decode_head(frame, cls), frame.tail))
+
+    def pause_reading(self) -> None:
+        """Let the peer wait: nothing more is handed out."""
+        self._reader.pause()
+
+    def resume_reading(self) -> None:
+        self._reader.resume()
+
+    # Writing.
+
+    async def send(self, kind: Kind, correlation: int, head: Message) -> None:
+        """Send a frame without tail."""
+        await self._write(frames.encode(kind, correlation, head.SerializeToString()), 0)
+
+    async def send_slices(
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
+    ) -> None:
+        """Send a frame whose tail is the slices, back to back, straight from their files.
+
+        Raises UnreadableSliceError, and has sent nothing, when one of them cannot be read.
+        """
+        rest = self.start(kind, correlation, head, slices)
+        if rest is not None:
+            await rest
+
+    def start(
+        self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
+    ) -> Coroutine[Any, Any, None] | None:
+        """Send such a frame as far as that needs no waiting. None: it is sent; otherwise the rest
+        is to be awaited before anything else is sent. Raises as `send_slices`."""
+        length = sum([slice_.length for slice_ in slices])
+        data = frames.encode(kind, correlation, head.SerializeToString(), length)
+        if length > COPIED_BYTES_MAX:
+            return self._send_files(data, slices)
+        if slices:
+            tails = self._read_resident(slices)
+            if tails is None:
+                return self._send_read(data, slices)
+            data = b"".join((data, *tails))
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        return None if sent == len(data) else self._write(data[sent:], 0)
+
+    def _read_resident(self, slices: Sequence[LogSlice]) -> list[bytearray] | None:
+        """The bytes of short slices; None when the disk would have to be waited for."""
+        assert self._files is not None, "a connection without files sends no slices"
+        tails = []
+        for slice_ in slices:
+            try:
+                tail = self._files.read_resident(slice_.path, slice_.position, slice_.length)
+                slice_.check_is_there()
+            except OSError as error:
+                raise UnreadableSliceError(slice_, error) from error
+            if tail is None:
+                return None
+            tails.append(tail)
+        return tails
+
+    async def _send_read(self, data: bytes, slices: Sequence[LogSlice]) -> None:
+        """Send short slices that are not all in the page cache."""
+        tails = []
+        with ExitStack() as held:
+            for slice_ in slices:
+                fd = await _open(held, slice_)
+                try:
+                    tails.append(os.pread(fd, slice_.length, slice_.position))
+                    if len(tails[-1]) < slice_.length:
+                        raise _cut_off()
+                except OSError as error:
+                    raise UnreadableSliceError(slice_, error) from error
+        await self._write(b"".join((data, *tails)), 0)
+
+    async def _send_files(self, data: bytes, slices: Sequence[LogSlice]) -> None:
+        with ExitStack() as held:
+            opened = [await _open(held, slice_) for slice_ in slices]
+            await self._write(data, socket.MSG_MORE)
+            for fd, slice_ in zip(opened, slices, strict=True):
+                await self._send_file(fd, slice_.position, slice_.length)
+
+    async def _write(self, data: bytes, flags: int) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._sock.send(view, flags) :]
+            except BlockingIOError:
+                await self._writable()
+
+    async def _send_file(self, fd: int, position: int, length: int) -> None:
+        """`_open` has read in the pages of the first turn."""
+        end = position + length
+        while True:
+            turn_end = min(position + TURN_BYTES, end)
+            while position < turn_end:
+                try:
+                    sent = self._sendfile(fd, position, turn_end - position)
+                except BlockingIOError:
+                    await self._writable()
+                    continue
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    sent = 0
+                if sent == 0:
+                    return await self._send_zeros(end - position)
+                position += sent
+            if position == end:
+                return None
+            await asyncio.sleep(0)
+            try:
+                # Again before each turn: while a slow peer took the last one, this may have gone
+                # cold.
+                await make_resident(fd, position, min(TURN_BYTES, end - position))
+            except OSError:
+                return await self._send_zeros(end - position)
+
+    def _sendfile(self, fd: int, position: int, length: int) -> int:
+        if isinstance(self._sock, TlsSocket):
+            return self._sock.sendfile(fd, position, length)
+        return os.sendfile(self._sock.fileno(), fd, position, length)
+
+    async def _send_zeros(self, length: int) -> None:
+        """Send zeros for what cannot be read: the frame has begun and has stated its length."""
+        for start in range(0, length, TURN_BYTES):
+            await self._write(bytes(min(TURN_BYTES, length - start)), 0)
+
+    async def _writable(self) -> None:
+        """Wait until the socket accepts more. Raises TimeoutError when the peer reads nothing."""
+        unsent = self._unsent()
+        while True:
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await self._woken_to_write()
+                return
+            except TimeoutError:
+                # A socket accepts more only once a third of its buffer is free, which is megabytes.
+                before, unsent = unsent, self._unsent()
+                if unsent >= before:
+                    raise
+
+    async def _woken_to_write(self) -> None:
+        writable: asyncio.Future[None] = self._loop.create_future()
+        fd = self._sock.fileno()
+
+        def wake() -> None:
+            # At once: after a reset uvloop has closed its handle for the descriptor, and the next
+            # reader would get that handle.
+            self._loop.remove_writer(fd)
+            if not writable.done():
+                writable.set_result(None)
+
+        self._loop.add_writer(fd, wake)
+        try:
+            await writable
+        finally:
+            self._loop.remove_writer(fd)
+
+    def _unsent(self) -> int:
+        """Bytes in the socket's buffer that the peer has not acknowledged."""
+        answer = fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
+
+
+def peer_of(sock: StreamSocket) -> str:
+    """The other end's host; "" when it has gone."""
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""
+
+
+async def _open(held: ExitStack, slice_: LogSlice) -> int:
+    """Open the slice's file, with the beginning of the slice in the page cache.
+
+    It is a descriptor of its own until `held` ends: a segment may be deleted meanwhile, and a slow
+    reader must not hold one of the disk's cached descriptors.
+    """
+    try:
+        fd = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
+        held.callback(os.close, fd)
+        await make_resident(fd, slice_.position, min(slice_.length, TURN_BYTES))
+        slice_.check_is_there()
+        if os.fstat(fd).st_size < slice_.position + slice_.length:
+            raise _cut_off()
+    except OSError as error:
+        raise UnreadableSliceError(slice_, error) from error
+    return fd
+
+
+def _cut_off() -> OSError:
+    return OSError(errno.EIO, "the file ends early")
+
+
+def decode_head(frame: Frame, cls: type[Head]) -> Head:
+    """Raises InvalidRequestError for an invalid head."""
+    try:
+        return cls.FromString(frame.head)
+    except DecodeError as error:
+        raise InvalidRequestError(f"undecodable frame of kind {frame.kind}") from error

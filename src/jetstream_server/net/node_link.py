@@ -1,0 +1,100 @@
+"""Connects to another node's data plane; both ends prove that they know the credential."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import UnauthenticatedError, UnavailableError, from_proto
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.net import peer_auth
+from jetstream_server.net.frame_connection import CONNECT_SECONDS, Dial, FrameConnection
+
+_CLIENT = f"jetstream-server/{version('jetstream-log')}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """The identity of this process for other nodes. secret: the cluster's credential."""
+
+    node_id: int
+    incarnation: int
+    cluster_id: str
+    secret: bytes
+
+
+async def connect(dial: Dial, address: tuple[str, int]) -> FrameConnection:
+    """Raises OSError, TimeoutError."""
+    async with asyncio.timeout(CONNECT_SECONDS):
+        return await dial(address)
+
+
+async def greet(
+    connection: FrameConnection, identity: NodeIdentity, node_id: int, *, fetches: bool = False
+) -> None:
+    """Authenticate both ends: that node of this cluster, and this node.
+
+    fetches: to read records from it; otherwise to replicate. Raises the error that prevents it.
+    """
+    async with asyncio.timeout(CONNECT_SECONDS):
+        hello = pb.Hello(
+            version=frames.PROTOCOL_VERSION,
+            client=f"{_CLIENT} node {identity.node_id}",
+        )
+        await connection.send(Kind.HELLO, 0, hello)
+        _, answer = await connection.read_frame(Kind.HELLO_REPLY, pb.HelloReply)
+        _check(answer)
+        if answer.cluster_id != identity.cluster_id or answer.node_id != node_id:
+            raise UnavailableError(
+                f"node {answer.node_id} of cluster {answer.cluster_id} answers in place of node "
+                f"{node_id}"
+            )
+        check_certificate(connection, node_id)
+        await _prove(connection, identity, answer.nonce, fetches=fetches)
+
+
+def check_certificate(connection: FrameConnection, node_id: int) -> None:
+    """Raise UnauthenticatedError when the other end has shown another certificate than that
+    node's. Without a certificate there is nothing to check: whoever demands one has done so."""
+    identity = connection.peer_identity
+    if identity is not None and identity.node_id != node_id:
+        raise UnauthenticatedError(
+            f"the certificate is that of {identity.name}, not of node {node_id}"
+        )
+
+
+async def _prove(
+    connection: FrameConnection, identity: NodeIdentity, challenge: bytes, *, fetches: bool
+) -> None:
+    nonce = secrets.token_bytes(32)
+    proofs = {
+        role: peer_auth.proof(
+            identity.secret,
+            role,
+            nonces=challenge + nonce,
+            node_id=identity.node_id,
+            incarnation=identity.incarnation,
+            cluster_id=identity.cluster_id,
+        )
+        for role in ("follower", "leader")
+    }
+    request = pb.NodeHello(
+        node_id=identity.node_id,
+        incarnation=identity.incarnation,
+        nonce=nonce,
+        proof=proofs["follower"],
+        fetches=fetches,
+    )
+    await connection.send(Kind.NODE_HELLO, 0, request)
+    _, reply = await connection.read_frame(Kind.NODE_HELLO_REPLY, pb.NodeHelloReply)
+    _check(reply)
+    peer_auth.check(reply.proof, proofs["leader"])
+
+
+def _check(reply: pb.HelloReply | pb.NodeHelloReply) -> None:
+    if reply.HasField("error"):
+        raise from_proto(reply.error)

@@ -1,0 +1,107 @@
+"""One server process: started, announced, and stopped by a signal or a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import structlog
+import uvloop
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_server.background import run_in_background
+from jetstream_server.node.build import Start, build
+from jetstream_server.node.config import Config, ConfigurationError, NodeConfig
+from jetstream_server.node.listeners import start_listeners
+from jetstream_server.node.run_state import RunState, StartError
+from jetstream_server.node.server import Server
+
+ANNOUNCE_SECONDS = 1.0
+"""How long it may take from the end of the start until the node is ready, without a word."""
+READY_CHECK_SECONDS = 0.1
+
+logger = structlog.get_logger("jetstream.server")
+new_event_loop = uvloop.new_event_loop
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(
+    config: Config, node: NodeConfig, accept_voters: bool = False, for_people: bool = False
+) -> None:
+    """Run the node until SIGTERM or SIGINT. Raises StartError when it cannot start.
+
+    for_people: report readiness for people, not in one line for scripts.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    start = Start(config, node, accept_voters)
+    loop.set_exception_handler(start.state.loop_error)
+    ends = (stopped, start.state.failed, start.state.folder_gone)
+    try:
+        starting = loop.create_task(_start(start))
+        if not await _first_of(starting, *ends):
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        if not (stopped.is_set() or start.state.is_over):
+            server = starting.result()
+            announcing = run_in_background(_announce(server, for_people), "announcements")
+            await _first_of(None, *ends)
+            announcing.cancel()
+        logger.info("stopping")
+    finally:
+        await start.stop()
+        for number in STOP_SIGNALS:
+            # The loop and the process are ending: a second signal must not change the exit status.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+    _raise_why_over(start.state)
+
+
+async def _start(start: Start) -> Server:
+    try:
+        server = await build(start)
+        await start_listeners(server, start.stack)
+    except JetstreamError as error:
+        raise StartError(error.message) from error
+    except (OSError, ConfigurationError) as error:
+        raise StartError(str(error)) from error
+    start.state.started()
+    return server
+
+
+def _raise_why_over(state: RunState) -> None:
+    if state.folder_gone.is_set():
+        raise StartError(
+            f"{state.why_gone}; this node has stopped: put the folder back before it starts "
+            "again, or it begins with an empty one"
+        )
+    if state.failed.is_set():
+        raise StartError("this node cannot go on; its log says why")
+
+
+async def _announce(server: Server, for_people: bool) -> None:
+    """Print that the node is ready once it is, and before that, should it take long, why it is not:
+    what /readyz says, too."""
+    begun = asyncio.get_running_loop().time()
+    has_told = False
+    while reasons := server.not_ready():
+        if not has_told and asyncio.get_running_loop().time() - begun >= ANNOUNCE_SECONDS:
+            has_told = True
+            print(server.announcement(reasons, for_people), flush=True)
+        await asyncio.sleep(READY_CHECK_SECONDS)
+    print(server.announcement([], for_people), flush=True)
+
+
+async def _first_of(task: asyncio.Task[Server] | None, *events: asyncio.Event) -> bool:
+    """Wait for the task or the first of the events; whether it was the task. Raises its error."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait([*waits, *([task] if task else [])], return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if task is None or not task.done():
+        return False
+    task.result()
+    return True

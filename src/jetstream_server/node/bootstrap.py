@@ -1,0 +1,79 @@
+"""`jetstream-server token --bootstrap`: the first administrator, made on a node's own machine.
+
+Whoever runs it has the cluster's credential, from the configuration, and shows it to the node by a
+proof (security/node_proof.py). The node makes a token and the rules that allow its principal
+everything, and refuses once there is an administrator.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+
+from jetstream_protocol.errors import GRPC_ERROR_KEY, JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_server.node.config import Config, NodeConfig
+from jetstream_server.security import node_proof
+
+METHOD = "/jetstream.v1.Security/Bootstrap"
+TIMEOUT_SECONDS = 10.0
+RETRY_SECONDS = 0.2
+
+
+class Refused(Exception):
+    """The message is one line that says why."""
+
+
+def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int) -> str:
+    """The text of the new token. Raises Refused."""
+    if not config.credential:
+        raise Refused("credential: not set here; it is what the node knows its machine by")
+    authorization = node_proof.proof(
+        config.credential.encode(),
+        METHOD,
+        sender=node.id,
+        target=node.id,
+        incarnation=node_proof.BOOTSTRAP,
+    )
+    request = pb.BootstrapRequest(principal=principal, lifetime_us=lifetime_us)
+    metadata = (("authorization", authorization),)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    with _channel(config, node.grpc.advertise) as channel:
+        call = api_pb2_grpc.SecurityStub(channel).Bootstrap
+        while True:
+            try:
+                answer: pb.CreateTokenResponse = call(
+                    request, timeout=TIMEOUT_SECONDS, metadata=metadata
+                )
+            except grpc.RpcError as error:
+                said = _said(error, node.grpc.advertise)
+                if not said.retriable or time.monotonic() > deadline:
+                    raise Refused(said.message) from error
+                time.sleep(RETRY_SECONDS)
+            else:
+                return answer.text
+
+
+def _channel(config: Config, address: str) -> grpc.Channel:
+    """With TLS, by the node's own certificate: it is on its own machine."""
+    if config.tls is None:
+        return grpc.insecure_channel(address)
+    try:
+        ca = None if config.tls.ca_file is None else config.tls.ca_file.read_bytes()
+        key, certificate = (
+            config.tls.key_file.read_bytes(),
+            config.tls.certificate_file.read_bytes(),
+        )
+    except OSError as error:
+        raise Refused(f"cannot read {error.filename}: {error.strerror}") from error
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
+
+
+def _said(error: Any, address: str) -> JetstreamError:
+    for key, value in error.trailing_metadata() or ():
+        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
+            return from_proto(common_pb2.Error.FromString(value))
+    return UnavailableError(f"node at {address} does not answer: is it running?")

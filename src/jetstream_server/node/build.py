@@ -1,0 +1,264 @@
+"""Builds a server from its configuration: starts its parts in order.
+
+certificates, data folder (lock) ─> metadata ─> replicas (recovery) ─> NATS, ingest ─> cluster
+
+A stack stops what was started, in the reverse order, however far the start has come. The ports are
+opened by listeners.py, when everything behind them is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import Clocks, wall_clock
+from jetstream_server.ingest.nats.compiled import INGEST_FORM, why_pure
+from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.ingest.nats.server_process import NatsServerProcess
+from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.log.commit_log import LogConfig
+from jetstream_server.log.data_folder import DataFolder
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.flusher import Flusher
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.member.config import MemberConfig
+from jetstream_server.metadata.state.model import Addresses
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.net.frame_socket import dial
+from jetstream_server.node.config import PORTS, Config, NodeConfig, split_address
+from jetstream_server.node.descriptors import connections_max, raise_limit
+from jetstream_server.node.nats_options import link_options
+from jetstream_server.node.node import Environment, Node, NodeSettings
+from jetstream_server.node.run_state import RunState
+from jetstream_server.node.server import Server
+from jetstream_server.node.tls_options import certificates_of, reload
+from jetstream_server.node.tls_options import watch as watch_certificates
+from jetstream_server.replication.drivers.disk_reserve import watch_space
+from jetstream_server.replication.drivers.membership import new_session
+from jetstream_server.replication.run_record import boot_id
+from jetstream_server.replication.unknown_streams import UnknownStreams
+from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
+from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.metrics.histograms import Histograms
+
+FOLDER_CHECK_SECONDS = 0.5
+NATS_CONNECT_SECONDS = 10.0
+"""How long a start waits for NATS. Without NATS the node serves reads and keeps trying."""
+
+logger = structlog.get_logger("jetstream.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A start under way. stack: stops what was started. accept_voters: see MemberConfig.
+    step_down: called before the stack stops anything, once the node has begun to join."""
+
+    config: Config
+    configured: NodeConfig
+    accept_voters: bool
+    state: RunState = field(default_factory=RunState)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    step_down: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    histograms: Histograms = field(default_factory=Histograms)
+
+    async def stop(self) -> None:
+        """Stop in the reverse order of the start; everything acknowledged is on its way to disk."""
+        self.state.stopping()
+        if not self.state.failed.is_set():
+            for step_down in self.step_down:
+                await step_down()
+        await self.stack.aclose()
+
+
+async def build(start: Start) -> Server:
+    """Start every part but the ports. Raises JetstreamError, OSError, ConfigurationError; then as
+    well `start.stop` stops the parts that were started."""
+    certificates = _load_certificates(start)
+    disk = OsDisk()
+    start.stack.callback(disk.close)
+    folder = _open_folder(start, disk)
+    node = await _start_metadata(start, certificates, disk, folder)
+    unknown = UnknownStreams(folder, node.metadata.registry, wall_clock)
+    unknown.sort_out(node.metadata.status().doubt)
+    node.metadata.watch(unknown.apply)  # Before the replicas hear of a stream.
+    node.open_logs()
+    connection, bounds = await _start_ingest(start, node, folder)
+    grpc_loop, peers = await _join(start, node, certificates)
+    return Server(
+        config=start.config,
+        configured=start.configured,
+        state=start.state,
+        certificates=certificates,
+        histograms=start.histograms,
+        node=node,
+        connection=connection,
+        bounds=bounds,
+        grpc_loop=grpc_loop,
+        peers=peers,
+    )
+
+
+def _load_certificates(start: Start) -> Certificates | None:
+    """They are read again on SIGHUP and when their files change."""
+    certificates = certificates_of(start.config, start.configured)
+    if certificates is not None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, reload, certificates)
+        watch = run_in_background(watch_certificates(certificates), "certificate checks")
+        start.stack.callback(watch.cancel)
+    return certificates
+
+
+def _open_folder(start: Start, disk: OsDisk) -> DataFolder:
+    config = start.config
+    folder = DataFolder.open(
+        disk,
+        str(config.data),
+        node_id=start.configured.id,
+        cluster="" if len(config.nodes) == 1 else config.cluster,
+    )
+    start.stack.callback(folder.close)
+    watch = run_in_background(_watch_folder(folder, start.state), "data folder checks")
+    start.stack.callback(watch.cancel)
+    return folder
+
+
+async def _watch_folder(folder: DataFolder, state: RunState) -> None:
+    reason = ""
+    while not reason:
+        await asyncio.sleep(FOLDER_CHECK_SECONDS)
+        reason = folder.why_gone()
+    state.lose_folder(reason)
+
+
+async def _start_metadata(
+    start: Start, certificates: Certificates | None, disk: OsDisk, folder: DataFolder
+) -> Node:
+    config, configured, session = start.config, start.configured, new_session()
+    metadata = RaftMetadataLog(
+        MemberConfig(
+            directory=folder.metadata_directory,
+            node_id=NodeId(configured.id),
+            voters={NodeId(node): at for node, at in config.voter_addresses.items()},
+            listen=configured.raft.listen,
+            accept_voters=start.accept_voters,
+            has_followers=len(config.nodes) > len(config.voter_addresses),
+            cluster_id=folder.cluster_id,
+            secret=config.credential.encode(),
+            certificates=certificates,
+        ),
+        session,
+        start.state.lose_metadata,
+    )
+    node = Node(
+        _environment(start, certificates, disk, folder),
+        _settings(start, certificates),
+        metadata,
+        start.stack,
+        session=session,
+        lost=start.state.failed.set,
+    )
+    cluster_id = await node.start_metadata(folder.cluster_id, list(config.ingest.ack_subjects))
+    folder.join(cluster_id)
+    node.begin_run(cluster_id)
+    return node
+
+
+def _environment(
+    start: Start, certificates: Certificates | None, disk: OsDisk, folder: DataFolder
+) -> Environment:
+    loop = asyncio.get_running_loop()
+    return Environment(
+        disk=disk,
+        folder=folder.path,
+        boot_id=boot_id(),
+        dial=partial(dial, certificates=certificates),
+        make_flusher=lambda: Flusher(
+            loop.call_soon_threadsafe, timed=start.histograms.flush_seconds.observe
+        ),
+        clocks=Clocks(),
+        lost_streams=folder.lost_streams,
+        folder_is_gone=start.state.folder_gone.is_set,
+    )
+
+
+def _settings(start: Start, certificates: Certificates | None) -> NodeSettings:
+    config, log = start.config, start.config.log
+    return NodeSettings(
+        node_id=start.configured.id,
+        is_alone=len(config.nodes) == 1,
+        credential=config.credential.encode(),
+        log=LogConfig(segment_bytes=log.segment_bytes),
+        flush_interval_seconds=log.flush_interval_ms / 1000,
+        compaction_bytes_per_second=log.compaction_bytes_per_second,
+        scrub_bytes_per_second=log.scrub_bytes_per_second,
+        connections_max=connections_max(raise_limit()),
+        certificates=certificates,
+        security_enabled=config.security.enabled,
+        connections_per_principal=config.security.connections_per_principal,
+        read_bytes_per_second=config.security.read_bytes_per_second,
+    )
+
+
+async def _start_ingest(
+    start: Start, node: Node, folder: DataFolder
+) -> tuple[NatsConnection, Bounds]:
+    config, ingest = start.config, start.config.ingest
+    logger.info("ingest_form", form=INGEST_FORM, reason=why_pure)
+    servers = list(config.nats.servers)
+    if config.nats.embedded:
+        servers = [await _start_embedded_nats(start, folder)]
+    connection = NatsConnection(
+        servers,
+        link_options(config.nats, start.configured.id),
+        before_feed=lambda: node.ingest.may_feed(),
+        on_disconnect=lambda reason: node.ingest.disconnected(reason),
+    )
+    bounds = Bounds(ingest.pending_acks_max, ingest.uncommitted_bytes_max)
+    await node.start_ingest(
+        connection, AckPolicy(ingest.ack_subjects), bounds, NATS_CONNECT_SECONDS
+    )
+    watching = watch_space(config.data, config.log.disk_reserve_bytes, node.replicas)
+    watch = run_in_background(watching, "space checks")
+    start.stack.callback(watch.cancel)
+    return connection, bounds
+
+
+async def _start_embedded_nats(start: Start, folder: DataFolder) -> str:
+    host, port = split_address(start.config.nats.embedded_listen)
+    child = NatsServerProcess(Path(folder.path, "nats"), host=host, port=port)
+    await child.start()
+    start.stack.push_async_callback(child.stop)
+    return child.url
+
+
+async def _join(
+    start: Start, node: Node, certificates: Certificates | None
+) -> tuple[GrpcLoop, Peers]:
+    """Register, take up the roles given, and be heard."""
+    configured = start.configured
+    grpc_loop = GrpcLoop()
+    grpc_loop.start()
+    start.stack.push_async_callback(grpc_loop.stop)
+    peers = Peers(
+        node.metadata.registry,
+        grpc_loop,
+        certificates,
+        node_id=configured.id,
+        secret=start.config.credential.encode(),
+    )
+    start.stack.push_async_callback(peers.close)
+    start.step_down.append(node.step_down)
+    addresses = Addresses(**{port: getattr(configured, port).advertise for port in PORTS})
+    await node.join(peers, rack=configured.rack, addresses=addresses)
+    return grpc_loop, peers

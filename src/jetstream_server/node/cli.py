@@ -1,0 +1,280 @@
+"""The `jetstream-server` command: options, logging, signals, exit codes.
+
+Exit codes: 0 stopped cleanly; 1 the server could not start or failed; 2 wrong usage or
+configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from jetstream_server.node.config import Config, NodeConfig
+
+_NEEDED = ("aiohttp", "grpc_health", "pydantic_settings", "structlog", "uvloop", "yaml")
+
+# typer carries its own copy of click, and older ones use click itself: this is either's.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+command = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich cuts the names of options to fit its tables.
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point. If only the client is installed, says how to install the server."""
+    missing = [module for module in _NEEDED if find_spec(module) is None]
+    if missing:
+        print(
+            "jetstream-server needs the server extra; install it with:\n"
+            "  pip install 'jetstream-log[server]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(1)
+    try:
+        code = command(standalone_mode=False)
+    except _UsageError as error:
+        message = error.format_message().rstrip(".")
+        print(f"error: {message}. See: jetstream-server --help", file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"jetstream-server {version('jetstream-log')}")
+        raise typer.Exit
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The cluster's YAML file, the same on every node.")
+]
+NodeNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--node-id",
+        help="Which node of the file this is. Default: JETSTREAM_NODE_ID, host name.",
+    ),
+]
+DataPath = Annotated[
+    Path | None, typer.Option("--data", help="Data folder. Default: ./jetstream-data.")
+]
+
+
+@command.callback(invoke_without_command=True)
+def serve(
+    context: typer.Context,
+    config: ConfigFile = None,
+    node_id: NodeNumber = None,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="One node on loopback with an embedded NATS server.")
+    ] = False,
+    data: DataPath = None,
+    port_base: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65531,
+            help="Ports: gRPC N, data N+1, Raft N+2, HTTP N+3, embedded NATS N+4. "
+            "Default: 9292 to 9295, NATS 4222.",
+        ),
+    ] = None,
+    nats: Annotated[
+        str | None, typer.Option(help="Use this NATS server instead of an embedded one.")
+    ] = None,
+    accept_voters: Annotated[
+        bool,
+        typer.Option(
+            "--accept-voters",
+            help="For one start, on every node, after the voters in the file have changed: see "
+            "docs/operations.md. Can lose metadata.",
+        ),
+    ] = False,
+    check_config: Annotated[
+        bool,
+        typer.Option("--check-config", help="Only say whether the configuration can be used."),
+    ] = False,
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            help="debug, info, warning or error. Default: info; --dev in a terminal: warning."
+        ),
+    ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Run one Jetstream node until SIGTERM or Ctrl-C.
+
+    A first try:  jetstream-server --dev
+
+    A cluster's node:  jetstream-server --config config/cluster.yaml --node-id 0
+    """
+    if context.invoked_subcommand is not None:
+        return
+    # gRPC's core writes to standard error what strangers send. Set this before it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from jetstream_server.node.config import check_nats_url
+
+    if not dev and config is None:
+        _fail("give --config cluster.yaml, or --dev for a single node to try things on", 2)
+    if port_base is not None and not dev:
+        _fail("--port-base goes with --dev; with --config the file says where each node listens", 2)
+    try:
+        if nats is not None:
+            check_nats_url(nats)
+    except ValueError as error:
+        _fail(f"--nats: {error}", 2)
+    settings, node = _configured(config, _overrides(dev, data, port_base, nats), node_id)
+    if check_config:
+        _check_files(settings, node)
+        return
+    from jetstream_server.node import app
+    from jetstream_server.node.memory import keep_few_arenas
+    from jetstream_server.node.run_state import StartError
+
+    keep_few_arenas()
+    for_people = _set_up_logs(log_level, dev)
+    try:
+        with asyncio.Runner(loop_factory=app.new_event_loop) as runner:
+            runner.run(app.serve(settings, node, accept_voters, for_people))
+    except StartError as error:
+        _fail(str(error), 1)
+
+
+def _set_up_logs(level: str | None, dev: bool) -> bool:
+    """Set up logs. Whether a person watches a trial: then warnings and a banner are enough."""
+    from jetstream_server.node import logs
+
+    for_people = dev and level is None and sys.stdout.isatty() and sys.stderr.isatty()
+    if not logs.configure(level or ("warning" if for_people else "info")):
+        _fail(f"--log-level: {level!r} is not one of {', '.join(logs.LEVELS)}", 2)
+    return for_people
+
+
+@command.command()
+def unsafe_recover(
+    config: ConfigFile = None,
+    node_id: NodeNumber = None,
+    data: DataPath = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would do and cost.")
+    ] = False,
+) -> None:
+    """Go on without most voters, lost for good.
+
+    First stop the node, and list the remaining voters in the file under `voters`; then run this on
+    every node that stays. It says what may be lost, and asks. See docs/operations.md.
+
+    Example:  jetstream-server unsafe-recover --config config/cluster.yaml --node-id 2
+    """
+    from jetstream_server.node import unsafe_recover
+
+    if config is None:
+        _fail("give --config cluster.yaml", 2)
+    settings, node = _configured(config, _overrides(False, data, None, None), node_id)
+    try:
+        unsafe_recover.unsafe_recover(settings, node, yes=yes, dry_run=dry_run)
+    except unsafe_recover.Refused as error:
+        _fail(str(error), error.code)
+    except typer.Abort:
+        _fail("nothing was changed", 1)
+
+
+@command.command()
+def token(
+    config: ConfigFile = None,
+    node_id: NodeNumber = None,
+    bootstrap: Annotated[
+        bool, typer.Option("--bootstrap", help="Make the first administrator.")
+    ] = False,
+    principal: Annotated[
+        str, typer.Option(help="Who the administrator is: user:NAME.")
+    ] = "user:admin",
+    expires_days: Annotated[
+        int, typer.Option(min=1, max=3650, help="For how many days the token holds.")
+    ] = 90,
+) -> None:
+    """Make the first administrator's token, and print it, once.
+
+    Run it on the machine of a node that runs, with the node's configuration. It is refused once
+    there is an administrator; further tokens: jetstream token create.
+
+    Example:  jetstream-server token --bootstrap --config config/cluster.yaml --node-id 0
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from jetstream_server.node.bootstrap import Refused
+    from jetstream_server.node.bootstrap import bootstrap as make_first
+
+    if not bootstrap:
+        _fail("say --bootstrap; other tokens: jetstream token create", 2)
+    settings, node = _configured(config, {}, node_id)
+    try:
+        print(make_first(settings, node, principal, expires_days * 24 * 3600 * 1_000_000))
+    except Refused as error:
+        _fail(str(error), 1)
+
+
+def _configured(
+    path: Path | None, overrides: dict[str, object], node_id: int | None
+) -> tuple[Config, NodeConfig]:
+    """The configuration, and which of its nodes this is."""
+    from jetstream_server.node.config import ConfigurationError, load, own_node
+
+    try:
+        settings = load(path, overrides)
+        return settings, own_node(settings, node_id, os.environ)
+    except ConfigurationError as error:
+        _fail(str(error), 2)
+
+
+def _check_files(settings: Config, node: NodeConfig) -> None:
+    """Check that files named in the configuration can be read, and report success."""
+    from jetstream_protocol.errors import PreconditionFailedError, UnauthenticatedError
+    from jetstream_server.node.config import ConfigurationError
+    from jetstream_server.node.nats_options import link_options
+    from jetstream_server.node.tls_options import certificates_of
+
+    try:
+        link_options(settings.nats, node.id).credentials.connect_fields("nonce")
+        certificates_of(settings, node)
+    except (ConfigurationError, PreconditionFailedError, UnauthenticatedError) as error:
+        _fail(str(error), 2)
+    print(f"the configuration can be used: this is node {node.id} of {len(settings.nodes)}")
+
+
+def _overrides(
+    dev: bool, data: Path | None, port_base: int | None, nats: str | None
+) -> dict[str, object]:
+    """What the command line sets, as top-level keys of the configuration."""
+    from jetstream_server.node.config import NatsConfig, NodeConfig
+
+    overrides: dict[str, object] = {}
+    if data is not None:
+        overrides["data"] = data
+    if port_base is not None:
+        overrides["nodes"] = [NodeConfig.on_ports(0, port_base)]
+    if nats is not None:
+        overrides["nats"] = NatsConfig(servers=[nats])
+    elif dev:
+        listen = {} if port_base is None else {"embedded_listen": f"127.0.0.1:{port_base + 4}"}
+        overrides["nats"] = NatsConfig(embedded=True, **listen)  # type: ignore[arg-type]
+    return overrides

@@ -1,0 +1,420 @@
+"""The server's configuration: one typed YAML file, the same on every node, and `JETSTREAM_*`.
+
+Precedence: command line, environment, file, default. `JETSTREAM_NATS__EMBEDDED=true` sets
+`nats.embedded`; lists and mappings are given as JSON. An unknown key, a wrong type or an
+impossible value raises ConfigurationError: one line that names the file or variable, the key, and
+for an unknown one the key that was probably meant. docs/operations.md describes every key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from jetstream_protocol import subjects
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.ingest.nats.server_pool import parse_url
+from jetstream_server.node.config_errors import (
+    ENVIRONMENT_PREFIX,
+    did_you_mean,
+    keys_of,
+    one_line,
+    variable_of,
+)
+
+NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
+# Read by the SDK, the start-up code and scripts/cluster; not configuration keys.
+OTHER_VARIABLES = {
+    NODE_ID_VARIABLE,
+    "JETSTREAM_SERVERS",
+    "JETSTREAM_RACK",
+    "JETSTREAM_TOKEN",
+    "JETSTREAM_CA",
+    "JETSTREAM_CERT",
+    "JETSTREAM_KEY",
+    "JETSTREAM_CONTEXT",
+    "JETSTREAM_CLUSTER_FOLDER",
+    "JETSTREAM_PURE",
+}
+
+PORT_BASE_DEFAULT = 9292
+VOTERS_MAX = 5
+"""More voters make every metadata change slower without making a cluster safer in practice."""
+PORTS = ("grpc", "data", "raft", "http")
+EMBEDDED_NATS_PORT_DEFAULT = 4222
+
+
+def voter_count(nodes: int) -> int:
+    """How many of the nodes decide on metadata: VOTERS_MAX at most, from three on an odd number."""
+    return nodes if nodes < 3 else min(nodes - 1 + nodes % 2, VOTERS_MAX)
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used; the message is one line that names the key."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as a pair. Raises ValueError."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _check_address(address: str) -> str:
+    split_address(address)
+    return address
+
+
+def _check_pattern(subject: str) -> str:
+    try:
+        subjects.check_pattern(subject)
+    except InvalidRequestError as error:
+        raise ValueError(str(error)) from error
+    return subject
+
+
+def check_nats_url(url: str) -> str:
+    """The URL itself. Raises ValueError, which never quotes it: it may hold a password."""
+    try:
+        parse_url(url)
+    except InvalidRequestError as error:
+        raise ValueError(error.message) from error
+    return url
+
+
+NatsUrl = Annotated[str, AfterValidator(check_nats_url)]
+Address = Annotated[str, AfterValidator(_check_address)]
+SubjectPattern = Annotated[str, AfterValidator(_check_pattern)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Endpoint(_Section):
+    """Where a port listens, and the address others reach it by (behind NAT, in containers)."""
+
+    listen: Address
+    advertise: Address = ""
+
+    @model_validator(mode="after")
+    def _advertise_something_reachable(self) -> Self:
+        if not self.advertise:
+            if _is_wildcard(split_address(self.listen)[0]):
+                raise ValueError("advertise is needed when listening on every interface")
+            object.__setattr__(self, "advertise", self.listen)
+        return self
+
+
+def _endpoint(value: object) -> object:
+    """Lets an address stand for an endpoint that is reached where it listens."""
+    return {"listen": value} if isinstance(value, str) else value
+
+
+EndpointField = Annotated[Endpoint, BeforeValidator(_endpoint)]
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("0.0.0.0", "::", "*")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class NodeConfig(_Section):
+    """One node of the cluster; every node's file lists them all."""
+
+    id: Annotated[int, Field(ge=0, le=65535)]
+    host: str = ""
+    """The machine's host name: a node started without an id finds itself by it."""
+    rack: str = ""
+    grpc: EndpointField = Endpoint(listen="127.0.0.1:9292")
+    data: EndpointField = Endpoint(listen="127.0.0.1:9293")
+    raft: EndpointField = Endpoint(listen="127.0.0.1:9294")
+    http: EndpointField = Endpoint(listen="127.0.0.1:9295")
+
+    @classmethod
+    def on_ports(cls, node_id: int, port_base: int, host: str = "127.0.0.1") -> NodeConfig:
+        """A node whose ports follow one another from `port_base` on."""
+        endpoints = {
+            name: Endpoint(listen=f"{host}:{port_base + index}") for index, name in enumerate(PORTS)
+        }
+        return cls(id=node_id, **endpoints)  # type: ignore[arg-type]  # mypy sees one type for all
+
+
+class TlsConfig(_Section):
+    """TLS on every port of the node, and between the nodes."""
+
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path | None = None
+    """Who signs the certificates of nodes and clients."""
+    client_auth: Literal["none", "required"] = "none"
+    """Whether clients must show a certificate."""
+
+    @model_validator(mode="after")
+    def _knows_whom_to_trust(self) -> Self:
+        if self.client_auth == "required" and self.ca_file is None:
+            raise ValueError("client_auth: required needs ca_file, who signs clients' certificates")
+        return self
+
+
+class SecurityConfig(_Section):
+    """Whether clients must say who they are, and have rights for what they do; and what one
+    principal may take of a node."""
+
+    enabled: bool = False
+    connections_per_principal: Annotated[int, Field(ge=1, le=4096)] = 1024
+    read_bytes_per_second: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
+    """0: any number."""
+
+
+class NatsTlsConfig(_Section):
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    handshake_first: bool = False
+
+
+class NatsConfig(_Section):
+    """The NATS servers to subscribe at, or an embedded one."""
+
+    embedded: bool = False
+    embedded_listen: Address = f"127.0.0.1:{EMBEDDED_NATS_PORT_DEFAULT}"
+    servers: list[NatsUrl] = ["nats://127.0.0.1:4222"]
+    advertise: list[NatsUrl] = []
+    """The URLs that clients are told to publish to; empty: `servers`, without credentials."""
+    user: str = ""
+    password: str = Field(default="", repr=False)
+    token: str = Field(default="", repr=False)
+    nkey_seed_file: Path | None = None
+    credentials_file: Path | None = None
+    tls: NatsTlsConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_way_to_log_in(self) -> Self:
+        ways = [self.user, self.token, self.nkey_seed_file, self.credentials_file]
+        if sum(bool(way) for way in ways) > 1:
+            raise ValueError("give one of user, token, nkey_seed_file, credentials_file")
+        if bool(self.user) != bool(self.password):
+            raise ValueError("user and password go together")
+        if not self.servers:
+            raise ValueError("servers must name at least one NATS server")
+        return self
+
+
+class IngestConfig(_Section):
+    """What may be acknowledged where, and the bounds on what waits for its acknowledgement."""
+
+    ack_subjects: list[SubjectPattern] = ["_INBOX.>"]
+    pending_acks_max: Annotated[int, Field(ge=1)] = 1_000_000
+    uncommitted_bytes_max: ByteSize = ByteSize(256 * 1024 * 1024)
+
+
+class LogConfig(_Section):
+    segment_bytes: Annotated[ByteSize, Field(ge=64 * 1024, le=2 * 1024**3)] = ByteSize(
+        256 * 1024**2
+    )
+    flush_interval_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 1000
+    scrub_bytes_per_second: Annotated[ByteSize, Field(ge=4096)] = ByteSize(1024**2)
+    compaction_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024)] = ByteSize(64 * 1024**2)
+    disk_reserve_bytes: ByteSize = ByteSize(128 * 1024**2)
+    """Below this much free space appends are refused and /readyz says so."""
+
+
+class Config(BaseSettings):
+    """The whole file. `load` builds it; `node` is this process's own entry."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    cluster: Annotated[str, Field(min_length=1, max_length=255)] = "jetstream"
+    data: Path = Path("jetstream-data")
+    nodes: Annotated[list[NodeConfig], Field(min_length=1)] = [NodeConfig(id=0)]
+    voters: list[int] = []
+    """The nodes that vote on metadata; empty: the first ones, an odd number."""
+    credential: str = Field(default="", repr=False)
+    """The secret shared by all nodes; they authenticate with it. Required with several nodes."""
+    tls: TlsConfig | None = None
+    insecure: bool = False
+    """Allows listeners beyond loopback without authentication."""
+    nats: NatsConfig = NatsConfig()
+    security: SecurityConfig = SecurityConfig()
+    ingest: IngestConfig = IngestConfig()
+    log: LogConfig = LogConfig()
+
+    @property
+    def voter_addresses(self) -> dict[int, str]:
+        """The nodes that vote on metadata, with their Raft addresses: by default the first by
+        id."""
+        nodes = sorted(self.nodes, key=lambda node: node.id)
+        chosen = self.voters or [node.id for node in nodes[: voter_count(len(nodes))]]
+        return {node.id: node.raft.advertise for node in nodes if node.id in chosen}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _nodes_can_live_together(self) -> Self:
+        ids = [node.id for node in self.nodes]
+        if len(set(ids)) != len(ids):
+            raise ValueError("nodes: two nodes have the same id")
+        for voter in self.voters:
+            if voter not in ids or self.voters.count(voter) > 1:
+                raise ValueError(f"voters: {voter} must be the id of one of the nodes, given once")
+        listeners = [getattr(node, port).advertise for node in self.nodes for port in PORTS]
+        for address in listeners:
+            if listeners.count(address) > 1:
+                raise ValueError(f"nodes: two ports are advertised as {address}")
+        if len(self.nodes) > 1 and self.tls is not None and self.tls.ca_file is None:
+            raise ValueError("tls.ca_file: needed with several nodes, which show certificates")
+        has_known_clients = self.tls is not None and self.tls.client_auth == "required"
+        if len(self.nodes) > 1 and not (self.credential or self.insecure or has_known_clients):
+            raise ValueError(
+                "credential: needed with several nodes, so that they know each other; set it (best "
+                "by JETSTREAM_CREDENTIAL), or tls with client_auth: required, or insecure: true if "
+                "the network is trusted"
+            )
+        if self.security.enabled and not self.credential:
+            raise ValueError(
+                "credential: needed with security, also on a single node: it is what tells a node "
+                "from a client; set it (best by JETSTREAM_CREDENTIAL)"
+            )
+        for node in self.nodes:
+            for port in PORTS:
+                host = split_address(getattr(node, port).listen)[0]
+                if not (self.insecure or has_known_clients or _is_loopback(host)):
+                    raise ValueError(
+                        f"nodes: node {node.id} listens for {port} on {host}, beyond loopback and "
+                        "without authentication; set tls with client_auth: required, or "
+                        "insecure: true if the network is trusted"
+                    )
+        return self
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses duplicate keys: YAML would let the later one replace the earlier silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ConfigurationError(f"{key}: given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load(
+    path: Path | None,
+    overrides: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """The configuration from `path` (None: defaults), the environment, and `overrides`.
+
+    `overrides` are top-level keys set by the command line, of the right types; they win.
+    Raises ConfigurationError.
+    """
+    values = {} if path is None else _read(path)
+    _check_variables(environment)
+    try:
+        config = Config(**values)
+    except ValidationError as error:
+        raise ConfigurationError(one_line(error, Config, path, environment)) from error
+    except ValueError as error:  # pydantic-settings: an environment variable that is not JSON
+        raise ConfigurationError(str(error).splitlines()[0]) from error
+    return config.model_copy(update=dict(overrides or {}))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, Loader=_UniqueKeyLoader)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigurationError(f"{path}: the file must be a mapping of keys to values")
+    return values
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    for name in environment:
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES:
+            continue
+        key = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
+        if key not in Config.model_fields:
+            known = [*map(variable_of, keys_of(Config)), *sorted(OTHER_VARIABLES)]
+            raise ConfigurationError(
+                f"{name}: unknown variable{did_you_mean(name, known)}; {ENVIRONMENT_PREFIX}* may "
+                f"set {', '.join(Config.model_fields)}"
+            )
+
+
+def own_node(config: Config, node_id: int | None, environment: Mapping[str, str]) -> NodeConfig:
+    """This process in `nodes`: by argument, JETSTREAM_NODE_ID, host name, or as the only one.
+
+    Raises ConfigurationError when none fits.
+    """
+    if node_id is None and environment.get(NODE_ID_VARIABLE):
+        text = environment[NODE_ID_VARIABLE]
+        if not text.isdecimal():
+            raise ConfigurationError(f"{NODE_ID_VARIABLE}: {text!r} is not a node id")
+        node_id = int(text)
+    if node_id is not None:
+        found = [node for node in config.nodes if node.id == node_id]
+        if not found:
+            raise ConfigurationError(f"nodes: no node with id {node_id} is listed")
+        return found[0]
+    if len(config.nodes) == 1:
+        return config.nodes[0]
+    host = socket.gethostname()
+    found = [node for node in config.nodes if node.host == host]
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"nodes: cannot tell which node this is: {len(found)} have host {host!r}; "
+            f"give --node-id or {NODE_ID_VARIABLE}"
+        )
+    return found[0]

@@ -1,0 +1,140 @@
+"""The ports of a server: data plane, gRPC and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib.metadata import version
+
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import monotonic_clock, wall_clock
+from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.node.config import split_address
+from jetstream_server.node.debug import debug_node
+from jetstream_server.node.logs import RECENT
+from jetstream_server.node.run_state import StartError
+from jetstream_server.node.server import Server
+from jetstream_server.serving.grpc.call_limiter import CallLimiter
+from jetstream_server.serving.grpc.close_peer import close_peer
+from jetstream_server.serving.grpc.cluster_service import ClusterService
+from jetstream_server.serving.grpc.cursor_leader import CursorLeader
+from jetstream_server.serving.grpc.cursors_service import CursorsService
+from jetstream_server.serving.grpc.elections import UncleanElections
+from jetstream_server.serving.grpc.groups_service import GroupsService
+from jetstream_server.serving.grpc.reads_service import ReadsService
+from jetstream_server.serving.grpc.response_memory import ResponseMemoryLimiter
+from jetstream_server.serving.grpc.security_service import SecurityService
+from jetstream_server.serving.grpc.server import ApiServer
+from jetstream_server.serving.grpc.streams_service import StreamsService
+from jetstream_server.serving.http import console
+from jetstream_server.serving.http.api import Api
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.pages import Pages
+from jetstream_server.serving.http.server import HttpServer
+from jetstream_server.serving.metrics.histograms import watch_loop
+from jetstream_server.serving.metrics.page import MetricsPage
+
+
+async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
+    """`stack` stops them. Raises StartError for a port that cannot be listened on."""
+    configured, node = server.configured, server.node
+    data_listen = configured.data.listen
+    await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
+    metrics = MetricsPage(node.replicas, server.snapshot, server.histograms, monotonic_clock)
+    api = _api(server, metrics)
+    stack.push_async_callback(api.stop)
+    await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
+    await _start_http(server, metrics, stack)
+    observe = server.histograms.event_loop_lag_seconds.observe
+    watch = run_in_background(watch_loop(monotonic_clock, observe), "loop checks")
+    stack.callback(watch.cancel)
+
+
+def _api(server: Server, metrics: MetricsPage) -> ApiServer:
+    node, metadata, node_id = server.node, server.node.metadata, server.configured.id
+    hang_up_on = partial(close_peer, port=split_address(server.configured.grpc.listen)[1])
+    streams = Streams(metadata, wall_clock, nodes_configured=len(server.config.nodes))
+    leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
+    return ApiServer(
+        StreamsService(
+            metadata,
+            node.replicas,
+            node.stream_access,
+            streams,
+            node.ingest.confirm,
+            node.ingest.drained,
+            server.peers,
+            node_id,
+            wall_clock,
+        ),
+        ReadsService(
+            node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(hang_up_on)
+        ),
+        _cluster_service(server, metrics, streams),
+        CursorsService(node.cursors, metadata.registry, leader, node.stream_access, wall_clock),
+        GroupsService(node.cursors, metadata.registry, leader, node.stream_access),
+        SecurityService(metadata, node.access, wall_clock),
+        node.stream_access,
+        CallLimiter(hang_up_on),
+        server.grpc_loop,
+        server.certificates,
+    )
+
+
+def _cluster_service(server: Server, metrics: MetricsPage, streams: Streams) -> ClusterService:
+    node, node_id = server.node, server.configured.id
+
+    async def describe_for_support() -> pb.DebugNodeResponse:
+        text = await metrics.text()
+        return debug_node(server.config, text.decode(), RECENT.lines())
+
+    return ClusterService(
+        node.metadata,
+        node_id=node_id,
+        version=version("jetstream-log"),
+        nats_urls=server.nats_urls,
+        replicas=node.replicas,
+        hand_overs=node.hand_overs,
+        transfers=node.transfers,
+        elections=UncleanElections(
+            node.metadata,
+            node.replicas,
+            server.peers,
+            lambda: node.runs.record.suspects,
+            node_id,
+        ),
+        peers=server.peers,
+        not_ready=server.not_ready,
+        debug_node=describe_for_support,
+        node_use=server.use,
+        streams=streams,
+    )
+
+
+async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStack) -> None:
+    node, listen = server.node, server.configured.http.listen
+    gateway = Gateway(
+        node.metadata.registry,
+        server.grpc_loop,
+        server.configured.id,
+        server.certificates,
+        requires_token=node.access.enabled,
+    )
+    stack.push_async_callback(gateway.close)
+    pages = Pages(server.not_ready, metrics)
+    routes = [*pages.routes(), *Api(gateway).routes(), *console.routes()]
+    http = HttpServer(routes, node.access, server.certificates)
+    await _listen(http.start(*split_address(listen)), listen)
+    stack.push_async_callback(http.stop)
+
+
+async def _listen(starting: Awaitable[None], address: str) -> None:
+    """Listen on a port. Raises StartError with the same sentence for every port."""
+    try:
+        await starting
+    except OSError as error:
+        # Python adds the address in its own spelling; gRPC says nothing.
+        reason = (error.strerror or "perhaps it is in use").partition(" (")[0]
+        raise StartError(f"cannot listen on {address}: {reason}") from error

@@ -1,0 +1,108 @@
+"""Structured logs on standard error: JSON lines, or coloured text on a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import deque
+from typing import Any
+
+import structlog
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web import RequestPayloadError
+
+RECENT_LINES_MAX = 1000
+RECENT_LINE_LENGTH_MAX = 4000
+
+
+class _OursToFix(logging.Filter):
+    """Drops errors that libraries log with a traceback although a stranger caused them: invalid
+    HTTP, bodies that do not match their header, paths and metadata that are not UTF-8, and callers
+    that left before the answer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.name == "aiohttp.server":
+            return not isinstance(
+                error, HttpProcessingError | RequestPayloadError | ConnectionError
+            )
+        if record.name.startswith("grpc."):
+            caller_left = type(error).__name__ == "ExecuteBatchError"  # Of a private module.
+            # As a message it is the reason why the server ended; its replacement is logged.
+            told = isinstance(error, UnicodeDecodeError) or isinstance(
+                record.msg, UnicodeDecodeError
+            )
+            return not (caller_left or told)
+        return True
+
+
+class _NamedLogger(structlog.PrintLogger):
+    """Keeps the name given to `structlog.get_logger`, for `add_logger_name`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(sys.stderr)
+        self.name = name
+
+
+class RecentLog:
+    """The last lines of this process's log, as JSON, for `jetstream debug bundle`. A processor of
+    structlog's, which changes nothing."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=RECENT_LINES_MAX)
+
+    def __call__(
+        self, logger: Any, method: str, event: structlog.types.EventDict
+    ) -> structlog.types.EventDict:
+        told = {name: value for name, value in event.items() if not name.startswith("_")}
+        line = json.dumps(structlog.processors.format_exc_info(logger, method, told), default=repr)
+        self._lines.append(line[:RECENT_LINE_LENGTH_MAX])
+        return event
+
+    def lines(self) -> list[str]:
+        """The oldest first."""
+        return list(self._lines)
+
+
+RECENT = RecentLog()
+"""Logging is the process's, and so are its lines."""
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(level: str) -> bool:
+    """Set logging up for the process; False when `level` is none of LEVELS."""
+    if level.lower() not in LEVELS:
+        return False
+    number = logging.getLevelNamesMapping()[level.upper()]
+    on_terminal = sys.stderr.isatty()
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        RECENT,
+    ]
+    renderers: list[structlog.types.Processor] = (
+        [structlog.dev.ConsoleRenderer()]
+        if on_terminal
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[*shared, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=_NamedLogger,
+        cache_logger_on_first_use=True,
+    )
+    # Libraries log through the standard module; their warnings belong in the same stream.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_OursToFix())
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    return True

@@ -1,0 +1,63 @@
+"""What happens to a run of the server: what ends it early, and why it is not ready."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from jetstream_server.background import FAILED_TASK
+
+logger = structlog.get_logger("jetstream.server")
+
+
+class StartError(Exception):
+    """The node cannot start; the message is one line that says why."""
+
+
+class RunState:
+    """failed: the node cannot go on. folder_gone: its data folder was taken away, `why_gone` says
+    how."""
+
+    def __init__(self) -> None:
+        self.failed = asyncio.Event()
+        self.folder_gone = asyncio.Event()
+        self.why_gone = ""
+        self._reasons_not_ready = ["starting"]
+
+    @property
+    def reasons_not_ready(self) -> list[str]:
+        """Why the node is not ready, apart from what its parts say."""
+        return list(self._reasons_not_ready)
+
+    @property
+    def is_over(self) -> bool:
+        return self.failed.is_set() or self.folder_gone.is_set()
+
+    def started(self) -> None:
+        self._reasons_not_ready.clear()
+
+    def stopping(self) -> None:
+        self._reasons_not_ready.append("stopping")
+
+    def lose_folder(self, reason: str) -> None:
+        """Without its data folder a node hands over and stops. It does not go on as an empty node:
+        the operator decides whether the folder comes back."""
+        logger.error("data_folder_gone", reason=reason)
+        self._reasons_not_ready.append(reason)
+        self.why_gone = reason
+        self.folder_gone.set()
+
+    def lose_metadata(self, reason: str) -> None:
+        """Without its metadata member a node cannot work: it stops."""
+        logger.error("metadata_failed_stopping", reason=reason)
+        self.failed.set()
+
+    def loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error in a callback. If a background task has failed, stop the node."""
+        logger.error(
+            "internal_error", message=context["message"], exc_info=context.get("exception")
+        )
+        if FAILED_TASK in context:
+            self.failed.set()

@@ -1,0 +1,85 @@
+"""The parts of a running server, and what it says of itself: readiness, addresses, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.ingest.nats.connection import NatsConnection
+from jetstream_server.ingest.stream.stream_ingest import Bounds
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.node.banner import banner
+from jetstream_server.node.config import Config, NodeConfig
+from jetstream_server.node.node import Node
+from jetstream_server.node.run_state import RunState
+from jetstream_server.node.snapshot import snapshot_of, use_of
+from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
+from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.metrics.histograms import Histograms
+from jetstream_server.serving.metrics.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server whose node has joined its cluster. configured: its entry in the file of `config`.
+    certificates: None without TLS. bounds: of acks and bytes that wait for commits."""
+
+    config: Config
+    configured: NodeConfig
+    state: RunState
+    certificates: Certificates | None
+    histograms: Histograms
+    node: Node
+    connection: NatsConnection
+    bounds: Bounds
+    grpc_loop: GrpcLoop
+    peers: Peers
+
+    def not_ready(self) -> list[str]:
+        """Why it should not be sent work; [] once it may be."""
+        reasons = self.state.reasons_not_ready
+        if not reasons:
+            if not self.connection.is_connected:
+                reasons.append("not connected to NATS")
+            elif not self.connection.hears:
+                reasons.append("NATS is not heard")
+            if not self.node.membership.lease_held():
+                reasons.append("no session: the controller does not answer")
+            if self.node.replicas.full_reason:
+                reasons.append(self.node.replicas.full_reason)
+        return reasons
+
+    def nats_urls(self) -> tuple[str, ...]:
+        """Where clients publish."""
+        return tuple(self.config.nats.advertise) or self.connection.urls
+
+    def announcement(self, not_ready: list[str], for_people: bool) -> str:
+        """The addresses and whether it is ready: a banner, or one line for people and scripts."""
+        state = f"not ready ({', '.join(not_ready)})" if not_ready else "ready"
+        node = self.configured
+        scheme = "http" if self.certificates is None else "https"
+        http = f"{scheme}://{node.http.advertise}"
+        if for_people:
+            return banner(state, node.grpc.advertise, http, self.nats_urls(), self.config.data)
+        return (
+            f"jetstream-server {state}: node={node.id} grpc={node.grpc.advertise} "
+            f"data={node.data.advertise} http={http} "
+            f"tls={'off' if self.certificates is None else 'on'} "
+            f"nats={','.join(self.nats_urls())} folder={self.config.data}"
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The numbers of its metrics, without the sums over streams."""
+        return snapshot_of(
+            self.node,
+            self.connection,
+            self.bounds,
+            folder=self.config.data,
+            disk_reserve_bytes=self.config.log.disk_reserve_bytes,
+            is_ready=not self.not_ready(),
+        )
+
+    async def use(self) -> pb.NodeUse:
+        """What the node holds."""
+        reserve = self.config.log.disk_reserve_bytes
+        return await use_of(self.node.replicas, self.config.data, reserve)

@@ -1,0 +1,112 @@
+"""`jetstream-server unsafe-recover`: continue a metadata group without the voters that are lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from jetstream_protocol.errors import JetstreamError, PreconditionFailedError
+from jetstream_protocol.types import NodeId
+from jetstream_server.log.data_folder import DataFolder
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.member.unsafe_recovery import Recovery, plan_recovery, recover
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.node.config import Config, NodeConfig
+
+NAMES_SHOWN = 20
+"""Names shown of perhaps thousands of streams."""
+
+
+class Refused(Exception):
+    """The recovery was refused; the message is one line. code: the exit code."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def unsafe_recover(config: Config, node: NodeConfig, *, yes: bool, dry_run: bool) -> None:
+    """Show what may be lost, ask, and do it, on the folder of a stopped node. Raises Refused."""
+    if not Path(config.data, "meta.json").exists():
+        raise Refused(f"{config.data} is no data folder of a node: nothing to recover")
+    disk = OsDisk()
+    try:
+        folder = DataFolder.open(
+            disk,
+            str(config.data),
+            node_id=node.id,
+            cluster="" if len(config.nodes) == 1 else config.cluster,
+        )
+        try:
+            _unsafe_recover(folder, config, yes=yes, dry_run=dry_run)
+        finally:
+            folder.close()
+    except JetstreamError as error:
+        raise Refused(error.message) from error
+    finally:
+        disk.close()
+
+
+def _unsafe_recover(folder: DataFolder, config: Config, *, yes: bool, dry_run: bool) -> None:
+    voters = [NodeId(voter) for voter in config.voter_addresses]
+    if not voters:
+        raise PreconditionFailedError("the configuration names no voters")
+    recovery = plan_recovery(folder.metadata_directory, voters)
+    for line in _described(folder, recovery):
+        print(line)
+    sys.stdout.flush()
+    if dry_run:
+        return
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise Refused("it asks first, and this is no terminal: --yes goes on without", 2)
+        typer.confirm("Recover?", abort=True)
+    recover(folder.metadata_directory, recovery)
+    print("recovered: do the same on every other node that stays, then start them")
+
+
+def _described(folder: DataFolder, recovery: Recovery) -> Iterator[str]:
+    known, lost = recovery.known, _named(recovery.lost)
+    written = datetime.fromtimestamp(known.modified, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield f"node {folder.node_id} of cluster {recovery.before.cluster_id}, folder {folder.path}"
+    yield f"  voters of its metadata  {_numbers(recovery.before.voters)}"
+    yield f"  voters from now on      {_numbers(recovery.after.voters)}"
+    yield f"  lost for good           {_numbers(recovery.lost)}"
+    yield f"  its metadata            entry {known.last_index} of term {known.term}"
+    yield f"  last written            {written}"
+    yield f"  streams in it           {len(known.registry.streams)}"
+    yield ""
+    yield "What may be lost:"
+    yield f"* what {lost} had agreed on without this node: streams created, altered or deleted,"
+    yield "  and that replicas here are not in sync, with all that was acknowledged after that"
+    if recovery.gone:
+        yield f"* all records of {_count(recovery.gone)} of which no node that stays has a replica:"
+        yield f"  {_names(recovery.gone)}"
+    if recovery.unled:
+        yield f"* records of {_count(recovery.unled)} of which no replica that stays is in sync:"
+        yield "  elect one by hand then (jetstream stream elect STREAM --unclean NODE):"
+        yield f"  {_names(recovery.unled)}"
+    yield ""
+    yield f"From then on {lost} will be refused until the data folder there is moved away."
+
+
+def _numbers(nodes: Sequence[NodeId]) -> str:
+    return ", ".join(map(str, nodes))
+
+
+def _named(nodes: Sequence[NodeId]) -> str:
+    return f"node{'s' if len(nodes) > 1 else ''} {_numbers(nodes)}"
+
+
+def _count(streams: Sequence[StreamMetadata]) -> str:
+    return "1 stream" if len(streams) == 1 else f"{len(streams)} streams"
+
+
+def _names(streams: Sequence[StreamMetadata]) -> str:
+    shown = [stream.full_name for stream in streams[:NAMES_SHOWN]]
+    more = len(streams) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

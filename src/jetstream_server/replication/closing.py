@@ -1,0 +1,35 @@
+"""Closes the logs of a node that stops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_server.replication.core.replica import Replica
+
+CLOSING_AT_A_TIME = 32
+
+logger = structlog.get_logger("jetstream.replicas")
+
+
+def close_cleanly(replicas: Sequence[Replica], threads: Executor | None) -> bool:
+    """Whether all logs were flushed and closed. Nothing else uses them any more.
+
+    threads: in which that is done, CLOSING_AT_A_TIME of their own by default: the disk serves many
+    about as fast as one.
+    """
+    with threads or ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
+        return all(list(threads.map(_close, replicas)))
+
+
+def _close(replica: Replica) -> bool:
+    """Runs in a thread."""
+    try:
+        replica.log.close(clean=True)
+    except JetstreamError as error:
+        logger.error("log_not_closed", stream=replica.stream.full_name, reason=str(error))
+        return False
+    return True

@@ -1,0 +1,27 @@
+"""A log that may lack acknowledged records says so until the metadata knows it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from jetstream_protocol.errors import StorageError
+from jetstream_server.log.commit_log import CommitLog
+
+
+class _Replica(Protocol):
+    log: CommitLog
+
+    @property
+    def needs_rebuild(self) -> bool: ...
+
+
+def incompleteness_told(replica: _Replica) -> None:
+    """The metadata knows that the log may lack records. **safety** One that may lack its beginning
+    and is to be fetched anew keeps its mark: the next run must not take what is left for the whole.
+    """
+    if replica.needs_rebuild and replica.log.is_start_unknown:
+        return
+    try:
+        replica.log.incompleteness_told()
+    except StorageError:
+        pass  # The next start reports it again; a failed log has reported itself.

@@ -1,0 +1,358 @@
+"""What the leader of a stream decides: who is in sync, what is committed (docs/replication.md).
+
+    fetch ──> refuse · diverging · out of range · serve, and record the position fetch, moved,
+    update ──> the high watermark may rise propose ──> a change of the ISR, when one is due; settle
+    ──> its outcome
+
+No I/O, no clock: the log is only looked at, and times (µs, monotonic) come from the caller.
+
+Invariants.
+* The high watermark never falls, never passes the position of any replica that may be in sync
+  (`InSyncReplicas.maximal`), and does not move while the committed ISR is below its minimum.
+* With flush `group` a position is the *flushed* offset, the leader's own included; otherwise it is
+  the log end.
+* **safety** A log that is offline has no position, the leader's own included.
+* A member joins only from a position at or beyond both the high watermark and the start of this
+  epoch: then it holds everything that any earlier leader committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jetstream_protocol.errors import (
+    FencedEpochError,
+    InvalidRequestError,
+    NotEnoughReplicasError,
+    UnknownEpochError,
+)
+from jetstream_protocol.types import MonotonicUs, NodeId
+from jetstream_server.metadata.state.commands import ChangeIsr
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.replication.core.isr import InSyncReplicas, Outcome
+from jetstream_server.replication.core.messages import (
+    INCOMPLETE,
+    NO_RECORD,
+    Diverging,
+    FetchRequest,
+    LeaderSnapshot,
+    LogView,
+    OutOfRange,
+)
+from jetstream_server.replication.core.progress import (
+    ANY_EPOCH,
+    NO_POSITION,
+    NOT_AHEAD,
+    FollowerProgress,
+)
+
+REPLICA_LAG_MAX_US = 10_000_000
+"""A follower that has not caught up for this long leaves the ISR: longer than a slow disk or a
+pause of its process, shorter than publishers wait for acknowledgements."""
+
+SLEEP_US = 1_000_000
+"""`tick` is called several times a second; a longer gap means that this process did not run, or
+that nothing had to be checked (`is_settled`)."""
+
+NO_INCARNATION = -1
+"""A node that has not registered yet."""
+
+
+class LeaderState:
+    """One leadership of one stream, in one leader epoch.
+
+    The log's epoch cache already holds the epoch.
+    """
+
+    __slots__ = (
+        "_followers", "_in_sync", "_lag_max_us", "_log", "_node_id", "_nodes", "_ticked_at_us",
+        "epoch_start_offset", "high_watermark", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        stream: StreamMetadata,
+        node_id: int,
+        nodes: Mapping[NodeId, NodeMetadata],
+        log: LogView,
+        high_watermark: int,
+        now_us: MonotonicUs,
+        lag_max_us: int = REPLICA_LAG_MAX_US,
+    ) -> None:
+        self.stream = stream
+        self.high_watermark = high_watermark
+        self.epoch_start_offset = log.log_end_offset
+        self._node_id = NodeId(node_id)
+        self._nodes = nodes
+        self._log = log
+        self._lag_max_us = lag_max_us
+        self._ticked_at_us = now_us
+        self._in_sync = InSyncReplicas(stream)
+        self._followers: dict[NodeId, FollowerProgress] = {}
+        self._follow_replicas()
+
+    # Its state.
+
+    @property
+    def isr(self) -> tuple[NodeId, ...]:
+        """The committed ISR, as applied here."""
+        return self._in_sync.committed
+
+    @property
+    def can_commit(self) -> bool:
+        """Whether the committed ISR has reached its minimum."""
+        return len(self._in_sync.committed) >= self.stream.config.min_insync_replicas
+
+    @property
+    def counts_flushed(self) -> bool:
+        return self.stream.config.flush == "group"
+
+    @property
+    def standing(self) -> LeaderSnapshot:
+        log, stream = self._log, self.stream
+        gone = log.tombstones_gone_below if stream.was_compacted else 0
+        return LeaderSnapshot(self.high_watermark, log.log_start_offset, stream.stream_epoch, gone)
+
+    def position_of(self, follower: NodeId) -> int:
+        """The position of a follower that counts; NO_POSITION if unknown. For `describe`."""
+        progress = self._followers.get(follower)
+        return NO_POSITION if progress is None else progress.position
+
+    def lag_of(self, follower: NodeId, now_us: MonotonicUs) -> tuple[int, int]:
+        """By how many records it is behind, and for how long, in µs. For metrics."""
+        progress, log = self._followers[follower], self._log
+        records = log.log_end_offset - max(progress.position, log.log_start_offset)
+        return (records, now_us - progress.caught_up_at_us) if records > 0 else (0, 0)
+
+    def damaged_of(self, follower: NodeId) -> tuple[int, int] | None:
+        """The first offsets that its disk has lost, as it reports. For `describe`."""
+        progress = self._followers.get(follower)
+        return None if progress is None else progress.damaged
+
+    def check_can_append(self) -> None:
+        """Raise NotEnoughReplicasError while level `all` cannot be promised."""
+        if not self.can_commit:
+            raise NotEnoughReplicasError(
+                f"too few replicas are in sync: {len(self._in_sync.committed)}, and "
+                f"{self.stream.config.min_insync_replicas} are needed; "
+                "wait for a replica to catch up"
+            )
+
+    # Followers.
+
+    def fetch(self, request: FetchRequest, now_us: MonotonicUs) -> Diverging | OutOfRange | None:
+        """Handle a follower's request. None: its log agrees with this one, and its position counts,
+        unless it has left the ISR without knowing, or is not complete.
+
+        Raises FencedEpochError, UnknownEpochError, InvalidRequestError: nothing is recorded then.
+        """
+        progress = self.check(request)
+        progress.damaged = request.damaged
+        problem = self.compare(request)
+        if problem is None and request.stream_epoch >= progress.counts_from:
+            if request.incarnation != progress.incarnation:
+                progress.renew(request.incarnation, now_us)
+            counted = request.fetch_offset
+            if self.counts_flushed:
+                counted = min(counted, request.flushed_offset)
+            is_ahead = request.stream_epoch > self.stream.stream_epoch
+            said_ahead = request.stream_epoch if is_ahead else NOT_AHEAD
+            progress.fetched(counted, self._log.log_end_offset, now_us, said_ahead)
+            self._advance()
+        elif (
+            problem is None
+            and request.stream_epoch == INCOMPLETE
+            # For a member it is an old request that arrived late.
+            and request.follower not in self._in_sync.maximal
+        ):
+            progress.copied(request.incarnation, request.fetch_offset, now_us)
+        return problem
+
+    def compare(self, request: FetchRequest) -> Diverging | OutOfRange | None:
+        """Compare a follower's position with this log (KIP-279); changes nothing."""
+        log = self._log
+        if request.fetch_offset < log.log_start_offset:
+            return OutOfRange(request, self.standing)
+        if request.last_epoch == NO_RECORD:
+            # An empty log agrees with any log, if its position lies within it.
+            beyond = request.fetch_offset > log.log_end_offset
+            return OutOfRange(request, self.standing) if beyond else None
+        if request.fetch_offset == log.log_start_offset:
+            # Nothing of the follower's log is in this one. **safety** It may stay only if it is
+            # known to end as this log did there: otherwise it could keep records that were not
+            # committed.
+            before = log.epochs.epoch_at(request.fetch_offset - 1)
+            return None if request.last_epoch == before else OutOfRange(request, self.standing)
+        epoch, end_offset = log.epochs.end_offset_for(request.last_epoch, log.log_end_offset)
+        if epoch < request.last_epoch or end_offset < request.fetch_offset:
+            return Diverging(request, self.standing, epoch, end_offset)
+        return None
+
+    def check(self, request: FetchRequest) -> FollowerProgress:
+        """The follower that the request comes from. Raises what `fetch` raises."""
+        leader_epoch = self.stream.leader_epoch
+        if request.leader_epoch < leader_epoch:
+            raise FencedEpochError(f"leader epoch {request.leader_epoch}; it is {leader_epoch}")
+        if request.leader_epoch > leader_epoch:
+            raise UnknownEpochError(
+                f"leader epoch {request.leader_epoch} is not known here yet, only {leader_epoch}"
+            )
+        progress = self._followers.get(request.follower)
+        if progress is None:
+            raise InvalidRequestError(f"node {request.follower} holds no replica of this stream")
+        known = max(progress.incarnation, self._incarnation_of(request.follower))
+        if request.incarnation < known:
+            raise FencedEpochError(
+                f"node {request.follower} is in incarnation {known}, not {request.incarnation}"
+            )
+        return progress
+
+    # The leader's log, and the metadata.
+
+    def moved(self) -> bool:
+        """The leader's own log grew or was flushed. Returns whether the high watermark rose."""
+        return self._advance()
+
+    def update(self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata]) -> bool:
+        """Apply newer metadata of this leadership. Returns whether the high watermark rose."""
+        assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
+        has_changed = stream.stream_epoch != self.stream.stream_epoch
+        self.stream = stream
+        self._nodes = nodes
+        self._follow_replicas()
+        for follower, progress in self._followers.items():
+            if has_changed and follower not in stream.isr:
+                progress.left(stream.stream_epoch)
+            progress.learnt(stream.stream_epoch)
+        self._in_sync.commit(stream)
+        return self._advance()
+
+    def _follow_replicas(self) -> None:
+        """Followers are the stream's other replicas, which a reassignment changes."""
+        stream, known = self.stream, self._followers
+        self._followers = {
+            replica: known.get(replica)
+            or FollowerProgress(
+                self._incarnation_of(replica),
+                self._ticked_at_us,
+                counts_from=ANY_EPOCH if replica in stream.isr else stream.stream_epoch,
+            )
+            for replica in stream.replicas
+            if replica != self._node_id
+        }
+
+    def _advance(self) -> bool:
+        log = self._log
+        if not self.can_commit or log.offline_reason:
+            return False
+        committed = log.flushed_offset if self.counts_flushed else log.log_end_offset
+        for member in self._in_sync.maximal:
+            if member != self._node_id:
+                committed = min(committed, self._followers[member].position)
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    def hear(self, follower: NodeId, *, is_silent: bool) -> None:
+        """A replica's node has fallen silent or is heard again (liveness.py)."""
+        if follower in self._followers:
+            self._followers[follower].is_silent = is_silent
+
+    # The ISR.
+
+    def tick(self, now_us: MonotonicUs) -> None:
+        """Called several times a second. After a pause of this process no follower is blamed."""
+        slept_us = now_us - self._ticked_at_us
+        for progress in self._followers.values():
+            if slept_us > SLEEP_US:
+                progress.excuse(slept_us, now_us)
+            progress.ticked(self._log.log_end_offset, now_us)
+        self._ticked_at_us = now_us
+
+    def is_settled(self, now_us: MonotonicUs) -> bool:
+        """Whether time alone changes nothing: `tick` and `propose` can wait for an append, a fetch
+        of a replica out of sync, or new metadata."""
+        if not self._in_sync.may_propose(now_us):
+            return False
+        log_end_offset, committed = self._log.log_end_offset, self._in_sync.committed
+        for replica, progress in self._followers.items():
+            if replica in committed and progress.position < log_end_offset:
+                return False
+        return self._wanted(now_us) == committed
+
+    def _wanted(self, now_us: MonotonicUs) -> tuple[NodeId, ...]:
+        """The replicas that should be in sync now.
+
+        A silent replica leaves as long as enough others remain to commit. Otherwise this leader is
+        the one cut off, and its followers must be able to replace it.
+        """
+        isr = tuple(replica for replica in self.stream.replicas if self._belongs(replica, now_us))
+        heard = tuple(replica for replica in isr if not self._is_silent(replica))
+        return heard if len(heard) >= self.stream.config.min_insync_replicas else isr
+
+    def _is_silent(self, replica: NodeId) -> bool:
+        return replica != self._node_id and self._followers[replica].is_silent
+
+    def propose(self, now_us: MonotonicUs) -> ChangeIsr | None:
+        """The change of the ISR to propose now, if one is due; `settle` must follow.
+
+        If the same object is returned again, retry it under its first command id.
+        """
+        retried = self._in_sync.retry(now_us)
+        if retried is not None:
+            return retried
+        if not self._in_sync.may_propose(now_us):
+            return None
+        isr = self._wanted(now_us)
+        if isr == self._in_sync.committed:
+            return None
+        change = ChangeIsr(
+            stream_id=self.stream.id,
+            leader=self._node_id,
+            leader_epoch=self.stream.leader_epoch,
+            stream_epoch=self.stream.stream_epoch,
+            isr=isr,
+            incarnations=tuple(self._counted_incarnation_of(member) for member in isr),
+        )
+        self._in_sync.propose(change)
+        return change
+
+    def settle(self, change: ChangeIsr, outcome: Outcome, now_us: MonotonicUs) -> bool:
+        """The outcome of a proposal. Returns whether the high watermark rose."""
+        self._in_sync.settle(change, outcome, now_us)
+        return self._advance()
+
+    def _belongs(self, replica: NodeId, now_us: MonotonicUs) -> bool:
+        if replica == self._node_id:
+            return True
+        progress = self._followers[replica]
+        if replica in self._in_sync.committed:
+            return not self._lags(progress, now_us)
+        return self._may_join(replica, progress) and not self._lags(progress, now_us)
+
+    def _lags(self, progress: FollowerProgress, now_us: MonotonicUs) -> bool:
+        return progress.lags(self._log.log_end_offset, now_us, self._lag_max_us)
+
+    def _may_join(self, replica: NodeId, progress: FollowerProgress) -> bool:
+        node = self._nodes.get(replica)
+        return (
+            node is not None
+            and not node.fenced
+            and not node.draining
+            and node.incarnation == progress.incarnation
+            and progress.counts
+            and not progress.is_silent
+            and progress.position >= max(self.high_watermark, self.epoch_start_offset)
+        )
+
+    def _counted_incarnation_of(self, member: NodeId) -> int:
+        """The incarnation whose position counts; for an unknown member, the one in the metadata."""
+        if member == self._node_id or member in self._in_sync.committed:
+            return self._incarnation_of(member)
+        return self._followers[member].incarnation
+
+    def _incarnation_of(self, node_id: NodeId) -> int:
+        node = self._nodes.get(node_id)
+        return node.incarnation if node is not None else NO_INCARNATION

@@ -1,0 +1,163 @@
+"""The messages between follower and leader of one stream (docs/replication.md, "Fetching").
+
+    follower ── FetchRequest: where my log ends, and how ──> leader
+    follower <── Records | Diverging | OutOfRange ────────── leader
+
+The position in a request *is* the acknowledgement of everything before it. An answer repeats the
+request it answers: **safety** a follower acts on an answer only while its position is that of the
+request, so late, repeated and reordered answers do nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from jetstream_protocol.types import NodeId, StreamId
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.epochs import LeaderEpochCache
+from jetstream_server.metadata.state.model import StreamMetadata
+
+NO_RECORD = -1
+"""As `last_epoch`: there is no record before the position."""
+
+INCOMPLETE = -2
+"""As `stream_epoch`: the log is an incomplete copy, or it is damaged. **safety** Its position
+acknowledges nothing: the log may have to begin anew or be truncated, as the leader's answer says,
+or records that the disk has lost must still be fetched."""
+
+NOWHERE = -1
+"""As `fetch_offset`: before the start of every log; the leader answers where to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A follower's position.
+
+    leader_epoch: the leadership it follows. fetch_offset: its log end. last_epoch: leader epoch of
+    the record before that, NO_RECORD without one. flushed_offset: what survives a power failure.
+    stream_epoch: of the metadata that the follower had applied, or INCOMPLETE. damaged: the first
+    offsets that its disk has lost, [start, end).
+    """
+
+    stream_id: StreamId
+    follower: NodeId
+    incarnation: int
+    leader_epoch: int
+    fetch_offset: int
+    last_epoch: int
+    flushed_offset: int
+    stream_epoch: int
+    damaged: tuple[int, int] | None = None
+
+    def asks_the_same(self, other: FetchRequest) -> bool:
+        """Whether one answer serves both: the flushed offset and the stream epoch may differ."""
+        return (
+            self.leader_epoch == other.leader_epoch
+            and self.fetch_offset == other.fetch_offset
+            and self.last_epoch == other.last_epoch
+            and self.incarnation == other.incarnation
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSnapshot:
+    """The leader's state when it answered; part of every answer.
+
+    stream_epoch: of the metadata that it had applied. tombstones_gone_below: compaction may have
+    removed tombstones below this offset.
+    """
+
+    high_watermark: int
+    log_start_offset: int
+    stream_epoch: int
+    tombstones_gone_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The logs agree up to the position. `slice` follows there; None: nothing yet.
+
+    The bytes of the slice are sent beside this, and may arrive damaged or cut short.
+    """
+
+    asked: FetchRequest
+    standing: LeaderSnapshot
+    slice: LogSlice | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diverging:
+    """The logs diverge: the leader has no record of an epoch above `epoch` before its
+    `end_offset`."""
+
+    asked: FetchRequest
+    standing: LeaderSnapshot
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The leader's log begins behind the position, or ends before the start of an empty
+    follower."""
+
+    asked: FetchRequest
+    standing: LeaderSnapshot
+
+
+Answer = Records | Diverging | OutOfRange
+
+
+class LogView(Protocol):
+    """What the cores read of a log; `CommitLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+    @property
+    def epochs(self) -> LeaderEpochCache: ...
+
+    @property
+    def offline_reason(self) -> str:
+        """Why nothing can be appended; "" while all is well."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage is the reason; up to the damage the log is valid."""
+
+    @property
+    def lost_range(self) -> tuple[int, int] | None:
+        """The first offsets, [start, end), that the disk has lost; None: none."""
+
+    @property
+    def tombstones_gone_below(self) -> int:
+        """Compaction has removed tombstones from it, all below this offset."""
+
+    @property
+    def copied_under(self) -> int:
+        """The leader's `tombstones_gone_below` when the copying of this log began."""
+
+    @property
+    def committed_below(self) -> int:
+        """Records below were committed when compaction last recorded it; 0: unknown."""
+
+
+def last_epoch_of(log: LogView) -> int:
+    """Leader epoch of the record before the log end, even if retention has removed that record;
+    NO_RECORD when there was none."""
+    return log.epochs.epoch_at(log.log_end_offset - 1)
+
+
+def skips(before: StreamMetadata, after: StreamMetadata) -> bool:
+    """Whether metadata in between was never seen here (a snapshot was installed).
+
+    A setting that looks unchanged may have had another value meanwhile.
+    """
+    return after.stream_epoch > before.stream_epoch + 1

@@ -1,0 +1,600 @@
+"""One replica of one stream on this node: its log, its role, and its waiting readers.
+
+    metadata ──> update ──> leads (LeaderState) · follows (FollowerState) · neither
+    as leader:   append, moved, fetch, propose, settle
+    as follower: position, accept
+
+The cores decide, this class changes the log, the driver does the rest, always in this order:
+persist (here), flush, send. One thread owns it. It has no I/O but the log's; times (µs, monotonic)
+come from the caller. Reads see only committed records.
+
+Invariants. `high_watermark <= log.log_end_offset`, and it falls only when a lossy election cut the
+log. Listeners hear of every rise, once. After `close` nothing is appended, and every waiter has
+been woken. **safety** A process whose incarnation is not the registered one neither leads nor
+follows. **safety** A replica whose log has failed does not lead, unless it is the only one, and
+follows without a position until its log has been emptied (`failed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from jetstream_protocol.batch import EncodedBatch
+from jetstream_protocol.errors import (
+    DivergedError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RecordsDamagedError,
+    StorageError,
+    StorageFullError,
+    StreamNotFoundError,
+    UnknownEpochError,
+)
+from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
+from jetstream_server.log.commit_log import CommitLog, LogSlice
+from jetstream_server.metadata.state.commands import ChangeIsr, ConfirmFlush
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.replication.core.counters import Counters
+from jetstream_server.replication.core.follower import (
+    Append,
+    FollowerState,
+    Ignore,
+    Reset,
+    Step,
+    Truncate,
+)
+from jetstream_server.replication.core.incompleteness import incompleteness_told
+from jetstream_server.replication.core.isr import Outcome
+from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
+from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
+from jetstream_server.replication.core.unreadable import lost, unread
+
+FETCH_BYTES_MAX = 1024 * 1024
+"""For one stream in one answer to a follower; the first batch always fits."""
+
+CommitListener = Callable[["Replica"], None]
+Waiter = Callable[[], None]
+
+
+class RoleChange(Enum):
+    """What `update` has changed; the driver acts on it in this order."""
+
+    STOPPED_LEADING = auto()
+    """**safety** Pending acks are dropped without an answer: the new leader may commit the
+    records."""
+    LEADS = auto()
+    FOLLOWS = auto()
+    """A new leader, or a new epoch of the same one: begin to fetch."""
+    IDLES = auto()
+    """There is no leader to follow."""
+    FELL_BELOW_MINIMUM = auto()
+    """Appended records are not committed at present: answer with an unknown outcome."""
+
+
+class Replica:
+    """See the module. At most one of `leadership` and `following` is set."""
+
+    __slots__ = (
+        "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_waiters", "closed",
+        "counters", "failures", "following", "high_watermark", "incarnation",
+        "leader_log_start_offset", "leadership", "log", "node_id", "on_commit", "on_unreadable",
+        "stream", "unreadable_reason",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stream: StreamMetadata,
+        log: CommitLog,
+        *,
+        node_id: int,
+        incarnation: int,
+        lag_max_us: int = REPLICA_LAG_MAX_US,
+        rebuild: bool = False,
+        unreadable_reason: str = "",
+    ) -> None:
+        """`rebuild`: the log's bytes are not trusted; a follower fetches everything again."""
+        if log.lacks_front or log.is_start_unknown:
+            rebuild = rebuild or len(stream.replicas) > 1
+        self.stream = stream
+        self.log = log
+        self.node_id = NodeId(node_id)
+        self.incarnation = incarnation
+        self.leadership: LeaderState | None = None
+        self.following: FollowerState | None = None
+        self.counters = Counters()
+        self.closed = False
+        self.high_watermark = log.log_start_offset
+        if not rebuild:
+            self._know_gaps()
+        self.on_commit: CommitListener | None = None
+        """Called with this replica when its high watermark rose; set by ingest, which sends the
+        acks."""
+        self.leader_log_start_offset = 0
+        """The leader's log start, from its last answer."""
+        self.on_unreadable: Callable[[Replica, int], None] = _ignore
+        """Called with an offset whose records could not be read: the file must be inspected."""
+        self._lag_max_us = lag_max_us
+        self._rebuild = rebuild
+        self.failures = int(log.health.has_failed)
+        """How often the log has failed in this run."""
+        self._recorded_failure = 0
+        self._flush_target: int | None = None
+        self._waiters: dict[Waiter, None] = {}
+        self.unreadable_reason = unreadable_reason
+        """Why the log could not be opened, so that its offsets are unknown; "" when it is open."""
+
+    @property
+    def needs_rebuild(self) -> bool:
+        """Whether the log's bytes are still not trusted."""
+        return self._rebuild
+
+    @property
+    def counts_flushed(self) -> bool:
+        """Whether a record counts only once it is flushed (flush `group`)."""
+        return self.stream.config.flush == "group"
+
+    @property
+    def flush_wanted(self) -> bool:
+        """Whether a flush would raise the position of this replica."""
+        log = self.log
+        return (
+            self.counts_flushed
+            and log.flushed_offset < log.log_end_offset
+            and not log.offline_reason
+        )
+
+    @property
+    def owes_flush(self) -> bool:
+        """Whether the metadata group waits for its `flush_confirmation`."""
+        return self.node_id in self.stream.unflushed
+
+    # A log that failed.
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an operation of its log has failed and the log was not replaced since."""
+        return self.log.health.has_failed
+
+    def failed(self) -> None:
+        """Its log has failed. If there are other replicas it is fetched anew."""
+        self.failures += 1
+        if not self._is_only_one:
+            self._rebuild = True
+            if self.following is not None:
+                self.following.distrust()
+
+    def failure_recorded(self, failure: int) -> None:
+        """The metadata has recorded the failure with that number, counted as `failures` does."""
+        self._recorded_failure = max(self._recorded_failure, failure)
+
+    @property
+    def is_failure_recorded(self) -> bool:
+        """Whether the metadata has recorded the latest failure of this log."""
+        return self._recorded_failure == self.failures
+
+    def claims(self) -> bool:
+        """Whether the metadata counts on this replica: its leader, in its ISR, or eligible."""
+        stream = self.stream
+        return self.node_id in (stream.leader, *stream.isr, *stream.elr)
+
+    @property
+    def must_step_back(self) -> bool:
+        """Whether the metadata counts on it although its disk has lost records. A leader alone in
+        its ISR stays: nobody else may have the later records."""
+        others = [member for member in self.stream.isr if member != self.node_id]
+        return self.log.lost_range is not None and self.claims() and bool(others)
+
+    @property
+    def waits_for_election(self) -> bool:
+        """Whether no eligible replica is left, and this one may hold the most records."""
+        stream = self.stream
+        nobody = stream.leader == NO_NODE and not stream.isr and not stream.elr
+        return nobody and self.node_id in stream.last_known
+
+    def revive(self) -> None:
+        """Use what can be read of the failed log, for an unclean election. Raises StorageError."""
+        self.log.mend()
+
+    @property
+    def _is_only_one(self) -> bool:
+        return len(self.stream.replicas) == 1
+
+    def _can_lead(self, *, is_new: bool) -> bool:
+        """**safety** A log that has failed or could not be opened does not lead, except the only
+        one, which can still be read.
+
+        is_new: a leadership would begin. Damage is discarded then: the replica was elected by what
+        can be read of it.
+        """
+        log = self.log
+        if self._is_only_one or not log.offline_reason:
+            return True
+        if not log.is_damaged:
+            return False
+        if is_new:
+            try:
+                log.mend()
+            except StorageError:
+                return False  # It has failed and reports it.
+        return True
+
+    # Its role.
+
+    def update(
+        self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], now_us: MonotonicUs
+    ) -> tuple[RoleChange, ...]:
+        """Follow the metadata: the stream's and the nodes' as of one revision."""
+        if self.closed:
+            return ()
+        before, self.stream = self.stream, stream
+        self.log.producers.window_us = stream.config.duplicate_window_us
+        if stream.config.flush != before.config.flush or skips(before, stream):
+            self._flush_target = None
+        me = nodes.get(self.node_id)
+        is_current = me is not None and me.incarnation == self.incarnation
+        leader = stream.leader if is_current else NO_NODE
+        same_epoch = stream.leader_epoch == before.leader_epoch
+        if leader == self.node_id and not self._can_lead(is_new=self.leadership is None):
+            leader = NO_NODE
+        if self.leadership is not None and same_epoch and leader == self.node_id:
+            return self._keep_leading(self.leadership, stream, nodes)
+        if self.following is not None and same_epoch and leader not in (NO_NODE, self.node_id):
+            self.following.update(stream)
+            return ()
+        return self._change_role(leader, nodes, now_us)
+
+    def _keep_leading(
+        self,
+        leadership: LeaderState,
+        stream: StreamMetadata,
+        nodes: Mapping[NodeId, NodeMetadata],
+    ) -> tuple[RoleChange, ...]:
+        could_commit = leadership.can_commit
+        if leadership.update(stream, nodes):
+            self._rose(leadership.high_watermark)
+        if could_commit and not leadership.can_commit:
+            return (RoleChange.FELL_BELOW_MINIMUM,)
+        return ()
+
+    def _change_role(
+        self, leader: NodeId, nodes: Mapping[NodeId, NodeMetadata], now_us: MonotonicUs
+    ) -> tuple[RoleChange, ...]:
+        changes = [] if self.leadership is None else [RoleChange.STOPPED_LEADING]
+        was_idle = self.leadership is None and self.following is None
+        self.leadership = self.following = self._flush_target = None
+        if leader == self.node_id:
+            self._lead(nodes, now_us)
+            changes.append(RoleChange.LEADS)
+        elif leader != NO_NODE:
+            self._follow()
+            changes.append(RoleChange.FOLLOWS)
+        elif not was_idle:
+            changes.append(RoleChange.IDLES)
+        return tuple(changes)
+
+    def _lead(self, nodes: Mapping[NodeId, NodeMetadata], now_us: MonotonicUs) -> None:
+        """**safety** The epoch begins in the log before anything is appended or served under it.
+
+        With one replica, everything in the log is committed once it counts.
+        """
+        log, high_watermark = self.log, self.high_watermark
+        if self._rebuild:
+            self._rebuild = False  # No better replica was there to elect.
+            self._know_gaps()
+            incompleteness_told(self)
+        self.high_watermark = max(self.high_watermark, log.log_start_offset)
+        if self.stream.was_compacted and not log.offline_reason:
+            try:
+                log.compaction.lead_from(log.log_end_offset)
+            except StorageFullError:
+                pass  # It is known in memory; the next leadership records it again.
+            except StorageError as error:
+                log.health.fail(error.message)
+        if not log.offline_reason:
+            log.start_epoch(self.stream.leader_epoch)
+        elif self._is_only_one:
+            # Nothing will be flushed any more; what can be read counts.
+            self.high_watermark = log.log_end_offset
+        self.leadership = LeaderState(
+            stream=self.stream,
+            node_id=self.node_id,
+            nodes=nodes,
+            log=log,
+            high_watermark=self.high_watermark,
+            now_us=now_us,
+            lag_max_us=self._lag_max_us,
+        )
+        if self.high_watermark > high_watermark:
+            self._rose(self.high_watermark)
+        self.moved()
+
+    def _know_gaps(self) -> None:
+        """Compaction leaves gaps only below the committed offset, and followers accept them only
+        there."""
+        if self.stream.was_compacted:
+            known = min(self.log.committed_below, self.log.log_end_offset)
+            self.high_watermark = max(self.high_watermark, known)
+
+    def _follow(self) -> None:
+        # An epoch without records cannot diverge; it would only keep out records of earlier epochs.
+        self.log.epochs.truncate_from_end(self.log.log_end_offset)
+        self.following = FollowerState(
+            stream=self.stream,
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            log=self.log,
+            high_watermark=self.high_watermark,
+            rebuild=self._rebuild,
+        )
+
+    # As the leader.
+
+    def append(self, batch: EncodedBatch, timestamp_us: WallUs, now_us: MonotonicUs) -> int:
+        """Append as the leader; returns the base offset. Raises NotLeaderError, StorageError.
+
+        timestamp_us: of the wall clock; now_us: of the monotonic one.
+
+        The caller checks for NotEnoughReplicasError (`leadership.check_can_append`): messages
+        without acks are appended even below the minimum.
+        """
+        self._led()
+        base_offset = self.log.append(
+            batch,
+            leader_epoch=self.stream.leader_epoch,
+            timestamp_us=timestamp_us,
+            now_us=now_us,
+        )
+        self._note_end()
+        self.counters.appended(batch.record_count, batch.length)
+        return base_offset
+
+    def _note_end(self) -> None:
+        """If records count before they are flushed, their loss must be noticed after a restart."""
+        if not self.counts_flushed:
+            self.log.note_end()
+
+    def moved(self) -> None:
+        """The log grew or was flushed: raise the high watermark if possible, and report it."""
+        if self.leadership is not None and not self.closed and self.leadership.moved():
+            self._rose(self.leadership.high_watermark)
+
+    def fetch(
+        self, request: FetchRequest, now_us: MonotonicUs, bytes_max: int = FETCH_BYTES_MAX
+    ) -> Answer:
+        """Record a follower's position, and answer it.
+
+        Raises NotLeaderError, FencedEpochError, UnknownEpochError, InvalidRequestError;
+        CorruptBatchError and StorageError when the records it is at cannot be read.
+        """
+        leadership = self._led()
+        problem = leadership.fetch(request, now_us)
+        if leadership.high_watermark > self.high_watermark:
+            self._rose(leadership.high_watermark)
+        return problem or self._records(leadership, request, bytes_max)
+
+    def answer_again(self, request: FetchRequest, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
+        """The answer to a recorded request that has waited; raises as `fetch` does."""
+        leadership = self._led()
+        leadership.check(request)
+        return leadership.compare(request) or self._records(leadership, request, bytes_max)
+
+    def _records(self, leadership: LeaderState, request: FetchRequest, bytes_max: int) -> Records:
+        found = self._read(request.fetch_offset, bytes_max, self.log.log_end_offset)
+        return Records(request, leadership.standing, found)
+
+    def tick(self, now_us: MonotonicUs) -> None:
+        """Called several times a second, unless `is_settled`."""
+        if self.leadership is not None:
+            self.leadership.tick(now_us)
+
+    def is_settled(self, now_us: MonotonicUs) -> bool:
+        """See `LeaderState.is_settled`; without a leadership there is nothing to look at."""
+        return self.leadership is None or self.leadership.is_settled(now_us)
+
+    def propose(self, now_us: MonotonicUs) -> ChangeIsr | None:
+        """The change of the ISR to propose now; see `LeaderState.propose`."""
+        return None if self.leadership is None else self.leadership.propose(now_us)
+
+    def settle(self, change: ChangeIsr, outcome: Outcome, now_us: MonotonicUs) -> None:
+        """The outcome of a proposal, also of an earlier leadership."""
+        if self.leadership is not None and self.leadership.settle(change, outcome, now_us):
+            self._rose(self.leadership.high_watermark)
+
+    def _led(self) -> LeaderState:
+        if self.leadership is None:
+            raise NotLeaderError(f"this node does not lead stream {self.stream.name!r}")
+        return self.leadership
+
+    # As a follower.
+
+    def position(self) -> FetchRequest | None:
+        """The next request to the leader; None without one.
+
+        **safety** None also while the metadata counts on a log that must be fetched anew, or has
+        not recorded its failure: once emptied, it could be added to the ISR, or elected.
+        """
+        if self.following is None or self._must_not_be_emptied:
+            return None
+        return self.following.position()
+
+    @property
+    def _must_not_be_emptied(self) -> bool:
+        if not self._rebuild:
+            return self.has_failed  # A thread has noted it; `failed` is still to come.
+        return self.claims() or not self.is_failure_recorded
+
+    def accept(self, answer: Answer, data: bytes, now_us: MonotonicUs) -> Step | None:
+        """Apply the leader's answer to the log; `data` are the bytes of its slice.
+
+        Returns what was done. Raises CorruptBatchError and DivergedError for unexpected bytes (ask
+        again), StorageFullError (ask later), StorageError.
+        """
+        following = self.following
+        if following is None or self.closed or self._must_not_be_emptied:
+            return None
+        step = following.decide(answer)
+        if self.log.is_damaged and not isinstance(step, Ignore | Reset):
+            self.log.mend()  # The leader has the records; fetch them again.
+        match step:
+            case Append(leader_epoch, True):
+                if self.log.log_start_offset == self.log.log_end_offset:
+                    self.log.compaction.note_copied_under(answer.standing.tombstones_gone_below)
+                committed = answer.standing.high_watermark
+                # Records that are already committed were appended some time ago.
+                is_late = committed > self.log.log_end_offset
+                self.log.append_replica(
+                    data,
+                    leader_epoch=leader_epoch,
+                    gaps_below=committed if self.stream.was_compacted else 0,
+                    now_us=None if is_late else now_us,
+                )
+                self._note_end()
+            case Truncate(offset):
+                self.log.truncate(offset)
+            case Reset(offset):
+                self.log.reset(offset)
+        rose = following.settle(answer, step)
+        self._rebuild = following.needs_rebuild
+        if rose:
+            self._rose(following.high_watermark)
+        else:
+            self.high_watermark = following.high_watermark
+        self.leader_log_start_offset = answer.standing.log_start_offset
+        return step
+
+    # Either.
+
+    def flush_confirmation(self) -> ConfirmFlush | None:
+        """The command that reports this replica as fully flushed since flush became `group`; None
+        while it is not, or when no report is needed."""
+        if not self._may_confirm_flush():
+            self._flush_target = None
+            return None
+        if self._flush_target is None:
+            self._flush_target = self.log.log_end_offset
+        if self.log.flushed_offset < min(self._flush_target, self.log.log_end_offset):
+            return None
+        return ConfirmFlush(
+            stream_id=self.stream.id,
+            node_id=self.node_id,
+            stream_epoch=self.stream.stream_epoch,
+        )
+
+    def _may_confirm_flush(self) -> bool:
+        if self.following is not None:
+            return self.following.may_confirm_flush
+        return (
+            self.leadership is not None
+            and self.counts_flushed
+            and self.node_id in self.stream.unflushed
+        )
+
+    def _rose(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        if self.on_commit is not None:
+            self.on_commit(self)
+        self._wake()
+
+    # Readers.
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it leads or is in the ISR, as far as this node knows."""
+        return self.leadership is not None or self.node_id in self.stream.isr
+
+    def read(
+        self, offset: int, bytes_max: int, last_epoch: int = -1, *, is_leader: bool = True
+    ) -> LogSlice | None:
+        """Whole committed batches from the one that holds `offset` on; None: not available yet.
+
+        last_epoch: leader epoch of the record before `offset` as the reader saw it, -1 unknown.
+        is_leader: this node surely leads, so nothing exists beyond its log. Elsewhere a reader may
+        have seen more. Raises OffsetOutOfRangeError below the log start and beyond any possible
+        end, DivergedError when the reader's last record is not and cannot be in this log, and as
+        `check_readable`.
+        """
+        self.check_readable()
+        log = self.log
+        if offset < log.log_start_offset or (is_leader and offset > log.log_end_offset):
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in stream {self.stream.name!r}: it holds "
+                f"[{log.log_start_offset}, {self.high_watermark})",
+                log.log_start_offset,
+                self.high_watermark,
+            )
+        self._check_history(offset, last_epoch, is_leader=is_leader)
+        if offset >= self.high_watermark:
+            return None
+        return self._read(offset, bytes_max, self.high_watermark)
+
+    def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
+        """Raises RecordsDamagedError when the disk is known to have lost the records, and
+        UnavailableError while that is being checked."""
+        try:
+            return self.log.read(offset, bytes_max, limit_offset)
+        except RecordsDamagedError as error:
+            raise lost(self.stream, self.node_id, error) from error
+        except StorageError as error:
+            self.on_unreadable(self, offset)
+            raise unread(self.stream, self.node_id, offset) from error
+
+    def check_readable(self) -> None:
+        """Raise StreamNotFoundError once the stream is deleted, StorageError for a log that could
+        not be opened or is gone: its offsets would be wrong, and a reader would see a
+        truncation."""
+        if self.closed:
+            raise StreamNotFoundError(f"stream {self.stream.name!r} was deleted")
+        reason = self.unreadable_reason or (self.log.offline_reason if self.log.is_lost else "")
+        if reason:
+            raise StorageError(f"stream {self.stream.name!r} is offline here: {reason}")
+
+    def _check_history(self, offset: int, last_epoch: int, *, is_leader: bool) -> None:
+        if last_epoch < 0 or offset == 0:
+            return
+        if is_leader and last_epoch > self.stream.leader_epoch:
+            raise UnknownEpochError(
+                f"leader epoch {last_epoch} of stream {self.stream.name!r} is not known here yet; "
+                "try again"
+            )
+        epoch, end_offset = self.log.epochs.end_offset_for(last_epoch, self.log.log_end_offset)
+        if epoch == last_epoch and end_offset >= offset:
+            return
+        # Uncommitted records here may still be truncated, and the records that the reader saw may
+        # follow.
+        is_committed = offset <= self.high_watermark or 0 <= end_offset < self.high_watermark
+        if is_leader or is_committed:
+            raise DivergedError(
+                f"the record before offset {offset} of stream {self.stream.name!r} is not of "
+                f"leader epoch {last_epoch} any more: the log was truncated or re-created",
+                epoch,
+                end_offset,
+            )
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Call `waiter` once, when more is committed or the replica closes."""
+        self._waiters[waiter] = None
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, {}
+            for waiter in waiters:
+                waiter()
+
+    def retire(self) -> None:
+        """Stop appends and leadership, and wake the waiters. The log stays open."""
+        self.closed = True
+        self.leadership = self.following = None
+        self._wake()
+
+    def close(self, *, clean: bool) -> None:
+        """Retire, then close the log."""
+        self.retire()
+        self.log.close(clean=clean)
+
+
+def _ignore(replica: Replica, offset: int) -> None:
+    pass

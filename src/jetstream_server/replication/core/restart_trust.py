@@ -1,0 +1,122 @@
+"""What a node may report of its logs when it registers after a restart (docs/replication.md,
+"Restart trust").
+
+A log is *complete* when it holds everything it held when its process ended. That is so
+
+* after a clean stop: every log was flushed, and the run record says so;
+* after only the process died: the page cache lives as long as the kernel, so the same boot id is
+  enough, if the log scans clean and an fsync of it succeeds now.
+
+After a power failure only flushed records remain. That is complete for a stream that flushes before
+it acknowledges (the registry knows which do), and incomplete for the others.
+
+The run record is a state file. It names the tokens of register_node (`sessions`) that the folder
+belongs to. **safety** If the metadata knows this node under another token, this is not the folder
+of that run (it was restored, copied or emptied), and no log in it is trusted, whatever its flush
+policy. A token is recorded before it is registered, and older tokens are kept until a registration
+has succeeded, so a crash in between loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The record of the runs of a data folder.
+
+    sessions: tokens that may be the registered one, oldest first. boot_id: of the machine, in the
+    last run. clean: that run ended cleanly. power_lost: since the first of `sessions` registered,
+    unflushed bytes may have been lost. suspects: streams whose log failed an fsync; its content may
+    be readable but not on disk, and a later fsync does not show it. lost_through: the folder of all
+    streams was missing when the metadata was at that revision, so a stream of that revision or
+    before without a folder has lost it.
+    """
+
+    sessions: tuple[str, ...] = ()
+    boot_id: str = ""
+    clean: bool = False
+    power_lost: bool = False
+    suspects: tuple[int, ...] = ()
+    lost_through: int = 0
+
+    def begun(self, session: str, boot_id: str) -> RunRecord:
+        """A run begins and will register as `session`. Durable before anything else is done."""
+        survived = self.clean or self.boot_id == boot_id
+        return RunRecord(
+            sessions=(*self.sessions, session),
+            boot_id=boot_id,
+            clean=False,
+            power_lost=self.power_lost or not survived,
+            suspects=self.suspects,
+            lost_through=self.lost_through,
+        )
+
+    def registered(self, session: str) -> RunRecord:
+        """The metadata knows this run and everything that was lost before it."""
+        return replace(self, sessions=(session,), power_lost=False)
+
+    def suspecting(self, stream_id: int) -> RunRecord:
+        """An fsync of that stream's log failed."""
+        return replace(self, suspects=tuple(sorted({*self.suspects, stream_id})))
+
+    def rebuilt(self, stream_id: int) -> RunRecord:
+        """That stream's log was emptied and is fetched from its leader."""
+        return replace(self, suspects=tuple(s for s in self.suspects if s != stream_id))
+
+    def streams_lost(self, revision: int) -> RunRecord:
+        """The folder that holds all streams is missing; the metadata is at that revision."""
+        return replace(self, lost_through=max(self.lost_through, revision))
+
+    def stopped(self) -> RunRecord:
+        """The run ends cleanly: every log is flushed and closed."""
+        return replace(self, clean=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "sessions": list(self.sessions),
+            "boot_id": self.boot_id,
+            "clean": self.clean,
+            "power_lost": self.power_lost,
+            "suspects": list(self.suspects),
+            "lost_through": self.lost_through,
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any] | None) -> RunRecord:
+        """None, for a missing or damaged record, gives a record under which no log is trusted."""
+        if state is None:
+            return cls()
+        return cls(
+            sessions=tuple(map(str, state.get("sessions", ()))),
+            boot_id=str(state.get("boot_id", "")),
+            clean=state.get("clean") is True,
+            power_lost=state.get("power_lost") is not False,
+            suspects=tuple(map(int, state.get("suspects", ()))),
+            lost_through=int(state.get("lost_through", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The fields of register_node: whether logs are trusted in general, and which are not."""
+
+    trusted: bool
+    distrusted: tuple[int, ...]
+
+
+def judge(record: RunRecord, registered_session: str | None, problems: Mapping[int, str]) -> Trust:
+    """What to register with.
+
+    record: as of this run (`begun`). registered_session: the node's in the metadata, None when it
+    was never registered. problems: for each stream of this node, why its log is not trusted after
+    recovery and a flush (damaged, or cut where records may have been acknowledged); "" when it is.
+    """
+    if registered_session is not None and registered_session not in record.sessions:
+        return Trust(False, tuple(sorted(problems)))
+    suspects = [stream_id for stream_id in record.suspects if stream_id in problems]
+    damaged = [stream_id for stream_id, problem in problems.items() if problem]
+    return Trust(not record.power_lost, tuple(sorted({*suspects, *damaged})))

@@ -1,0 +1,105 @@
+"""What an election by hand may lose: what each replica holds, which are unheard, and how many
+records at most.
+
+An operator elects a replica of a stream that nobody leads, although it may lack committed records.
+Every member of the ISR held all committed records; so does each of ISR, ELR and `last_known` whose
+log has lost nothing since. If all of those report how far they reach, nothing beyond the furthest
+was committed. The unheard ones may hold more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jetstream_protocol.errors import PreconditionFailedError
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.tables import Tables
+
+Standing = Literal["isr", "elr", "last_known", ""]
+
+
+class LogState(NamedTuple):
+    """last_epoch: of the last record. high_watermark: as this replica knows it."""
+
+    log_start_offset: int
+    log_end_offset: int
+    last_epoch: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One replica as known now. log: None if unknown. problem: "" if none is known. can_lead: it
+    could lead, although it may lack records."""
+
+    node_id: NodeId
+    alive: bool
+    standing: Standing
+    log: LogState | None = None
+    problem: str = ""
+    can_lead: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanPlan:
+    """records_lost_max: records that other heard replicas hold and the chosen one does not.
+    unheard: replicas that may hold more committed records."""
+
+    replicas: tuple[ReplicaState, ...]
+    records_lost_max: int
+    unheard: tuple[NodeId, ...]
+
+
+def standing_of(stream: StreamMetadata, node_id: NodeId) -> Standing:
+    if node_id in stream.isr:
+        return "isr"
+    if node_id in stream.elr:
+        return "elr"
+    return "last_known" if node_id in stream.last_known else ""
+
+
+def check_electable(stream: StreamMetadata, tables: Tables, chosen: NodeId) -> None:
+    """Raise PreconditionFailedError, with what to do, unless that replica may be elected."""
+    name = stream.full_name
+    if stream.leader != NO_NODE:
+        raise PreconditionFailedError(
+            f"node {stream.leader} leads {name}, so nothing need be lost: to move the leadership, "
+            f"jetstream stream transfer-leader {name} NODE"
+        )
+    if chosen not in stream.replicas:
+        held_by = ", ".join(map(str, stream.replicas))
+        raise PreconditionFailedError(
+            f"node {chosen} holds no replica of {name}: choose one of {held_by}"
+        )
+    if not tables.is_alive(chosen):
+        alive = [str(node_id) for node_id in stream.replicas if tables.is_alive(node_id)]
+        others = f"choose one of {', '.join(alive)}" if alive else "start a node that holds it"
+        raise PreconditionFailedError(f"node {chosen} is not alive: {others}")
+
+
+def plan_of(replicas: Sequence[ReplicaState], chosen: NodeId) -> UncleanPlan:
+    """replicas: all replicas of the stream, with the chosen one.
+
+    Raises PreconditionFailedError if the chosen one cannot lead.
+    """
+    (own,) = (each for each in replicas if each.node_id == chosen)
+    if own.log is None or not own.can_lead:
+        raise PreconditionFailedError(f"node {chosen} cannot lead it: {own.problem}")
+    lost = max((_lacks(own.log, each.log) for each in replicas if each.log is not None), default=0)
+    unheard = tuple(each.node_id for each in replicas if each.standing and each.log is None)
+    return UncleanPlan(tuple(replicas), lost, unheard)
+
+
+def _lacks(own: LogState, other: LogState) -> int:
+    """The number of records of the other log that may be missing in ours."""
+    if (own.last_epoch, own.log_end_offset) >= (other.last_epoch, other.log_end_offset):
+        return 0
+    # Logs that end in the same epoch are equal up to the shorter one; others only up to the
+    # committed part.
+    known_equal = own.log_end_offset
+    if own.last_epoch != other.last_epoch:
+        known_equal = min(own.high_watermark, own.log_end_offset)
+    return max(0, other.log_end_offset - max(known_equal, other.log_start_offset))

@@ -1,0 +1,40 @@
+"""The errors for records that a replica's disk cannot read."""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import RecordsDamagedError, UnavailableError
+from jetstream_server.metadata.state.model import StreamMetadata
+
+
+def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> RecordsDamagedError:
+    """The damage is known: which disk has lost what, and where reading can continue."""
+    start, end = error.start_offset, error.end_offset
+    alone = len(stream.replicas) == 1
+    advice = (
+        f"there is no other replica; reading can go on from offset {end}"
+        if alone
+        else f"read them from another replica (read_from 'any'), or go on from offset {end}"
+    )
+    return RecordsDamagedError(
+        f"node {node_id} has lost offsets {start} to {end - 1} of stream {stream.name!r} to its "
+        f"disk: {advice}",
+        start,
+        end,
+        retriable=not alone,
+    )
+
+
+def unread(stream: StreamMetadata, node_id: int, offset: int) -> UnavailableError:
+    """The damage is being checked."""
+    return UnavailableError(
+        f"node {node_id} could not read offset {offset} of stream {stream.name!r}, and looks at "
+        "its file; try again"
+    )
+
+
+def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
+    """The same, for a search by time."""
+    return UnavailableError(
+        f"node {node_id} met bytes that do not read while it searched stream {stream.name!r} for a "
+        "time, and looks at its file; try again"
+    )

@@ -1,0 +1,154 @@
+"""Writes what changes in the metadata to the stream `__activity`, on the node that leads it.
+
+    outbox (metadata/state/activity.py) ─> one batch ─> append ─> commit ─> TrimActivity
+
+**safety** An event leaves the outbox only once it is committed in the log. A new leader first waits
+until everything in its log is committed and reads the number of the last event there: it appends
+what is behind that number, so each event is in the log once, in its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import structlog
+
+from jetstream_protocol import batch as batches
+from jetstream_protocol.errors import JetstreamError, NotLeaderError, UnavailableError
+from jetstream_server.background import run_in_background
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.activity import ACTIVITY
+from jetstream_server.metadata.state.changes import ActivityChanged, Change
+from jetstream_server.metadata.state.commands import TrimActivity
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+SUBJECT = ACTIVITY.encode()
+SETTINGS = {"acks": "off", "duplicate_window_us": 0, "max_age_us": 90 * 86_400 * 1_000_000}
+EVENTS_PER_BATCH = 1000
+RETRY_SECONDS = 0.5
+_LAST_BYTES = 1024 * 1024
+
+logger = structlog.get_logger("jetstream.activity")
+
+
+class ActivityRecorder(RoleListener):
+    """Owned by the event loop. `close` ends it."""
+
+    def __init__(self, replicas: ReplicaManager, metadata: MetadataLog) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._leader_epoch = -1
+        self._recording: asyncio.Task[None] | None = None
+        self._more = asyncio.Event()
+
+    def apply(self, change: Change) -> None:
+        """A change of the metadata: if it is one of the outbox, there may be something to do."""
+        if isinstance(change, ActivityChanged):
+            self._more.set()
+
+    def role_changed(self, replica: Replica) -> None:
+        stream = replica.stream
+        if not stream.is_internal or stream.name != ACTIVITY:
+            return
+        leads = replica.leadership is not None and not replica.closed
+        if leads and self._recording is not None and self._leader_epoch == stream.leader_epoch:
+            return
+        self._end()
+        if leads:
+            self._leader_epoch = stream.leader_epoch
+            self._recording = run_in_background(self._record(replica), "recording of activity")
+
+    def _end(self) -> None:
+        if self._recording is not None:
+            self._recording.cancel()
+            self._recording = None
+
+    async def close(self) -> None:
+        recording = self._recording
+        self._end()
+        if recording is not None:
+            await asyncio.gather(recording, return_exceptions=True)
+
+    # While this node leads the stream.
+
+    async def _record(self, replica: Replica) -> None:
+        reason, recorded = "", -1
+        while True:
+            try:
+                if recorded < 0:
+                    await _committed(replica, replica.log.log_end_offset)
+                    recorded = await _last_recorded(replica)
+                recorded = await self._record_next(replica, recorded)
+                reason = ""
+            except JetstreamError as error:
+                if error.message != reason:
+                    reason = error.message
+                    logger.warning("activity_not_recorded", reason=reason)
+                recorded = -1  # What is in the log is to be found out anew.
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _record_next(self, replica: Replica, recorded: int) -> int:
+        """Wait for events and bring them into the log; returns the number of the last one there.
+
+        Raises what appending and proposing raise.
+        """
+        self._more.clear()
+        outbox = self._metadata.registry.activity
+        events = outbox.after(recorded)[:EVENTS_PER_BATCH]
+        if events:
+            values = [event.encode() for event in events]
+            if outbox.first_sequence > recorded + 1:
+                values.insert(0, _lost(recorded + 1, outbox.first_sequence - 1))
+            recorded = _sequence_of(values[-1])
+            self._append(replica, values)
+            await _committed(replica, replica.log.log_end_offset)
+        elif outbox.first_sequence > recorded:
+            await self._more.wait()
+            return recorded
+        await self._metadata.propose(TrimActivity(through=recorded))
+        return recorded
+
+    def _append(self, replica: Replica, values: list[bytes]) -> None:
+        leadership = replica.leadership
+        if leadership is None:
+            raise NotLeaderError("this node does not lead the stream of activity any more")
+        leadership.check_can_append()
+        self._replicas.append(replica, batches.encode(values, SUBJECT))
+
+
+async def _committed(replica: Replica, end_offset: int) -> None:
+    """Return once everything below that offset is. Raises NotLeaderError when the replica ends."""
+    while replica.high_watermark < end_offset:
+        rose = asyncio.Event()
+        replica.add_waiter(rose.set)
+        try:
+            await rose.wait()
+        finally:
+            replica.remove_waiter(rose.set)
+        if replica.closed or replica.leadership is None:
+            raise NotLeaderError("this node does not lead the stream of activity any more")
+
+
+async def _last_recorded(replica: Replica) -> int:
+    """The number of the last event in the log; 0: there is none."""
+    log = replica.log
+    if log.log_end_offset == log.log_start_offset:
+        return 0
+    found = replica.read(log.log_end_offset - 1, _LAST_BYTES)
+    if found is None:
+        raise UnavailableError("the last event is not committed yet")
+    data = await asyncio.to_thread(log.pread, found)
+    values = [value for batch in batches.iterate(data, file=found.path) for value in batch.values()]
+    return _sequence_of(values[-1] or b"")
+
+
+def _sequence_of(event: bytes) -> int:
+    return int(json.loads(event)["sequence"])
+
+
+def _lost(first: int, last: int) -> bytes:
+    event = {"sequence": last, "type": "events_lost", "first": first, "last": last}
+    return json.dumps(event, separators=(",", ":")).encode()

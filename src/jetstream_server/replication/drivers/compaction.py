@@ -1,0 +1,354 @@
+"""Compacts the logs of streams with `compact`, one at a time, the dirtiest first.
+
+Each node compacts the logs of its own replicas, leader and follower alike, and only below the high
+watermark and the flushed offset. The pass runs in a process of its own (log/compaction/worker.py);
+this module plans it, swaps in its files, and records its progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, StorageError, StorageFullError
+from jetstream_protocol.types import MonotonicUs, WallUs
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock, WallClock
+from jetstream_server.log.compaction.rewrite_pass import Done, Mapped, Rewritten, Source, Task
+from jetstream_server.log.compaction.state import CompactionState
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+ROUND_SECONDS = 1.0
+DIRTY_RATIO = 0.5
+"""A pass reads the clean part as well: at this ratio it reads twice what was written since."""
+LAG_US_MAX = 3_600_000_000
+"""Dirty records are compacted after an hour, however few they are."""
+RETRY_US = 10_000_000
+"""Pause after a failed pass: disk problems last longer than a second."""
+RELOOK_US = 5_000_000
+"""Interval of checks of an unchanged log: only time can make a pass due."""
+
+_Result = TypeVar("_Result")
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStatus:
+    """The state of a replica's log. dirty_bytes, clean_bytes: of sealed, committed segments."""
+
+    state: CompactionState
+    clean_bytes: int
+    dirty_bytes: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / max(self.clean_bytes + self.dirty_bytes, 1)
+
+
+def status_of(replica: Replica) -> CompactionStatus:
+    """Raises StorageError."""
+    state = replica.log.compaction.state
+    return _status(state, _sources(replica))
+
+
+def _sources(replica: Replica) -> tuple[Source, ...]:
+    log = replica.log
+    return log.compaction.sources(min(replica.high_watermark, log.flushed_offset))
+
+
+def _status(state: CompactionState, sources: tuple[Source, ...]) -> CompactionStatus:
+    total = sum(source.size for source in sources)
+    clean = sum(source.size for source in sources if source.next_offset <= state.cleaned_to)
+    return CompactionStatus(state, clean, total - clean)
+
+
+def urgency(status: CompactionStatus, wall_us: WallUs, grace_us: int) -> float:
+    """How urgent a pass is; 0: not due."""
+    state = status.state
+    ratio = status.dirty_ratio
+    is_old = status.dirty_bytes and wall_us - state.ended_at_us >= LAG_US_MAX
+    over = state.tombstones and state.tombstones_below(wall_us, grace_us) > state.swept_below
+    if ratio >= DIRTY_RATIO or is_old or over:
+        return max(ratio, 0.001)
+    return 0.0
+
+
+@dataclass(slots=True)
+class CompactionCounters:
+    """Since the server started; all but `failures` of passes that ended well. duration_us: in
+    all."""
+
+    passes: int = 0
+    failures: int = 0
+    duration_us: int = 0
+    bytes_read: int = 0
+    bytes_removed: int = 0
+    records_removed: int = 0
+
+    def passed(self, state: CompactionState) -> None:
+        """Count the last pass of `state`."""
+        self.passes += 1
+        self.duration_us += state.duration_us
+        self.bytes_read += state.bytes_before
+        self.bytes_removed += max(state.bytes_before - state.bytes_after, 0)
+        self.records_removed += state.records_removed
+
+
+class Compaction(RoleListener):
+    """`start`, then `close`."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        *,
+        wall_clock: WallClock,
+        monotonic_clock: MonotonicClock,
+        bytes_per_second: int,
+        spawn: Callable[[], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
+        """wall_clock: for times in the log's files. spawn: starts the process of a pass."""
+        self._spawn = spawn or _spawn
+        self._replicas = replicas
+        self._wall_clock = wall_clock
+        self._monotonic_clock = monotonic_clock
+        self._bytes_per_second = bytes_per_second
+        self.counters = CompactionCounters()
+        self._tracked: dict[Replica, None] = {}
+        self._retry_at_us: dict[Replica, MonotonicUs] = {}
+        # At what, and until when that is enough.
+        self._looked: dict[Replica, tuple[tuple[int, int, int], MonotonicUs]] = {}
+        self._current: Replica | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "jetstream-compaction")
+
+    def start(self) -> None:
+        self._running = run_in_background(self._run(), "compaction")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self._reap()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    # A RoleListener.
+
+    def role_changed(self, replica: Replica) -> None:
+        if replica.closed or not replica.stream.config.compact:
+            self._tracked.pop(replica, None)
+            self._retry_at_us.pop(replica, None)
+            self._looked.pop(replica, None)
+            if replica is self._current and self._process is not None:
+                self._process.kill()  # Other logs are waiting.
+        else:
+            self._tracked[replica] = None
+
+    # Rounds.
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            chosen = await self._choose()
+            if chosen is not None:
+                await self._compact(chosen)
+
+    async def _choose(self) -> Replica | None:
+        """The replica whose pass is most urgent."""
+        wall_us, now_us = self._wall_clock(), self._monotonic_clock()
+        best: Replica | None = None
+        best_urgency = 0.0
+        for count, replica in enumerate(tuple(self._tracked), 1):
+            if count % 100 == 0:
+                await asyncio.sleep(0)
+            if replica.closed or replica.log.offline_reason or replica.log.damage.is_damaged:
+                continue
+            if now_us < self._retry_at_us.get(replica, now_us):
+                continue
+            seen = _seen(replica)
+            looked = self._looked.get(replica)
+            if looked is not None and looked[0] == seen and now_us < looked[1]:
+                continue
+            grace_us = replica.stream.config.tombstone_grace_us
+            try:
+                wanted = urgency(status_of(replica), wall_us, grace_us)
+            except StorageError:
+                continue  # The file cannot be read now; waiting loses nothing.
+            if not wanted:
+                self._looked[replica] = (seen, MonotonicUs(now_us + RELOOK_US))
+            elif wanted > best_urgency:
+                best, best_urgency = replica, wanted
+        return best
+
+    async def _compact(self, replica: Replica) -> None:
+        """Run one pass. A failure leaves the log unchanged."""
+        stream = replica.stream
+        log = replica.log
+        sources = _sources(replica)
+        if not sources:
+            return
+        task = log.compaction.plan(
+            sources,
+            token=secrets.token_hex(8),
+            wall_us=self._wall_clock(),
+            grace_us=stream.config.tombstone_grace_us,
+            kept_base_offsets=log.producers.kept_base_offsets(),
+        )
+        begun_us = self._monotonic_clock()
+        try:
+            await self._pass(replica, task, begun_us)
+        except StorageFullError as error:
+            self._failed(replica, error.message)
+        except StorageError as error:
+            if log.offline_reason and not replica.closed:
+                self._replicas.failed(replica, error)
+            else:
+                self._failed(replica, error.message)
+        except (OSError, EOFError, JetstreamError) as error:
+            self._failed(replica, str(error))
+        else:
+            return
+        await self._discard(replica, task)
+
+    def _failed(self, replica: Replica, reason: str) -> None:
+        if replica.closed:
+            return
+        self.counters.failures += 1
+        self._retry_at_us[replica] = MonotonicUs(self._monotonic_clock() + RETRY_US)
+        logger.warning("compaction_failed", stream=replica.stream.full_name, reason=reason)
+
+    async def _discard(self, replica: Replica, task: Task) -> None:
+        if replica.closed:
+            return
+        try:
+            await self._in_thread(replica.log.compaction.discard, task)
+        except StorageError as error:
+            logger.info("compaction_leftover", reason=error.message)
+
+    async def _pass(self, replica: Replica, task: Task, begun_us: MonotonicUs) -> None:
+        request = {
+            "task": task.to_dict(),
+            "parent": os.getpid(),
+            "bytes_per_second": self._bytes_per_second,
+        }
+        process = self._spawn()
+        self._current, self._process = replica, process
+        try:
+            await self._in_thread(replica.log.compaction.begin, task)
+            await self._in_thread(_ask, process, json.dumps(request).encode() + b"\n")
+            done, end_offset = await self._follow(replica, task, process)
+            await self._finish(replica, task, done, end_offset, begun_us)
+        finally:
+            await self._reap()
+
+    async def _reap(self) -> None:
+        """Kill the process, if there is one, and wait for its end."""
+        if self._process is not None:
+            self._process.kill()
+            await self._in_thread(_bury, self._process)
+            self._current = self._process = None
+
+    async def _in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
+
+    async def _follow(
+        self, replica: Replica, task: Task, process: subprocess.Popen[bytes]
+    ) -> tuple[Done, int]:
+        """Swap in the files of the process, until it has ended."""
+        assert process.stdout is not None
+        end_offset = task.cleaned_to
+        while True:
+            line = await self._in_thread(process.stdout.readline)
+            if not line:
+                code = await self._in_thread(process.wait)
+                raise EOFError(f"the compaction process ended with {code}")
+            message: dict[str, Any] = json.loads(line)
+            if replica.closed:
+                raise EOFError("the stream is deleted, or the server stops")
+            if "error" in message:
+                self._replicas.suspect_file(replica, message["file"])
+                raise EOFError(message["error"])
+            match message.pop("step"):
+                case "Mapped":
+                    end_offset = Mapped(**message).end_offset
+                case "Rewritten":
+                    replica.log.compaction.swap(task, Rewritten(**message))
+                case "Done":
+                    return Done(**message), end_offset
+
+    async def _finish(
+        self, replica: Replica, task: Task, done: Done, end_offset: int, begun_us: MonotonicUs
+    ) -> None:
+        log, duration_us = replica.log, self._monotonic_clock() - begun_us
+        before = log.compaction.state
+        grace_us = replica.stream.config.tombstone_grace_us
+        state = replace(
+            before.after_pass(end_offset, self._wall_clock(), grace_us),
+            tombstones=done.tombstones,
+            swept_below=task.tombstones_below,
+            duration_us=duration_us,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+            records_removed=done.records_removed,
+        )
+        await self._in_thread(log.compaction.finish, task, state)
+        self.counters.passed(state)
+        logger.info(
+            "log_compacted",
+            stream=replica.stream.full_name,
+            cleaned_to=end_offset,
+            bytes_before=done.bytes_before,
+            bytes_after=done.bytes_after,
+            records_removed=done.records_removed,
+            seconds=round(duration_us / 1e6, 3),
+        )
+
+
+def _seen(replica: Replica) -> tuple[int, int, int]:
+    """What makes a pass due, besides time."""
+    log = replica.log
+    return log.log_end_offset, log.segment_count, min(replica.high_watermark, log.flushed_offset)
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """Not through asyncio, which forks: gRPC's handlers would run in the child and crash it. This
+    uses vfork and takes a millisecond. From the loop's thread: the process ends with the thread
+    that started it."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "jetstream_server.log.compaction.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def _ask(process: subprocess.Popen[bytes], request: bytes) -> None:
+    """Runs in the thread: the pipe may be full. Raises OSError when the process has died."""
+    assert process.stdin is not None
+    process.stdin.write(request)
+    process.stdin.close()
+
+
+def _bury(process: subprocess.Popen[bytes]) -> None:
+    """Runs in the thread, after the process was killed or has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.wait()
+    process.stdout.close()
+    try:
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # The task that it did not live to read.

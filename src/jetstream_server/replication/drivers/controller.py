@@ -1,0 +1,315 @@
+"""The controller's slower work, on the server's loop: balance, drain, and elections.
+
+It exists on every node and acts only while its node is the controller. Every command carries the
+controller epoch and the stream epoch of its decision. Fencing must not wait for a busy loop;
+sessions/controller.py does it.
+
+* The leaderships of a node that drains or stops go to other ISR members, to those with the fewest
+  first.
+* Leaderships are balanced (max − min ≤ 1) while every node is alive and none has come or gone for
+  `settle_seconds`, so that a node that restarts again and again gets none back.
+* A stream with neither ISR nor ELR is led by the replica that holds most, once all of the last
+  known ones have reported how far they reach (unclean_election.py).
+* A stream that is moved loses its old replicas once the new ones are in sync.
+* The feature level is raised to what every registered node understands.
+
+The leader itself hands over (hand_over.py). Balancing goes stream by stream; a stream that cannot
+be handed over now waits for a later round. A draining node's leaderships go several at a time, and
+finally without its help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+    UnavailableError,
+)
+from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, StreamId
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock, monotonic_clock
+from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
+from jetstream_server.metadata.state.changes import Change, NodeChanged
+from jetstream_server.metadata.state.commands import (
+    ElectLeader,
+    FinishReassignment,
+    SetCluster,
+    TransferLeader,
+)
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.placement import Election, balancing_moves
+from jetstream_server.metadata.state.reassignment_commands import may_finish
+from jetstream_server.metadata.state.tables import Tables
+from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
+from jetstream_server.replication.sessions.messages import LogEnd
+
+MOVES_MAX = 64
+"""Per round: a restarted node gets a thousand leaderships back in a quarter of a minute."""
+DRAINED_AT_A_TIME = 16
+"""A stopping node has ten seconds; each hand-over takes about ten milliseconds, mostly waiting."""
+
+logger = structlog.get_logger("jetstream.replication")
+
+LogEnds = Mapping[NodeId, Mapping[StreamId, LogEnd]]
+HandOver = Callable[[StreamMetadata, NodeId], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Times in seconds. settle: longer than a restarted node takes to register, and short enough
+    that all is balanced within a minute."""
+
+    round_seconds: float = 1.0
+    settle_seconds: float = 5.0
+    balance: bool = True
+
+
+class Controller:
+    """`start`, then `close`.
+
+    hand_over: has a stream's leader hand over to that ISR member; raises a JetstreamError if it
+    does not. None: only the metadata is changed.
+    """
+
+    def __init__(
+        self,
+        metadata: RaftMetadataLog,
+        log_ends: Callable[[], LogEnds],
+        settings: ControllerSettings | None = None,
+        hand_over: HandOver | None = None,
+        *,
+        monotonic_clock: MonotonicClock = monotonic_clock,
+    ) -> None:
+        self._metadata = metadata
+        self._log_ends = log_ends
+        self._settings = settings or ControllerSettings()
+        self._hand_over = hand_over or self._transfer
+        self._working: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._monotonic_clock = monotonic_clock
+        self._settled_at_us = MonotonicUs(0)
+        self._epoch: int | None = None
+
+    def start(self) -> None:
+        self._stop_watching = self._metadata.watch(self._changed)
+        self._working = run_in_background(self._work(), "controller")
+
+    async def close(self) -> None:
+        if self._working is not None:
+            self._stop_watching()
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)
+
+    def _changed(self, change: Change) -> None:
+        if isinstance(change, NodeChanged):
+            self._unsettle()
+            if change.after is not None and change.after.yields_leadership:
+                self._wake.set()
+
+    def _unsettle(self) -> None:
+        settle_us = round(self._settings.settle_seconds * 1e6)
+        self._settled_at_us = MonotonicUs(self._monotonic_clock() + settle_us)
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.round_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass  # Try again in the next round.
+            self._wake.clear()
+            epoch = self._metadata.controller_epoch
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._unsettle()
+            if epoch is not None:
+                await self._round()
+
+    async def _round(self) -> None:
+        tables = self._metadata.registry
+        try:
+            for command in unclean_elections(tables.streams, tables.nodes, self._log_ends()):
+                await self._elect(command)
+            await self._hand_over_each(draining_moves(tables, MOVES_MAX))
+            await self._raise_feature_level(tables)
+            await self._reassign(tables)
+            if self._may_balance(tables):
+                await self._balance(tables)
+        except NotLeaderError:
+            return  # This node is not the controller any more.
+        except JetstreamError as error:
+            logger.info("controller_round_ended", reason=error.message)
+
+    async def _raise_feature_level(self, tables: Tables) -> None:
+        """Raise it to the level that every registered node understands."""
+        level = min((node.feature_level_max for node in tables.nodes.values()), default=None)
+        if level is not None and level > tables.settings.feature_level:
+            await self._metadata.propose(SetCluster(feature_level=level), as_controller=True)
+            logger.info("feature_level_raised", feature_level=level)
+
+    async def _reassign(self, tables: Tables) -> None:
+        """Finish the moves of streams whose new replicas are all in sync. One of them has to lead
+        before the old ones go."""
+        await self._hand_over_each(leaving_leaders(tables, MOVES_MAX))
+        for stream_id in list(tables.reassigned):
+            stream = tables.streams.get(stream_id)
+            if stream is not None and may_finish(stream):
+                await self._finish(stream)
+
+    async def _finish(self, stream: StreamMetadata) -> None:
+        command = FinishReassignment(stream_id=stream.id, stream_epoch=stream.stream_epoch)
+        try:
+            await self._metadata.propose(command, as_controller=True)
+        except (PreconditionFailedError, StreamNotFoundError):
+            return  # It has changed meanwhile: the next round decides again.
+        logger.info("stream_moved", stream=stream.full_name, replicas=stream.target_replicas)
+
+    async def _balance(self, tables: Tables) -> None:
+        """A node that refuses one leadership would refuse the others too: it is not asked again."""
+        refusing: set[NodeId] = set()
+        for stream_id, target in balancing_moves(tables, MOVES_MAX):
+            if target in refusing:
+                continue
+            if not await self._move(stream_id, target, insist=False):
+                refusing.add(target)
+            if not self._may_balance(tables):
+                break
+
+    def _may_balance(self, tables: Tables) -> bool:
+        return (
+            self._settings.balance
+            and self._monotonic_clock() >= self._settled_at_us
+            and not any(node.fenced for node in tables.nodes.values())
+        )
+
+    async def _elect(self, command: ElectLeader) -> None:
+        try:
+            await self._metadata.propose(command, as_controller=True)
+        except (PreconditionFailedError, StreamNotFoundError, UnavailableError):
+            return  # The same reports, or a node that had reported has gone.
+        logger.warning(
+            "leader_elected_uncleanly", stream_id=command.stream_id, leader=command.leader
+        )
+
+    async def _hand_over_each(self, moves: list[tuple[StreamId, NodeId]]) -> None:
+        """Hand over several at a time; continue at once while there are more."""
+        slots = asyncio.Semaphore(DRAINED_AT_A_TIME)
+
+        async def move(stream_id: StreamId, target: NodeId) -> None:
+            async with slots:
+                await self._move(stream_id, target, insist=True)
+
+        async with asyncio.TaskGroup() as tasks:
+            for stream_id, target in moves:
+                tasks.create_task(move(stream_id, target))
+        if len(moves) == MOVES_MAX:
+            self._wake.set()
+
+    async def _move(self, stream_id: StreamId, target: NodeId, *, insist: bool) -> bool:
+        """Hand one stream over, if it is unchanged since the decision. insist: also without its
+        leader. False: it could not be handed over."""
+        stream = self._metadata.registry.streams.get(stream_id)
+        if stream is None or stream.leader == target or target not in stream.isr:
+            return True
+        try:
+            await self._hand_over(stream, target)
+        except (PreconditionFailedError, StreamNotFoundError, NotLeaderError):
+            return True  # It has changed meanwhile: the next round decides again.
+        except JetstreamError as error:
+            logger.info("leadership_not_handed_over", stream=stream.full_name, reason=error.message)
+            if insist:
+                await self._insist(stream, target)
+            return False
+        return True
+
+    async def _insist(self, stream: StreamMetadata, target: NodeId) -> None:
+        """Transfer without the leader; void if it has handed over after all."""
+        try:
+            await self._transfer(stream, target)
+        except (PreconditionFailedError, StreamNotFoundError):
+            return
+        except JetstreamError as error:
+            logger.info("controller_round_ended", reason=error.message)
+
+    async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
+        command = TransferLeader(
+            stream_id=stream.id, leader=target, stream_epoch=stream.stream_epoch
+        )
+        await self._metadata.propose(command, as_controller=True)
+
+
+def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
+    """Leaderships of nodes that yield them, as (stream, new leader), where another ISR member
+    stays."""
+    election = Election(tables.nodes, tables.leaderships)
+    moves: list[tuple[StreamId, NodeId]] = []
+    for stream in _led_by_who_steps_aside(tables):
+        if len(moves) == moves_max:
+            break
+        staying = [
+            node_id
+            for node_id in stream.isr
+            if node_id in tables.nodes and not tables.nodes[node_id].yields_leadership
+        ]
+        target = election.choose(staying)
+        if target != NO_NODE:
+            election.remove(stream.leader)
+            moves.append((stream.id, target))
+    return moves
+
+
+def leaving_leaders(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
+    """Leaderships of replicas that are to go, as (stream, new leader), where every replica of the
+    target is in sync."""
+    election = Election(tables.nodes, tables.leaderships)
+    moves: list[tuple[StreamId, NodeId]] = []
+    for stream_id in tables.reassigned:
+        stream = tables.streams[stream_id]
+        target = stream.target_replicas
+        is_leaving = stream.leader != NO_NODE and stream.leader not in target
+        if len(moves) < moves_max and is_leaving and not set(target) - set(stream.isr):
+            chosen = election.choose(target)
+            if chosen != NO_NODE:
+                election.remove(stream.leader)
+                moves.append((stream.id, chosen))
+    return moves
+
+
+def _led_by_who_steps_aside(tables: Tables) -> Iterator[StreamMetadata]:
+    for node_id in sorted(tables.nodes):
+        if tables.nodes[node_id].yields_leadership and tables.leaderships.get(node_id):
+            for stream in tables.streams_of(node_id):
+                if stream.leader == node_id:
+                    yield stream
+
+
+def unclean_elections(
+    streams: Mapping[StreamId, StreamMetadata],
+    nodes: Mapping[NodeId, NodeMetadata],
+    log_ends: LogEnds,
+) -> list[ElectLeader]:
+    """Commands for the streams whose last known replicas have all reported."""
+    reported = sorted({stream_id for known in log_ends.values() for stream_id in known})
+    commands = []
+    for stream_id in reported:
+        stream = streams.get(stream_id)
+        if stream is None or stream.leader != NO_NODE:
+            continue
+        reports: dict[NodeId, ReplicaReport] = {}
+        for node_id in sorted(log_ends):
+            log_end = log_ends[node_id].get(stream_id)
+            # **safety** In a later epoch the log may have continued.
+            if log_end is not None and log_end.leader_epoch == stream.leader_epoch:
+                reports[node_id] = log_end.report
+        command = choose_unclean(stream, nodes, reports)
+        if command is not None:
+            commands.append(command)
+    return commands

@@ -1,0 +1,50 @@
+"""Refuses appends before the disk is full: when less than the reserve is free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+import structlog
+
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+CHECK_SECONDS = 1.0
+
+logger = structlog.get_logger("jetstream.server")
+
+
+async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager) -> None:
+    """Have appends refused while the disk is full, for ever."""
+    while True:
+        reason = why_full(folder, reserve_bytes)
+        if bool(reason) != bool(replicas.full_reason):
+            logger.log(
+                logging.ERROR if reason else logging.INFO,
+                "disk_full" if reason else "disk_has_room",
+                reason=reason,
+                reserve_bytes=reserve_bytes,
+            )
+        replicas.refuse_appends(reason)
+        await asyncio.sleep(CHECK_SECONDS)
+
+
+def free_bytes(folder: Path) -> int | None:
+    """What is free where the folder lies; None when that cannot be told."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def why_full(folder: Path, reserve_bytes: int) -> str:
+    """Why nothing more may be appended below `folder`; "" when there is space."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"the free space of the data folder cannot be told: {error.strerror}"
+    if free < reserve_bytes:
+        return f"the disk has {free} bytes free, below the reserve of {reserve_bytes}"
+    return ""

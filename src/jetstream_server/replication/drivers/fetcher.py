@@ -1,0 +1,310 @@
+"""The follower's end of replication: one connection to each node that leads streams held here.
+
+Positions are sent when they change (records appended, flushed, truncated), for the changed streams
+only; answers are applied to the logs as they arrive. A lost or silent connection is opened again,
+with short pauses, while there is a stream to follow: after a partition TCP may need minutes to send
+lost packets again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from jetstream_protocol.errors import (
+    CorruptBatchError,
+    DivergedError,
+    InvalidRequestError,
+    JetstreamError,
+    StorageError,
+    StorageFullError,
+    UnavailableError,
+)
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.net.frame_connection import Dial, FrameConnection
+from jetstream_server.net.node_link import NodeIdentity, connect, greet
+from jetstream_server.replication.core.follower import Append, Ignore
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.wire import (
+    POSITIONS_MAX,
+    answer_from_proto,
+    position_to_proto,
+)
+
+RETRY_SECONDS = 0.1
+"""Pause after a refusal or a lost connection: metadata arrives, or a process starts, in about that
+time."""
+FULL_RETRY_SECONDS = 1.0
+SILENCE_MAX_US = 1_500_000
+"""A leader that has not answered for so long is reported: as long as a session may be silent."""
+WATCHES_PER_SILENCE = 3
+"""How often within SILENCE_MAX_US the leader is checked and gets a keep-alive: several times before
+it would count us as silent (liveness.py). The positions of replicas that are not in sync are
+repeated as often, because the leader may not have been able to count them."""
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class Fetcher:
+    """Follows one leader node. Owned by the loop; `close` ends it."""
+
+    def __init__(
+        self,
+        leader: int,
+        address: Callable[[], tuple[str, int] | None],
+        identity: NodeIdentity,
+        *,
+        dial: Dial,
+        monotonic_clock: MonotonicClock,
+        accepted: Callable[[Replica], None],
+        failed: Callable[[Replica, StorageError], None],
+        silent: Callable[[list[Replica]], None],
+    ) -> None:
+        """address: the leader's data plane, None while it is not registered. accepted: records were
+        appended, and may have to be flushed. failed: the disk refused. silent: the leader sent
+        nothing for SILENCE_MAX_US; called again after the same time."""
+        self._leader = leader
+        self._address = address
+        self._identity = identity
+        self._dial = dial
+        self._monotonic_clock = monotonic_clock
+        self._accepted = accepted
+        self._failed = failed
+        self._silent = silent
+        self._following: dict[int, Replica] = {}
+        self._out_of_sync: dict[int, None] = {}  # of the streams that it follows
+        self._dirty: dict[int, None] = {}
+        self._frames_told = 0
+        self._dropped: list[int] = []
+        self._refused: dict[int, str] = {}  # the last refusal for a stream, and its cause
+        self._loop = asyncio.get_running_loop()
+        self._tell_due = False
+        self._taking = False
+        self._sending: asyncio.Task[None] | None = None
+        self._connection: FrameConnection | None = None
+        self._heard_at_us = monotonic_clock()
+        self._last_failure = ""
+        self._tasks = [
+            run_in_background(self._run(), f"fetcher of node {leader}"),
+            run_in_background(self._watch(), f"watch over node {leader}"),
+        ]
+
+    def follow(self, replica: Replica) -> None:
+        """Follow a stream; call it again when its metadata has changed."""
+        stream = replica.stream
+        self._following[stream.id] = replica
+        if self._identity.node_id in stream.isr:
+            self._out_of_sync.pop(stream.id, None)
+        else:
+            self._out_of_sync[stream.id] = None
+        self.touch(stream.id)
+
+    def drop(self, stream_id: int) -> None:
+        if self._following.pop(stream_id, None) is not None:
+            self._out_of_sync.pop(stream_id, None)
+            self._dirty.pop(stream_id, None)
+            self._refused.pop(stream_id, None)
+            self._dropped.append(stream_id)
+            self._tell_soon()
+
+    def touch(self, stream_id: int) -> None:
+        """The stream's position has changed, or must be sent again."""
+        if stream_id in self._following:
+            self._dirty[stream_id] = None
+            self._tell_soon()
+
+    def ask_anew(self, stream_id: int) -> None:
+        """Have the leader answer the same position again: its last answer was not applied."""
+        if stream_id in self._following:
+            self._dropped.append(stream_id)
+            self.touch(stream_id)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._following
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # The connection.
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._connect_and_follow()
+            except (OSError, EOFError, TimeoutError, JetstreamError) as error:
+                self._note_failure(error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _note_failure(self, error: Exception) -> None:
+        reason = str(error) or ("it hung up" if isinstance(error, EOFError) else "it is silent")
+        if reason != self._last_failure:
+            self._last_failure = reason
+            logger.warning("leader_unreachable", leader=self._leader, reason=reason)
+
+    async def _connect_and_follow(self) -> None:
+        address = self._address()
+        if address is None:
+            raise UnavailableError(f"node {self._leader} is not registered")
+        connection = await connect(self._dial, address)
+        try:
+            await greet(connection, self._identity, self._leader)
+            self._last_failure = ""
+            self._heard_at_us = self._monotonic_clock()
+            self._dropped.clear()
+            self._dirty = dict.fromkeys(self._following)
+            self._connection = connection
+            self._tell()
+            await connection.read_each(Kind.RECORDS, pb.Records, self._take_all)
+        finally:
+            self._connection = None
+            if self._sending is not None:
+                self._sending.cancel()
+                await asyncio.gather(self._sending, return_exceptions=True)
+            connection.close()
+
+    def _tell_soon(self) -> None:
+        """Send after all changes of this loop iteration."""
+        if not self._tell_due and not self._taking and self._sending is None:
+            self._tell_due = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self, *, sign_of_life: bool = False) -> None:
+        """Send the changed positions, as far as the leader accepts them."""
+        self._tell_due = False
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            while self._sending is None and (self._dirty or self._dropped or sign_of_life):
+                sign_of_life = False
+                self._frames_told += 1
+                rest = connection.start(Kind.POSITIONS, 0, self._positions())
+                if rest is not None:
+                    self._sending = self._loop.create_task(rest)
+                    self._sending.add_done_callback(self._told)
+        except OSError:
+            connection.shut_down()
+
+    def _told(self, sending: asyncio.Task[None]) -> None:
+        self._sending = None
+        if sending.cancelled():
+            return
+        if sending.exception() is None:
+            self._tell()
+        elif self._connection is not None:
+            self._connection.shut_down()
+
+    def _positions(self) -> pb.Positions:
+        message = pb.Positions(dropped=self._dropped[:POSITIONS_MAX])
+        del self._dropped[:POSITIONS_MAX]
+        while self._dirty and len(message.positions) < POSITIONS_MAX:
+            stream_id = next(iter(self._dirty))
+            del self._dirty[stream_id]
+            position = self._following[stream_id].position()
+            if position is not None:
+                told = position_to_proto(position)
+                told.refused = stream_id in self._refused
+                message.positions.append(told)
+        return message
+
+    # Answers.
+
+    def _take_all(self, records: pb.Records, tail: bytes | bytearray) -> None:
+        self._heard_at_us = self._monotonic_clock()
+        self._taking = True
+        # A slice of bytes that is all of them, and of a memoryview any, copies nothing.
+        batches = tail if isinstance(tail, bytes) else memoryview(tail)
+        position = 0
+        try:
+            for part in records.parts:
+                end = position + part.length
+                if end > len(tail):
+                    raise InvalidRequestError("an answer shorter than its parts")
+                self._take(part, bytes(batches[position:end]))
+                position = end
+        finally:
+            self._taking = False
+            self._tell()
+
+    def _take(self, part: pb.Records.Part, data: bytes) -> None:
+        replica = self._following.get(part.stream_id)
+        if replica is None:
+            return
+        if part.HasField("error"):
+            self._ask_again(part.stream_id, RETRY_SECONDS)
+            return
+        identity = self._identity
+        answer = answer_from_proto(part, identity.node_id, identity.incarnation)
+        was_offline = bool(replica.log.offline_reason)
+        try:
+            step = replica.accept(answer, data, self._monotonic_clock())
+        except StorageFullError:
+            self._ask_again(part.stream_id, FULL_RETRY_SECONDS)
+            return
+        except (CorruptBatchError, DivergedError) as error:
+            self._refuse(replica, error)
+            return
+        except StorageError as error:
+            self._failed(replica, error)
+            return
+        self._refused.pop(part.stream_id, None)
+        if isinstance(step, Ignore):
+            return
+        is_mended = was_offline and not replica.log.offline_reason
+        if isinstance(step, Append) and not (step.has_records or replica.owes_flush or is_mended):
+            return
+        self._accepted(replica)
+        self.touch(part.stream_id)
+
+    def _refuse(self, replica: Replica, error: CorruptBatchError | DivergedError) -> None:
+        """The answer cannot be used. Report bad bytes to the leader, which inspects its file."""
+        stream_id = replica.stream.id
+        if self._refused.get(stream_id) != error.message:
+            logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
+        if isinstance(error, CorruptBatchError) and error.file:
+            self._failed(
+                replica, error
+            )  # The own log is bad: the leader cannot say where to truncate it.
+            return
+        if isinstance(error, CorruptBatchError):
+            self._refused[stream_id] = error.message
+        self._ask_again(stream_id, RETRY_SECONDS)
+
+    def _ask_again(self, stream_id: int, seconds: float) -> None:
+        self._loop.call_later(seconds, self.ask_anew, stream_id)
+
+    async def _watch(self) -> None:
+        """Report a silent leader, with or without a connection, and close the connection. Send
+        keep-alives, and positions that the leader may have missed."""
+        received, looked_at_us = 0, self._monotonic_clock()
+        while True:
+            told = self._frames_told
+            await asyncio.sleep(SILENCE_MAX_US / 1e6 / WATCHES_PER_SILENCE)
+            self._dirty.update(self._out_of_sync)
+            self._tell(sign_of_life=self._frames_told == told)
+            now_us = self._monotonic_clock()
+            connection = self._connection
+            if connection is not None and connection.bytes_received != received:
+                received = connection.bytes_received  # A long answer arrives in pieces.
+                self._heard_at_us = now_us
+            if now_us - looked_at_us > SILENCE_MAX_US:
+                self._heard_at_us = (
+                    now_us  # After a pause of this process nothing can have been heard.
+                )
+            looked_at_us = now_us
+            if now_us - self._heard_at_us <= SILENCE_MAX_US:
+                continue
+            self._heard_at_us = now_us
+            if connection is not None:
+                self._note_failure(TimeoutError())
+                connection.shut_down()
+            if self._following:
+                self._silent(list(self._following.values()))

@@ -1,0 +1,318 @@
+"""The leader's end of one follower node's connection: positions in, records out as they come.
+
+The follower names its streams once and then only the changed ones, so the cost depends on the
+active streams. An answer is sent for records, a risen high watermark, a divergence or an error, and
+at the latest every KEEP_ALIVE_SECONDS. Per stream one answer with records is in flight at a time:
+the next position acknowledges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import MonotonicUs, NodeId
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
+from jetstream_server.replication.core.messages import Answer, FetchRequest, LeaderSnapshot, Records
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.wire import (
+    POSITIONS_MAX,
+    answer_to_proto,
+    error_to_proto,
+    position_from_proto,
+)
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+NOTICE_US = 1000
+"""How long a risen high watermark waits for records that can carry it. Under load this halves the
+frames of a stream that is written one message at a time."""
+KEEP_ALIVE_SECONDS = 0.4
+KEEP_ALIVE_TICKS = 2
+"""Several times within the time after which a follower reports its leader."""
+FRAME_BYTES = 4 * 1024 * 1024
+"""Approximate size of a frame, so that a stream that catches up does not delay others."""
+PARTS_MAX = 256
+REFUSED_MAX = 4 * PARTS_MAX
+"""Refusals that wait to be sent. With more, nothing is read: a follower that reads nothing must not
+fill our memory."""
+
+
+class _Stream:
+    """The state of one stream on this connection."""
+
+    __slots__ = (
+        "asked", "decided", "is_answered", "notice_at_us", "notice_is_due", "replica", "told",
+    )  # fmt: skip
+
+    def __init__(self, replica: Replica, asked: FetchRequest) -> None:
+        self.replica = replica
+        self.asked = asked
+        self.decided: Answer | None = None
+        """The answer at the arrival of the position, if there was one."""
+        self.is_answered = False
+        """Whether records, or a divergence, were sent for that position."""
+        self.told: LeaderSnapshot | None = None
+        self.notice_at_us = MonotonicUs(0)
+        self.notice_is_due = False
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the follower has everything, so that no records are to be sent."""
+        return self.asked.fetch_offset == self.replica.log.log_end_offset
+
+
+class LeaderStream:
+    """`await run()` until the follower leaves or misbehaves."""
+
+    def __init__(
+        self,
+        socket: FrameConnection,
+        replicas: ReplicaManager,
+        *,
+        follower: int,
+        incarnation: int,
+        monotonic_clock: MonotonicClock,
+    ) -> None:
+        self._socket = socket
+        self._replicas = replicas
+        self._follower = follower
+        self._incarnation = incarnation
+        self._monotonic_clock = monotonic_clock
+        self._streams: dict[int, _Stream] = {}
+        self._ready: dict[int, _Stream] = {}
+        self._put_off: dict[int, _Stream] = {}  # in the order of their `notice_at_us`
+        self._refused: list[pb.Records.Part] = []
+        self._notice_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._gathering = False
+        self._taking = False
+        self._sending: asyncio.Task[None] | None = None
+        self._silent_ticks = 0
+
+    async def run(self) -> None:
+        self._replicas.tell_progress(self)
+        keeping_alive = self._loop.create_task(self._keep_alive())
+        try:
+            await self._socket.read_each(Kind.POSITIONS, pb.Positions, self._take)
+        finally:
+            self._replicas.tell_no_progress(self)
+            if self._notice_timer is not None:
+                self._notice_timer.cancel()
+            tasks = [task for task in (keeping_alive, self._sending) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def progressed(self, replica: Replica) -> None:
+        """There may be something to send for a stream."""
+        stream_id = replica.stream.id
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.is_answered:
+            return
+        if stream.has_all:
+            self._wait_for_records(stream_id, stream)
+        else:
+            self._ready[stream_id] = stream
+            self._say_soon()
+
+    def _take(self, positions: pb.Positions, _: object) -> None:
+        if max(len(positions.positions), len(positions.dropped)) > POSITIONS_MAX:
+            raise InvalidRequestError(f"more than {POSITIONS_MAX} positions in a frame")
+        now_us = self._monotonic_clock()
+        self._taking = True
+        for stream_id in positions.dropped:
+            self._forget(stream_id)
+        for position in positions.positions:
+            request = position_from_proto(position, self._follower, self._incarnation)
+            if position.refused:
+                self._replicas.suspect(position.stream_id, position.fetch_offset)
+            self._note(request, now_us)
+        self._taking = False
+        self._say()
+        if len(self._refused) > REFUSED_MAX:
+            self._socket.pause_reading()
+
+    def _note(self, request: FetchRequest, now_us: MonotonicUs) -> None:
+        """Count the position now; the answer follows in its turn."""
+        stream_id = request.stream_id
+        try:
+            replica = self._replicas.led(stream_id)
+            answer = self._replicas.fetch(replica, request, now_us)
+        except JetstreamError as error:
+            self._forget(stream_id)
+            self._refused.append(error_to_proto(request, error))
+            return
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._streams[stream_id] = _Stream(replica, request)
+        elif not stream.asked.asks_the_same(request):
+            stream.is_answered = False
+        stream.asked, stream.decided = request, None
+        if isinstance(answer, Records) and answer.slice is None:
+            self._wait_for_records(stream_id, stream)
+        else:
+            stream.decided = answer
+            self._ready[stream_id] = stream
+
+    def _forget(self, stream_id: int) -> None:
+        for table in (self._streams, self._ready, self._put_off):
+            table.pop(stream_id, None)
+
+    def _say_soon(self) -> None:
+        """The first answer of a loop iteration is sent at once, the others of the iteration
+        together."""
+        if not self._gathering and not self._taking:
+            self._gathering = True
+            self._loop.call_soon(self._end_of_turn)
+            self._say()
+
+    def _end_of_turn(self) -> None:
+        self._gathering = False
+        self._say()
+
+    def _say(self, *, sign_of_life: bool = False) -> None:
+        """Send what is due, as far as the follower accepts it."""
+        try:
+            while self._sending is None and (self._ready or self._refused or sign_of_life):
+                records, slices = self._frame()
+                if records.parts or sign_of_life:
+                    sign_of_life = False
+                    self._silent_ticks = 0
+                    self._send(records, slices)
+        except (OSError, EOFError, JetstreamError):
+            self._socket.shut_down()  # If one task ends, the other ends too.
+            return
+        if len(self._refused) <= REFUSED_MAX:
+            self._socket.resume_reading()
+
+    def _sent(self, sending: asyncio.Task[None]) -> None:
+        self._sending = None
+        if sending.cancelled():
+            return
+        if sending.exception() is not None:
+            self._socket.shut_down()
+        else:
+            self._say()
+
+    def _send(self, records: pb.Records, slices: list[LogSlice]) -> None:
+        try:
+            rest = self._socket.start(Kind.RECORDS, 0, records, slices)
+        except UnreadableSliceError as error:
+            self._answer_anew(records, slices, error)
+            return
+        if rest is not None:
+            self._sending = self._loop.create_task(self._finish(rest, records, slices))
+            self._sending.add_done_callback(self._sent)
+
+    async def _finish(
+        self, rest: Coroutine[Any, Any, None], records: pb.Records, slices: list[LogSlice]
+    ) -> None:
+        try:
+            await rest
+        except UnreadableSliceError as error:
+            self._answer_anew(records, slices, error)
+
+    def _answer_anew(
+        self, records: pb.Records, slices: list[LogSlice], error: UnreadableSliceError
+    ) -> None:
+        """A slice cannot be read, and nothing was sent: its file was removed or compacted
+        meanwhile, or the disk has lost it. Refuse only that stream and have its file inspected;
+        answer the others again."""
+        waiting = iter(slices)
+        for part in records.parts:
+            slice_ = next(waiting) if part.length else None
+            stream = self._streams.get(part.stream_id)
+            if part.HasField("error"):
+                self._refused.append(part)
+            elif stream is not None and slice_ is error.slice and not error.slice.is_gone:
+                self._replicas.suspect(part.stream_id, error.slice.base_offset)
+                self._forget(part.stream_id)
+                self._refused.append(error_to_proto(stream.asked, UnavailableError(error.message)))
+            elif stream is not None:
+                stream.is_answered, stream.told = False, None
+                self._ready[part.stream_id] = stream
+
+    async def _keep_alive(self) -> None:
+        """Send a keep-alive when nothing else is sent, and check the follower's; cheaper than a
+        timer per frame."""
+        received = -1
+        while True:
+            if self._socket.bytes_received != received:
+                received = self._socket.bytes_received
+                self._replicas.heard(NodeId(self._follower))
+            await asyncio.sleep(KEEP_ALIVE_SECONDS / KEEP_ALIVE_TICKS)
+            self._silent_ticks += 1
+            if self._silent_ticks >= KEEP_ALIVE_TICKS:
+                self._say(sign_of_life=True)
+
+    def _frame(self) -> tuple[pb.Records, list[LogSlice]]:
+        """Answers for some of the streams that are ready."""
+        refused, self._refused = self._refused[:PARTS_MAX], self._refused[PARTS_MAX:]
+        records = pb.Records(parts=refused)
+        slices: list[LogSlice] = []
+        room = FRAME_BYTES
+        while self._ready and room > 0 and len(records.parts) < PARTS_MAX:
+            stream_id = next(iter(self._ready))
+            stream = self._ready.pop(stream_id)
+            try:
+                answer = self._answer(stream_id, stream)
+            except JetstreamError as error:
+                self._forget(stream_id)
+                records.parts.append(error_to_proto(stream.asked, error))
+                continue
+            if answer is None:
+                continue
+            self._put_off.pop(stream_id, None)
+            # In a divergence the follower does not use the leader's state: send it again.
+            stream.told = answer.standing if isinstance(answer, Records) else None
+            records.parts.append(answer_to_proto(answer))
+            if not isinstance(answer, Records):
+                stream.is_answered = True
+            elif answer.slice is not None:
+                stream.is_answered = True
+                slices.append(answer.slice)
+                room -= answer.slice.length
+        return records, slices
+
+    def _answer(self, stream_id: int, stream: _Stream) -> Answer | None:
+        """The answer to send now; None: nothing, or not yet. Raises as `Replica.answer_again`."""
+        if stream.is_answered and stream.replica.leadership is not None:
+            return None  # The next position shows the result.
+        answer, stream.decided = stream.decided, None
+        is_due, stream.notice_is_due = stream.notice_is_due, False
+        if answer is None:
+            if stream.has_all and not is_due:
+                self._wait_for_records(stream_id, stream)
+                return None
+            answer = stream.replica.answer_again(stream.asked)
+        if isinstance(answer, Records) and answer.slice is None and answer.standing == stream.told:
+            return None
+        return answer
+
+    def _wait_for_records(self, stream_id: int, stream: _Stream) -> None:
+        """Delay other news, so that records can carry it."""
+        if stream_id not in self._put_off:
+            stream.notice_at_us = MonotonicUs(self._monotonic_clock() + NOTICE_US)
+            self._put_off[stream_id] = stream
+            if self._notice_timer is None:
+                self._notice_timer = self._loop.call_later(NOTICE_US / 1e6, self._send_notices)
+
+    def _send_notices(self) -> None:
+        """Send what was delayed long enough."""
+        self._notice_timer = None
+        now_us = self._monotonic_clock()
+        for stream_id, stream in tuple(self._put_off.items()):
+            if stream.notice_at_us > now_us:
+                delay = (stream.notice_at_us - now_us) / 1e6
+                self._notice_timer = self._loop.call_later(delay, self._send_notices)
+                break
+            del self._put_off[stream_id]
+            stream.notice_is_due = True
+            self._ready[stream_id] = stream
+        self._say()

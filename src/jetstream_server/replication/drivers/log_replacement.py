@@ -1,0 +1,128 @@
+"""Replaces failed logs: reports them to the metadata, then fetches them anew.
+
+failed_log.py decides what is due; this does it, several times a second until the log is whole. The
+failure is noted in the run record first (run_record.py): it decides what the log is worth after a
+restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, StorageError
+from jetstream_protocol.types import NodeId
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.commands import DistrustReplica
+from jetstream_server.replication.core.failed_log import Attempts, Step, next_step
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+ROUND_SECONDS = 0.1
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class LogReplacement(RoleListener):
+    """`start`, then `close`."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataLog,
+        *,
+        node_id: int,
+        incarnation: int,
+        ask_anew: Callable[[Replica], None],
+        revived: Callable[[], None],
+        monotonic_clock: MonotonicClock,
+    ) -> None:
+        """ask_anew: sends the replica's position to its leader again. revived: called when a
+        replica can take part in an election among untrusted replicas."""
+        self._replicas = replicas
+        self._metadata = metadata
+        self._node_id = NodeId(node_id)
+        self._incarnation = incarnation
+        self._ask_anew = ask_anew
+        self._revived = revived
+        self._monotonic_clock = monotonic_clock
+        self._failed: dict[Replica, Attempts] = {}
+        self._distrusting: dict[Replica, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._working = run_in_background(self._work(), "mending of replicas")
+
+    async def close(self) -> None:
+        tasks = [*self._distrusting.values()]
+        if self._working is not None:
+            tasks.append(self._working)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def failed(self, replica: Replica) -> None:
+        self._failed.setdefault(replica, Attempts())
+        self._wake.set()
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._failed:
+                self._replicas.note_suspects()
+                for replica in list(self._failed):
+                    self._look_at(replica)
+                await asyncio.sleep(ROUND_SECONDS)
+
+    def _look_at(self, replica: Replica) -> None:
+        step = next_step(replica)
+        if replica.closed or step is Step.TRUSTED:
+            del self._failed[replica]  # If it fails again, the steps begin again.
+        elif step in (Step.WAIT, Step.MENDED):
+            return
+        elif self._failed[replica].is_due(step, self._monotonic_clock()):
+            if step is Step.DISTRUST:
+                self._distrust(replica)
+            elif step is Step.FETCH_ANEW:
+                self._ask_anew(replica)
+            elif step is Step.REVIVE:
+                self._revive(replica)
+
+    def _distrust(self, replica: Replica) -> None:
+        """Repeat until the metadata shows it: the command may be refused or lost."""
+        if replica not in self._distrusting:
+            task = asyncio.get_running_loop().create_task(self._propose(replica))
+            self._distrusting[replica] = task
+            task.add_done_callback(lambda _: self._distrusting.pop(replica, None))
+
+    async def _propose(self, replica: Replica) -> None:
+        command = DistrustReplica(
+            stream_id=replica.stream.id,
+            node_id=self._node_id,
+            node_incarnation=self._incarnation,
+        )
+        failure = replica.failures
+        try:
+            await self._metadata.propose(command)
+        except JetstreamError as error:
+            logger.info(
+                "replica_not_distrusted", stream=replica.stream.full_name, reason=error.message
+            )
+            return
+        replica.failure_recorded(failure)
+
+    def _revive(self, replica: Replica) -> None:
+        try:
+            replica.revive()
+        except StorageError as error:
+            logger.info("log_not_revived", stream=replica.stream.full_name, reason=error.message)
+        else:
+            logger.warning("log_revived", stream=replica.stream.full_name)
+            self._revived()

@@ -1,0 +1,261 @@
+"""Keeps logs within their streams' limits: rolls segments by age, removes records beyond the
+limits, and those that were purged.
+
+The rules are log/retention.py's. The leader decides on retention; its log start reaches followers
+in every answer (`LeaderSnapshot`). **safety** A follower drops what the leader has dropped, but
+only records beyond the stream's limits in its own log, or purged by the metadata's word: a leader
+that lost records must not make others drop theirs. So without limits and purges a follower drops
+nothing. It may keep up to a segment more than its leader, or everything that earlier limits removed
+there. Each replica rolls its own segments.
+
+Only streams with limits, purges or compaction (which needs sealed segments) are visited, at most
+VISITS_PER_SECOND of them; one that has not changed since its last visit costs a comparison. What
+reads or removes files runs in one thread, one log at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import structlog
+
+from jetstream_protocol.errors import CorruptBatchError, StorageError, StorageFullError
+from jetstream_protocol.types import WallUs
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import WallClock
+from jetstream_server.log.commit_log import CommitLog
+from jetstream_server.log.retention import Limits, judge
+from jetstream_server.metadata.state.model import StreamMetadata, StreamSettings
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import RoleListener
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+ROUND_SECONDS = 0.5
+VISITS_PER_TURN = 100
+TURN_SECONDS = 0.1
+logger = structlog.get_logger("jetstream.replication")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the result of a visit depends on; `due_us`: when time alone changes it."""
+
+    settings: StreamSettings
+    leads: bool
+    log_end_offset: int
+    segment_count: int
+    bound_offset: int
+    """Nothing at or behind it may go: only records that are committed, flushed, and dropped by the
+    leader may."""
+    purged_offset: int
+    """Records below it were purged; 0: none were."""
+    due_us: WallUs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    log_start_offset: int
+    roll: bool
+    due_us: WallUs | None
+
+
+class Retention(RoleListener):
+    """`start`, then `close`."""
+
+    def __init__(self, replicas: ReplicaManager, *, wall_clock: WallClock) -> None:
+        self._replicas = replicas
+        self._wall_clock = wall_clock
+        self._visited: dict[Replica, _Seen | None] = {}
+        self._advanced: dict[Replica, None] = {}  # files below their log start are to be removed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "jetstream-retention")
+        self.records_removed = 0
+        """By limits and purges, since the server started; counted in offsets."""
+
+    def start(self) -> None:
+        self._tasks = [
+            run_in_background(self._visit_all(), "retention visits"),
+            run_in_background(self._remove_files(), "retention removals"),
+        ]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    # A RoleListener.
+
+    def role_changed(self, replica: Replica) -> None:
+        settings = replica.stream.config
+        is_purged = replica.stream.purged_offset > 0
+        if replica.closed or not (settings.has_limits or settings.compact or is_purged):
+            self._visited.pop(replica, None)
+        else:
+            self._visited.setdefault(replica, None)
+
+    def log_start_rose(self, replica: Replica) -> None:
+        """A log start rose: remove the files below it."""
+        self._advanced[replica] = None
+        self._wake.set()
+
+    # Visits.
+
+    async def _visit_all(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            for count, replica in enumerate(tuple(self._visited), 1):
+                if replica in self._visited:
+                    await self._visit(replica)
+                if count % VISITS_PER_TURN == 0:
+                    await asyncio.sleep(TURN_SECONDS)
+
+    async def _visit(self, replica: Replica) -> None:
+        """Check a replica, if anything can have changed, and apply its limits."""
+        log, wall_us = replica.log, self._wall_clock()
+        if _is_offline(log):
+            return
+        seen = _look(replica)
+        before = self._visited[replica]
+        if before is not None and replace(before, due_us=None) == seen:
+            is_due = before.due_us is not None and before.due_us <= wall_us
+            if not is_due:
+                return
+        if log.flush_due or seen.purged_offset > max(log.flushed_offset, log.log_start_offset):
+            self._replicas.flush(replica)
+        try:
+            finding = await asyncio.get_running_loop().run_in_executor(
+                self._thread, _find, log, seen, wall_us
+            )
+            if replica in self._visited:
+                self._act(replica, seen, finding)
+        except CorruptBatchError as error:
+            logger.warning("retention_stuck", stream=replica.stream.full_name, reason=error.message)
+            self._replicas.suspect_file(replica, error.file)
+            self._note(replica, replace(_look(replica), due_us=None))
+        except StorageFullError:
+            pass  # No space for a new segment; the next round tries again.
+        except StorageError as error:
+            if not _is_offline(log):
+                return  # Removed while it was read: the next round sees the new state.
+            self._replicas.failed(replica, error)
+
+    def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
+        log = replica.log
+        if finding.roll:
+            log.roll()
+            self._replicas.flush(replica)
+        # The log may have been truncated meanwhile, or belong to another leadership.
+        now = _look(replica)
+        if log.log_start_offset < finding.log_start_offset <= now.bound_offset:
+            if now.leads == seen.leads and now.settings == seen.settings:
+                self._advance(replica, finding.log_start_offset)
+        elif log.begins_below_start:
+            log.begin_advance(log.log_start_offset)
+            self.log_start_rose(replica)
+        if finding.roll or log.log_start_offset > finding.log_start_offset:
+            return  # It has changed: the next round checks again.
+        if log.begins_below_start:
+            return  # A segment was sealed to be removed, and awaits its flush.
+        self._note(replica, replace(seen, due_us=finding.due_us))
+
+    def _advance(self, replica: Replica, log_start_offset: int) -> None:
+        if log_start_offset == replica.log.log_end_offset:
+            # All of it was purged: in a sealed segment it can be removed. Where there is no room
+            # for another segment, removing the others comes first.
+            with suppress(StorageFullError):
+                replica.log.roll()
+            self._replicas.flush(replica)
+        self.records_removed += log_start_offset - replica.log.log_start_offset
+        replica.log.begin_advance(log_start_offset)
+        logger.info(
+            "log_start_advanced",
+            stream=replica.stream.full_name,
+            log_start_offset=replica.log.log_start_offset,
+        )
+        self.log_start_rose(replica)
+        self._replicas.log_start_rose(replica)
+
+    def _note(self, replica: Replica, seen: _Seen) -> None:
+        if replica in self._visited:
+            self._visited[replica] = seen
+
+    # Removals.
+
+    async def _remove_files(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._advanced:
+                replica = next(iter(self._advanced))
+                del self._advanced[replica]
+                await self._remove_files_of(replica)
+
+    async def _remove_files_of(self, replica: Replica) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, replica.log.finish_advance)
+        except StorageFullError:
+            pass  # The checkpoint was not written; until it is, a restart begins earlier.
+        except StorageError as error:
+            if not replica.closed:
+                self._replicas.failed(replica, error)
+
+
+def _is_offline(log: CommitLog) -> bool:
+    return bool(log.offline_reason)
+
+
+def _look(replica: Replica) -> _Seen:
+    log = replica.log
+    leads = replica.leadership is not None
+    bound_offset = min(replica.high_watermark, log.flushed_offset)
+    if not leads:
+        bound_offset = min(bound_offset, replica.leader_log_start_offset)
+    return _Seen(
+        replica.stream.config,
+        leads,
+        log.log_end_offset,
+        log.segment_count,
+        bound_offset,
+        purged_below(replica.stream, log),
+    )
+
+
+def purged_below(stream: StreamMetadata, log: CommitLog) -> int:
+    """Where the purged records of this log end; 0: none are.
+
+    **safety** What is at such offsets of a later epoch, after an unclean election for example, is
+    not what was purged.
+    """
+    if not stream.purged_offset:
+        return 0
+    return min(stream.purged_offset, log.epochs.end_of(stream.purged_epoch, log.log_end_offset))
+
+
+def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
+    """Runs in the thread: what is to be done, and when time makes more due."""
+    roll_due_us = log.roll_due_us()
+    if roll_due_us is not None and roll_due_us <= wall_us:
+        return _Finding(log.log_start_offset, True, None)
+    due_us = roll_due_us
+    start = log.log_start_offset
+    if seen.bound_offset > start:
+        settings = seen.settings
+        verdict = judge(
+            log.sealed_spans(),
+            Limits(settings.max_age_us, settings.max_bytes, settings.max_messages),
+            size_bytes=log.size_bytes,
+            log_start_offset=start,
+            log_end_offset=seen.log_end_offset,
+            bound_offset=seen.bound_offset,
+            wall_us=wall_us,
+        )
+        start = max(verdict.log_start_offset, min(seen.purged_offset, seen.bound_offset))
+        if verdict.due_us is not None:
+            due_us = verdict.due_us if due_us is None else min(due_us, verdict.due_us)
+    return _Finding(start, False, due_us)

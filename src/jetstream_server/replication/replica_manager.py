@@ -1,0 +1,594 @@
+"""All replicas this node holds: opens and closes them as the metadata says, and flushes them on
+request.
+
+Owned by the event loop. It connects an append, its flush, its replication and the rise of the high
+watermark:
+
+    append ──> page cache ──(group)──> flusher thread: one fsync for all that queued up ──┐
+                    │                                                                      │
+                    ├──(interval, none)──> moved() <────────────────────────────────────────┘
+                    └──> sessions: the followers are sent it
+
+Who follows whom is fetcher_manager.py's, changes of the ISR are isr.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+import structlog
+
+from jetstream_protocol import subjects
+from jetstream_protocol.batch import EncodedBatch
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    NotLeaderError,
+    NotReplicaError,
+    StorageError,
+    StorageFullError,
+    StreamNotFoundError,
+    StreamReadonlyError,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.logfiles.names import base_offset_of
+from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, StreamId, WallUs
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock, WallClock
+from jetstream_server.log.commit_log import CommitLog, LogConfig
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.flusher import Flusher
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.metadata.state.changes import (
+    Change,
+    NodeChanged,
+    StreamChanged,
+    StreamCreated,
+    StreamDeleted,
+    StreamForgotten,
+)
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication.closing import close_cleanly
+from jetstream_server.replication.core.counters import Counters
+from jetstream_server.replication.core.incompleteness import incompleteness_told
+from jetstream_server.replication.core.log_config import log_config_for
+from jetstream_server.replication.core.messages import Answer, FetchRequest
+from jetstream_server.replication.core.replica import Replica, RoleChange
+from jetstream_server.replication.found_logs import flush_what_earlier_runs_left, open_log
+from jetstream_server.replication.listeners import Healer, Listeners, ProgressListener
+from jetstream_server.replication.run_record import RunRecordFile
+
+NOT_REGISTERED = -1
+# `name@subject`, in one field or in two.
+_NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
+
+FORGET_SECONDS = 30.0
+"""Between rounds over all logs that expire message ids: a few milliseconds for 10,000 streams."""
+
+logger = structlog.get_logger("jetstream.replicas")
+
+
+class ReplicaManager:
+    """See the module. `directory` holds one folder per stream id."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        registry: Registry,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        flusher: Flusher,
+        runs: RunRecordFile,
+        flush_interval_seconds: float,
+        wall_clock: WallClock,
+        monotonic_clock: MonotonicClock,
+        lease_held: Callable[[], bool],
+    ) -> None:
+        """lease_held: whether this node's session lease holds, at this very moment."""
+        self._node_id = NodeId(node_id)
+        self._registry = registry
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._flusher = flusher
+        self._runs = runs
+        self._flush_interval_seconds = flush_interval_seconds
+        self._wall_clock = wall_clock
+        self._monotonic_clock = monotonic_clock
+        self._lease_held = lease_held
+        self._incarnation = NOT_REGISTERED
+        self._replicas: dict[StreamId, Replica] = {}
+        self._dirty: dict[Replica, None] = {}  # flush `interval`: appended to since the last round
+        self._by_log: dict[CommitLog, Replica] = {}
+        self._rounds: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._just_failed: dict[Replica, None] = {}  # and nobody has been told
+        self._not_noted: dict[StreamId, None] = {}  # suspects that the record of runs lacks
+        self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
+        self._flush_ended = asyncio.Event()
+        self._listeners = Listeners()
+        self._progress: dict[ProgressListener, None] = {}
+        self._full_reason = ""
+        self.gone = Counters()
+        """Of replicas that are no longer here: with them the sums over all never fall."""
+
+    @property
+    def full_reason(self) -> str:
+        """Why no append is taken anywhere; "": they are taken."""
+        return self._full_reason
+
+    def refuse_appends(self, reason: str) -> None:
+        """Refuse all from now on, with this reason; "": take them again."""
+        self._full_reason = reason
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def get(self, stream_id: int) -> Replica | None:
+        return self._replicas.get(StreamId(stream_id))
+
+    def led(self, stream_id: int) -> Replica:
+        """The replica of a stream this node leads. Raises NotLeaderError."""
+        replica = self._replicas.get(StreamId(stream_id))
+        if replica is None or replica.leadership is None:
+            raise NotLeaderError(f"node {self._node_id} does not lead stream {stream_id}")
+        return replica
+
+    def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
+        """The stream that a request names: by id, name, or name and subject.
+
+        Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError.
+        """
+        if ref.id:
+            stream = self._registry.streams.get(StreamId(ref.id))
+            if stream is None:
+                raise StreamNotFoundError(f"there is no stream with id {ref.id}: was it deleted?")
+            return stream
+        if not ref.name:
+            raise InvalidRequestError("the request names no stream: give its name or its id")
+        if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
+            raise InvalidRequestError("no stream has so long a name or subject")
+        return self._registry.resolve(ref.name, ref.subject)
+
+    def resolve(self, ref: common_pb2.StreamRef) -> Replica:
+        """The replica here of the stream a request names. Raises as both of these do."""
+        return self.replica_of(self.stream_of(ref))
+
+    def replica_of(self, stream: StreamMetadata) -> Replica:
+        """The replica here. Raises NotReplicaError (with who is one)."""
+        replica = self._replicas.get(stream.id)
+        if replica is None:
+            reader = self._any_reader_of(stream)
+            raise NotReplicaError(
+                f"node {self._node_id} holds no replica of stream {stream.name!r}; "
+                f"ask node {reader}",
+                self.address_of(reader),
+            )
+        return replica
+
+    def _any_reader_of(self, stream: StreamMetadata) -> NodeId:
+        """A node to read from: the leader, otherwise another replica, a live one if possible."""
+        nodes = self._registry.nodes
+        known = (stream.leader, *stream.isr, *stream.replicas)
+        alive = (each for each in known if each in nodes and not nodes[each].fenced)
+        return next(alive, stream.replicas[0])
+
+    def resolve_led(self, ref: common_pb2.StreamRef) -> Replica:
+        """The same, if this node leads it. Raises NotLeaderError (with who does) as well."""
+        stream = self.stream_of(ref)
+        replica = self._replicas.get(stream.id)
+        if replica is None or replica.leadership is None:
+            who = f"ask node {stream.leader}" if stream.leader != NO_NODE else "nobody does now"
+            raise NotLeaderError(
+                f"node {self._node_id} does not lead stream {stream.name!r}; {who}",
+                self.address_of(stream.leader),
+            )
+        if not self._lease_held():
+            raise NotLeaderError(
+                f"node {self._node_id} led stream {stream.name!r}, but its session has lapsed; "
+                "try again"
+            )
+        return replica
+
+    def address_of(self, node_id: NodeId) -> common_pb2.NodeAddress | None:
+        node = self._registry.nodes.get(node_id)
+        if node is None:
+            return None
+        return common_pb2.NodeAddress(
+            node_id=node.node_id,
+            grpc=node.addresses.grpc,
+            data=node.addresses.data,
+            http=node.addresses.http,
+        )
+
+    # Opening, and following the metadata.
+
+    def open(self, *, clean: bool, threads: Executor | None = None) -> list[StreamId]:
+        """Open every stream the metadata places here; `clean`: the last stop left a marker.
+        threads: in which what an earlier run left unflushed is flushed, as those of `close`.
+
+        Returns the streams whose log is not to be counted on. Nothing leads or follows before
+        `begin`.
+        """
+        for stream in self._registry.streams_of(self._node_id):
+            self._open(stream, clean=clean)
+        flush_what_earlier_runs_left([r.log for r in self._replicas.values()], threads)
+        return [
+            replica.stream.id
+            for replica in self._replicas.values()
+            if replica.log.offline_reason
+            # The only replica is all there is, whatever its disk has lost.
+            or (replica.log.lost_range is not None and len(replica.stream.replicas) > 1)
+        ]
+
+    def begin(self, incarnation: int, listeners: Listeners) -> None:
+        """This process is registered: take the roles that the metadata gives it. Nobody is told of
+        anything before."""
+        self._incarnation = incarnation
+        self._listeners = listeners
+        self._progress = dict.fromkeys(listeners.progress)
+        for replica in self._replicas.values():
+            incompleteness_told(replica)
+            replica.incarnation = incarnation
+            self._follow_metadata(replica)
+            if replica.has_failed:  # Before there was anybody to be told.
+                self._listeners.failed(replica)
+        self._rounds = [
+            run_in_background(self._flush_dirty(), "flush rounds"),
+            run_in_background(self._forget_message_ids(), "rounds of forgetting"),
+        ]
+
+    async def until_served(self) -> None:
+        """Wait until what survived in the logs that this node leads alone can be read again: under
+        `group` it counts once it is flushed."""
+        for replica in list(self._replicas.values()):
+            while _must_flush_to_serve(replica):
+                self._flush_ended.clear()
+                await self._flush_ended.wait()
+
+    def apply(self, change: Change) -> None:
+        """Apply one change of the metadata."""
+        match change:
+            case StreamCreated(stream) if self._node_id in stream.replicas:
+                self._update(self._open(stream, clean=True), stream)
+            case StreamDeleted(stream):
+                self._drop(stream, delete=True)
+            case StreamForgotten(stream):
+                self._drop(stream, delete=False)
+            case StreamChanged(_, after):
+                self._stream_changed(after)
+            case NodeChanged(_, after) if after is not None:
+                self._update_leaderships(after.node_id)
+
+    def _stream_changed(self, stream: StreamMetadata) -> None:
+        replica, is_here = self._replicas.get(stream.id), self._node_id in stream.replicas
+        if replica is not None and is_here:
+            self._update(replica, stream)
+        elif replica is not None:
+            self._drop(stream, delete=True)  # It was moved, and the others have all of it.
+        elif is_here:
+            self._update(self._open(stream, clean=True), stream)
+
+    def _update_leaderships(self, node_id: NodeId) -> None:
+        """A node came, went or began a new incarnation: leaders count its positions accordingly."""
+        for replica in self._replicas.values():
+            if len(replica.stream.replicas) > 1 and node_id in replica.stream.replicas:
+                self._follow_metadata(replica)
+
+    def _follow_metadata(self, replica: Replica) -> None:
+        """Give it its role in the stream as it is by now, unless a change that takes it away is
+        about to be applied."""
+        stream = self._registry.streams.get(replica.stream.id, replica.stream)
+        if self._node_id in stream.replicas:
+            self._update(replica, stream)
+
+    def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
+        """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
+        record = self._runs.record
+        is_suspect = stream.id in record.suspects
+        log, unreadable_reason = open_log(
+            self._disk,
+            stream,
+            f"{self._directory}/{stream.id}",
+            log_config_for(self._config, stream.config),
+            record,
+            clean=clean and not is_suspect,
+        )
+        replica = Replica(
+            stream,
+            log,
+            node_id=self._node_id,
+            incarnation=self._incarnation,
+            rebuild=is_suspect and len(stream.replicas) > 1,
+            unreadable_reason=unreadable_reason,
+        )
+        replica.on_commit = self._committed
+        log.health.on_failure = lambda: self._log_failed(replica)
+        replica.on_unreadable = self._suspect_bytes
+        self._replicas[stream.id] = replica
+        self._by_log[log] = replica
+        return replica
+
+    def _update(self, replica: Replica, stream: StreamMetadata) -> None:
+        """Give the replica its role in `stream`.
+
+        **safety** Never an earlier one again: where several changes came at once, that of a node
+        has brought the replica to where the last of them leaves the stream.
+        """
+        if stream.stream_epoch < replica.stream.stream_epoch:
+            return
+        known = replica.stream
+        changes = replica.update(stream, self._registry.nodes, self._monotonic_clock())
+        for change in changes:
+            self._role_changed(replica, change)
+        is_access_changed = (known.readonly, known.is_silent) != (stream.readonly, stream.is_silent)
+        if replica.leadership is not None and is_access_changed:
+            self._listeners.leadership.access_changed(replica)
+        is_altered = stream.config != known.config
+        if is_altered:
+            self._altered(replica)
+        # A follower sends its position again: the earlier one may not count any more.
+        is_told = replica.following is not None and stream.stream_epoch != known.stream_epoch
+        is_moved = stream.replicas != known.replicas
+        if changes or is_altered or is_told or is_moved or stream.purge != known.purge:
+            self._listeners.role_changed(replica)
+        self._progressed(replica)
+
+    def _role_changed(self, replica: Replica, change: RoleChange) -> None:
+        if change in (RoleChange.LEADS, RoleChange.FOLLOWS) and replica.flush_wanted:
+            self._flusher.request(replica.log, self._flushed)
+        if change is RoleChange.STOPPED_LEADING:
+            self._listeners.leadership.stopped_leading(replica)
+        elif change is RoleChange.LEADS:
+            self._listeners.leadership.leading(replica)
+        elif change is RoleChange.FELL_BELOW_MINIMUM:
+            self._listeners.leadership.fell_below_minimum(replica)
+
+    def _altered(self, replica: Replica) -> None:
+        """Its settings changed. Under `group` what it holds counts once it is flushed."""
+        replica.log.configure(log_config_for(self._config, replica.stream.config))
+        if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
+            self._flusher.request(replica.log, self._flushed)
+
+    def _drop(self, stream: StreamMetadata, *, delete: bool) -> None:
+        """Close a stream here; its files stay unless it was deleted."""
+        replica = self._replicas.pop(stream.id, None)
+        if replica is None:
+            return
+        self._forget(replica)
+        self.gone.add(replica.counters)
+        replica.close(clean=False)
+        try:
+            if delete:
+                replica.log.delete()
+        except StorageError as error:
+            # The next start finds an unknown folder and sets it aside.
+            logger.error("log_not_deleted", stream=stream.full_name, reason=error.message)
+        self._listeners.role_changed(replica)
+
+    def _forget(self, replica: Replica) -> None:
+        self._dirty.pop(replica, None)
+        self._by_log.pop(replica.log, None)
+        if replica.leadership is not None:
+            self._listeners.leadership.stopped_leading(replica)
+
+    # Appending and flushing.
+
+    def now_us(self) -> MonotonicUs:
+        """By which message ids age."""
+        return self._monotonic_clock()
+
+    def append(
+        self, replica: Replica, batch: EncodedBatch, timestamp_us: WallUs | None = None
+    ) -> int:
+        """Append to a stream that this node leads and request its flush; returns the base offset.
+        timestamp_us: when it was appended first, of a batch that is restored.
+        Raises StreamReadonlyError, StorageFullError, StorageError, NotLeaderError."""
+        if replica.stream.readonly:
+            name = replica.stream.name
+            raise StreamReadonlyError(
+                f"stream {name!r} is read-only: nothing was stored; "
+                f"'jetstream stream readonly {name} --undo' makes it writable"
+            )
+        if self._full_reason:
+            raise StorageFullError(self._full_reason)
+        timestamp_us = self._wall_clock() if timestamp_us is None else timestamp_us
+        base_offset = replica.append(batch, timestamp_us, self._monotonic_clock())
+        self._grew(replica)
+        self._progressed(replica)
+        return base_offset
+
+    def flush(self, replica: Replica) -> None:
+        """Flush its log, whatever the stream's policy."""
+        self._flusher.request(replica.log, self._flushed)
+
+    def log_start_rose(self, replica: Replica) -> None:
+        """Retention moved a leader's log start: tell the followers."""
+        self._progressed(replica)
+
+    def fetch(self, replica: Replica, request: FetchRequest, now_us: MonotonicUs) -> Answer:
+        """Note where a follower stands, and answer it; raises as `Replica.fetch` does."""
+        answer = replica.fetch(request, now_us)
+        if request.follower not in replica.stream.isr:
+            self._progressed(replica)
+        return answer
+
+    def accepted(self, replica: Replica) -> None:
+        """A follower has applied its leader's answer: request its flush."""
+        self._not_suspect(replica)
+        self._grew(replica)
+
+    # Logs that fail.
+
+    def failed(self, replica: Replica, error: StorageError) -> None:
+        """Something could not be done to the replica's log: it takes no more, and what it held
+        unflushed may be lost."""
+        replica.log.health.fail(error.message)
+        self._tell_failures()
+
+    def _log_failed(self, replica: Replica) -> None:
+        """A log has failed; called on any thread."""
+        self._just_failed[replica] = None
+        try:
+            self._loop.call_soon_threadsafe(self._tell_failures)
+        except RuntimeError:
+            pass  # The loop is closed: nobody needs to know.
+
+    def _tell_failures(self) -> None:
+        while self._just_failed:
+            replica = self._just_failed.popitem()[0]
+            if not replica.closed and replica.has_failed:
+                self._tell_failure(replica)
+
+    def _tell_failure(self, replica: Replica) -> None:
+        reason = replica.log.offline_reason
+        logger.error("log_failed", stream=replica.stream.full_name, reason=reason)
+        self._not_noted[replica.stream.id] = None
+        self.note_suspects()
+        replica.failed()
+        self._listeners.leadership.failed(replica, StorageError(reason))
+        # It leads no more.
+        self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
+        self._listeners.failed(replica)
+
+    def note_suspects(self) -> bool:
+        """Remember beyond this run which logs have failed: a later fsync of the same log would call
+        it whole. Returns whether all of them are noted; to be tried again."""
+        for stream_id in list(self._not_noted):
+            try:
+                self._runs.suspect(stream_id)
+            except StorageError as error:
+                if self._complaints.is_due("suspect_not_noted", error.message):
+                    logger.error("suspect_not_noted", stream_id=stream_id, reason=error.message)
+                return False
+            del self._not_noted[stream_id]
+        return True
+
+    def _not_suspect(self, replica: Replica) -> None:
+        """Its log was emptied and is fetched anew: its bytes are trusted again."""
+        stream_id = replica.stream.id
+        if replica.needs_rebuild or replica.has_failed:
+            return
+        self._not_noted.pop(stream_id, None)
+        if stream_id in self._runs.record.suspects:
+            try:
+                self._runs.rebuilt(stream_id)
+            except StorageError as error:
+                # If it cannot be recorded, the next start fetches the log anew once more.
+                logger.warning("rebuild_not_noted", stream_id=stream_id, reason=error.message)
+
+    # What disks have lost (healing.py).
+
+    def suspect(self, stream_id: int, offset: int) -> None:
+        """Somebody could not read a stream here, or could not use what he was sent."""
+        replica = self.get(stream_id)
+        if replica is not None:
+            self._suspect_bytes(replica, offset)
+
+    def suspect_file(self, replica: Replica, path: str) -> None:
+        """That segment could not be read; "" when unknown which."""
+        base_offset = base_offset_of(path.rpartition("/")[2])
+        if base_offset is not None:
+            self.healer.suspect(replica, base_offset, whole=True)
+
+    def _suspect_bytes(self, replica: Replica, offset: int) -> None:
+        self.healer.suspect(replica, offset)
+
+    @property
+    def healer(self) -> Healer:
+        """Looks at files that somebody calls damaged."""
+        return self._listeners.healer
+
+    def healed(self, replica: Replica) -> None:
+        """What its disk had lost is there again: its position counts once more."""
+        self._listeners.role_changed(replica)
+
+    def distrust(self, replica: Replica) -> None:
+        """Its disk has lost records: it must not count as in sync, nor lead."""
+        self._listeners.failed(replica)
+
+    # What follows from that.
+
+    def tell_progress(self, listener: ProgressListener) -> None:
+        """From now on, until `tell_no_progress`."""
+        self._progress[listener] = None
+
+    def tell_no_progress(self, listener: ProgressListener) -> None:
+        self._progress.pop(listener, None)
+
+    def heard(self, node_id: NodeId) -> None:
+        """A follower node has said something."""
+        self._listeners.heard(node_id)
+
+    def _grew(self, replica: Replica) -> None:
+        flush = replica.stream.config.flush
+        if flush == "group":
+            self._flusher.request(replica.log, self._flushed)
+        else:
+            if flush == "interval":
+                self._dirty[replica] = None
+            replica.moved()
+
+    def _progressed(self, replica: Replica) -> None:
+        """Tell the followers' connections and the ISR's driver: there may be something to do."""
+        if len(replica.stream.replicas) > 1:
+            for listener in self._progress:
+                listener.progressed(replica)
+
+    def _committed(self, replica: Replica) -> None:
+        self._listeners.leadership.committed(replica)
+        self._progressed(replica)
+
+    def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
+        """The flusher's result, on the loop."""
+        self._flush_ended.set()
+        replica = self._by_log.get(log)
+        if replica is None:
+            return  # It was deleted or closed meanwhile.
+        if isinstance(result, StorageError):
+            self.failed(replica, result)
+        else:
+            replica.moved()
+            self._listeners.flushed(replica)
+
+    async def _flush_dirty(self) -> None:
+        while True:
+            # Half of the interval to wait, half to write: records are on disk within the interval.
+            await asyncio.sleep(self._flush_interval_seconds / 2)
+            dirty, self._dirty = self._dirty, {}
+            for replica in dirty:
+                self._flusher.request(replica.log, self._flushed)
+
+    async def _forget_message_ids(self) -> None:
+        while True:
+            await asyncio.sleep(FORGET_SECONDS)
+            for replica in self._replicas.values():
+                replica.log.forget_message_ids(self._monotonic_clock())
+
+    def close(self, threads: Executor | None = None, *, is_gone: bool = False) -> bool:
+        """Close every log; returns whether all of them were left clean. threads: see
+        `close_cleanly`. is_gone: their files are not where they were, so nothing is written."""
+        for task in self._rounds:
+            task.cancel()
+        replicas = list(self._replicas.values())
+        self._replicas.clear()
+        for replica in replicas:
+            self._forget(replica)
+            replica.retire()
+        if is_gone:
+            return False
+        # **safety** Without the note a failed log would pass for one that was closed cleanly.
+        all_noted = self.note_suspects()
+        return close_cleanly(replicas, threads) and all_noted
+
+
+def _must_flush_to_serve(replica: Replica) -> bool:
+    is_alone = len(replica.stream.replicas) == 1 and replica.leadership is not None
+    return is_alone and replica.flush_wanted

@@ -1,0 +1,65 @@
+"""The state file that records a node's runs; restart_trust.py says what it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jetstream_protocol.errors import CorruptBatchError
+from jetstream_server.log.disk import Disk
+from jetstream_server.log.state_files import read_state, write_state
+from jetstream_server.replication.core.restart_trust import RunRecord
+
+_KIND = "runs"
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str:
+    """The machine's boot id: a new one after each boot."""
+    return Path(_BOOT_ID_PATH).read_text().strip()
+
+
+class RunRecordFile:
+    """The record, durable after every method. All raise StorageError when the disk fails them."""
+
+    def __init__(self, disk: Disk, path: str, owner: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._owner = owner
+        self.damage = ""
+        """Why the record that was found is not trusted; "" when it is, or when there was none."""
+        self.record = RunRecord.from_dict(self._read())
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            return read_state(self._disk, self.path, _KIND, self._owner)
+        except CorruptBatchError as error:
+            self.damage = error.reason
+            return None
+
+    def begin(self, session: str, boot_id: str) -> None:
+        """This run begins and will register as `session`."""
+        self._write(self.record.begun(session, boot_id))
+
+    def registered(self, session: str) -> None:
+        self._write(self.record.registered(session))
+
+    def suspect(self, stream_id: int) -> None:
+        """An fsync of that stream's log failed."""
+        self._write(self.record.suspecting(stream_id))
+
+    def rebuilt(self, stream_id: int) -> None:
+        """That log was emptied and is fetched from its leader."""
+        self._write(self.record.rebuilt(stream_id))
+
+    def streams_lost(self, revision: int) -> None:
+        """The folder that holds all streams is missing; the metadata is at that revision."""
+        self._write(self.record.streams_lost(revision))
+
+    def stop(self) -> None:
+        """The run ends cleanly."""
+        self._write(self.record.stopped())
+
+    def _write(self, record: RunRecord) -> None:
+        write_state(self._disk, self.path, _KIND, self._owner, record.to_dict())
+        self.record = record

@@ -1,0 +1,1 @@
+"""The sessions of nodes with the controller: leases, heartbeats, fencing."""

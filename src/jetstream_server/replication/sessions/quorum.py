@@ -1,0 +1,92 @@
+"""Until when a metadata leader is sure to be the only one, and when earlier leaders last were.
+
+It pings every voter; a voter returns the ping only while the ping's term is its own. The leader is
+sure up to the earliest send time among the newest pings of a majority.
+
+**safety** Why: a later leader needs the votes of a majority, and so of one of the voters that have
+echoed, or of this node itself. A voter echoed before it voted, because a vote makes the later term
+its own; this node would no longer lead if it had voted. So everything a later leader does, also its
+claim to be the controller, happens after the echoed ping was sent.
+
+With each echo a voter reports when it last *backed* a leader of an earlier term: echoed its ping,
+or was the leader. **safety** A majority of reports bounds when every earlier leader was last sure:
+it was sure only while a majority backed it; that majority and the reporting one share a member; and
+a voter that has reported backs no leader of an earlier term any more.
+
+All pings belong to one term; a new term begins with a new Quorum. Times are the leader's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jetstream_protocol.types import BootUs, NodeId
+
+
+class LeaderSupport:
+    """When this voter last backed a leader (also itself), in which term, and one of an earlier
+    term."""
+
+    __slots__ = ("_before_us", "_latest_us", "_term")
+
+    def __init__(self, now_us: BootUs) -> None:
+        # An earlier run of this process cannot have backed anybody after its end.
+        self._term = -1
+        self._latest_us = self._before_us = now_us
+
+    def back(self, term: int, now_us: BootUs) -> None:
+        """The leader of that term is backed now. Terms never fall, as in Raft."""
+        if term > self._term:
+            self._term, self._before_us = term, self._latest_us
+        self._latest_us = max(self._latest_us, now_us)
+
+    def before_us(self, term: int) -> BootUs:
+        """The last time at which a leader of an earlier term was backed."""
+        assert term >= self._term, "a later leader was backed already"
+        return self._latest_us if term > self._term else self._before_us
+
+
+class Quorum:
+    """voters: of the metadata group, with this node, the leader, among them. backed_before_us: when
+    this node last backed a leader of an earlier term."""
+
+    __slots__ = ("_backed_before_us", "_echoed_us", "_needed", "_told_us", "term")
+
+    def __init__(
+        self, term: int, voters: Iterable[NodeId], node_id: NodeId, backed_before_us: BootUs
+    ) -> None:
+        others = [voter for voter in voters if voter != node_id]
+        self.term = term
+        self._needed = (len(others) + 1) // 2
+        """This many others and this node are a majority."""
+        self._backed_before_us = backed_before_us
+        self._echoed_us = dict.fromkeys(others, BootUs(-1))
+        self._told_us: dict[NodeId, BootUs] = {}
+
+    @property
+    def others(self) -> tuple[NodeId, ...]:
+        return tuple(self._echoed_us)
+
+    def echoed(
+        self, voter: NodeId, term: int, sent_at_us: BootUs, backed_before_us: BootUs
+    ) -> None:
+        """A ping sent to that voter at that time came back; no leader of an earlier term has been
+        backed by it after `backed_before_us`."""
+        if term == self.term and voter in self._echoed_us:
+            self._echoed_us[voter] = max(self._echoed_us[voter], sent_at_us)
+            told_us = self._told_us.get(voter, backed_before_us)
+            self._told_us[voter] = min(told_us, backed_before_us)
+
+    def sure_at_us(self, now_us: BootUs) -> BootUs:
+        """The latest known time at which a majority followed this leader; -1 before the first."""
+        if not self._needed:
+            return now_us
+        return sorted(self._echoed_us.values(), reverse=True)[self._needed - 1]
+
+    def earlier_sure_at_us(self) -> BootUs | None:
+        """No earlier leader was sure after this time; None before a majority has reported."""
+        if not self._needed:
+            return self._backed_before_us
+        if len(self._told_us) < self._needed:
+            return None
+        return max(self._backed_before_us, sorted(self._told_us.values())[self._needed - 1])

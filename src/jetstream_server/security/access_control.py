@@ -1,0 +1,292 @@
+"""The one place that decides who asks and whether they may, for every port, before any effect.
+
+    who:      `identify`, from a token, a client's certificate, or a node's proof
+    whether:  `allows` and `check`, at every request, against the metadata as it is now
+
+While security is off everybody is `anonymous` and may do everything. Decisions are remembered
+until tokens or rules change. What a node shows opens what is between nodes, and nothing else; what
+a client shows never opens that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from jetstream_protocol.errors import PermissionDeniedError, UnauthenticatedError
+from jetstream_server.clocks import MonotonicClock, WallClock, monotonic_clock
+from jetstream_server.security import node_proof
+from jetstream_server.security.acl import (
+    CLUSTER_OPERATIONS,
+    Operation,
+    decide,
+    may_exist,
+)
+from jetstream_server.security.audit import Audit
+from jetstream_server.security.authenticator import Authenticator
+from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.security.limits import Limits
+from jetstream_server.security.state import SecurityState
+
+DECISIONS_MAX = 100_000
+EXPIRY_CHECK_SECONDS = 0.25
+CONNECTIONS_PER_PRINCIPAL = 1024
+BYTES_USUAL = 1024 * 1024
+"""Of an answer where the request does not say."""
+_BEARER = "bearer "
+
+
+class NamedStream(Protocol):
+    """What a decision needs of a stream."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+
+
+class AccessControl:
+    """Belongs to the node's event loop.
+
+    state: the metadata's, as it is now. secret: the cluster's credential. incarnation: of this
+    node, None before it has registered. generation: grows with every change; whoever was allowed
+    something in an earlier one is asked about again.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], SecurityState],
+        wall_clock: WallClock,
+        *,
+        enabled: bool,
+        node_id: int,
+        secret: bytes,
+        incarnation: Callable[[], int | None],
+        limits: Limits | None = None,
+        monotonic_clock: MonotonicClock = monotonic_clock,
+    ) -> None:
+        self._limits = limits or Limits(CONNECTIONS_PER_PRINCIPAL, 0)
+        self._monotonic_clock = monotonic_clock
+        self.enabled = enabled
+        self.audit = Audit()
+        self._state = state
+        self._wall_clock = wall_clock
+        self._authenticator = Authenticator(state, wall_clock)
+        self._node_id = node_id
+        self._secret = secret
+        self._incarnation = incarnation
+        self._decided_for = state()
+        self._decisions: dict[tuple[str, Operation, int], bool] = {}
+        self._permitted: set[tuple[str, Operation, int]] = set()
+        self._next_expiry: int | None = None
+        self.generation = 0
+
+    # Who.
+
+    async def identify(self, authorization: str, *, method: str, shown: Identity) -> Identity:
+        """Who sends this `authorization`, "" for none; shown: whom the connection shows without
+        it. Raises UnauthenticatedError for one that is wrong."""
+        if not self.enabled:
+            return ANONYMOUS
+        if authorization.startswith(node_proof.SCHEME):
+            return self._node(authorization, method, shown.peer)
+        scheme, text = authorization[: len(_BEARER)], authorization[len(_BEARER) :]
+        if authorization and scheme.lower() != _BEARER:
+            raise self.unauthenticated(shown.peer, method, "`authorization` must be: Bearer TOKEN")
+        return await self.identify_token(text.strip(), method=method, shown=shown)
+
+    async def identify_token(self, text: str, *, method: str, shown: Identity) -> Identity:
+        """Who has this token; without one, whom the connection shows."""
+        if not self.enabled:
+            return ANONYMOUS
+        if not text:
+            return shown
+        try:
+            token = await self._authenticator.verify(text)
+        except UnauthenticatedError as error:
+            self.audit.unknown(shown.peer, method, error.message)
+            raise
+        return Identity(token.principal, shown.peer, token)
+
+    def _node(self, value: str, method: str, peer: str) -> Identity:
+        sender, incarnation = node_proof.sender_of(value), self._incarnation()
+        if sender is not None and incarnation is not None:
+            for number in (incarnation, node_proof.BOOTSTRAP):
+                if node_proof.check(
+                    self._secret,
+                    value,
+                    method,
+                    sender=sender,
+                    target=self._node_id,
+                    incarnation=number,
+                ):
+                    on_machine = number == node_proof.BOOTSTRAP
+                    return Identity(
+                        f"node:{sender}", peer, is_node=not on_machine, is_bootstrap=on_machine
+                    )
+        raise self.unauthenticated(peer, method, "the proof of a node does not hold here and now")
+
+    def unauthenticated(self, peer: str, what: str, reason: str) -> UnauthenticatedError:
+        """The error to raise, noted in the audit log."""
+        self.audit.unknown(peer, what, reason)
+        return UnauthenticatedError(reason)
+
+    def check_current(self, identity: Identity, what: str) -> None:
+        """Raise UnauthenticatedError for somebody who has not shown who they are, or whose token
+        was revoked or has expired since."""
+        if not self.enabled or identity.is_node or self._is_current(identity):
+            return
+        if identity.token is not None:
+            reason = f"token {identity.token.id} has expired or was revoked"
+        else:
+            reason = "say who you are: give a token (token=, or JETSTREAM_TOKEN)"
+        raise self.unauthenticated(identity.peer, what, reason)
+
+    def has_ended(self, identity: Identity) -> bool:
+        """Whether its token, if it has one, is of no use any more."""
+        return identity.token is not None and not self._authenticator.is_valid(identity.token)
+
+    def _is_current(self, identity: Identity) -> bool:
+        if identity.token is not None:
+            return self._authenticator.is_valid(identity.token)
+        return identity.principal != ANONYMOUS.principal
+
+    # How much.
+
+    def connected(self, identity: Identity) -> None:
+        """Count a connection. Raises UnavailableError, uncounted, when its principal has too
+        many."""
+        if self._is_limited(identity):
+            self._limits.connected(identity.principal)
+
+    def disconnected(self, identity: Identity) -> None:
+        if self._is_limited(identity):
+            self._limits.disconnected(identity.principal)
+
+    def bytes_max(self, identity: Identity, wanted: int) -> int:
+        """How many bytes one answer may have: no more than a second's. wanted: 0 for the usual."""
+        rate = self._limits.bytes_per_second
+        if not rate or not self._is_limited(identity):
+            return wanted
+        return min(wanted or BYTES_USUAL, rate)
+
+    async def pace(self, identity: Identity, length: int) -> None:
+        """Wait until the principal may be sent so many bytes more."""
+        if self._limits.bytes_per_second and self._is_limited(identity):
+            now = self._monotonic_clock()
+            delay = self._limits.delay_us(identity.principal, length, now)
+            if delay:
+                await asyncio.sleep(delay / 1e6)
+
+    def _is_limited(self, identity: Identity) -> bool:
+        return self.enabled and not identity.is_node and identity.principal != ANONYMOUS.principal
+
+    # Whether.
+
+    def allows(
+        self, identity: Identity, operation: Operation, stream: NamedStream | None = None
+    ) -> bool:
+        """Whether the principal may do it to the stream, or with None to the cluster."""
+        if not self.enabled:
+            return True
+        state = self._state()
+        if state is not self._decided_for or len(self._decisions) > DECISIONS_MAX:
+            self._decisions.clear()
+            self._decided_for = state
+        key = identity.principal, operation, -1 if stream is None else stream.id
+        decision = self._decisions.get(key)
+        if decision is None:
+            rules = state.rules_of(identity.principal)
+            name, subject = ("", "") if stream is None else (stream.name, stream.subject)
+            decision = self._decisions[key] = decide(rules, operation, name, subject)
+        return decision
+
+    def permits(self, identity: Identity, operation: Operation, stream: NamedStream) -> bool:
+        """The short way for every fetch: whether `check` has allowed it since the last change.
+        False: ask `check`, which decides or says why not."""
+        return (identity.key, operation, stream.id) in self._permitted
+
+    def changed(self) -> None:
+        """Tokens or rules are others now, or a token has expired: decide everything anew."""
+        self.generation += 1
+        self._permitted.clear()
+        now_us, tokens = self._wall_clock(), self._state().tokens.values()
+        self._next_expiry = min(
+            (token.expires_at_us for token in tokens if token.expires_at_us > now_us), default=None
+        )
+
+    async def watch_expiry(self, expired: Callable[[], None]) -> None:
+        """Call `changed`, and then `expired`, when the time of a token is over."""
+        while True:
+            await asyncio.sleep(EXPIRY_CHECK_SECONDS)
+            if self._next_expiry is not None and self._wall_clock() >= self._next_expiry:
+                self.changed()
+                expired()
+
+    def allows_named(
+        self, identity: Identity, operation: Operation, name: str, subject: str
+    ) -> bool:
+        """Whether the principal may do it to a stream of that name on that subject, which need not
+        exist."""
+        rules = self._state().rules_of(identity.principal)
+        return not self.enabled or decide(rules, operation, name, subject)
+
+    def may_exist(self, identity: Identity, operation: Operation, name: str) -> bool:
+        """Whether there may be a stream of that name to which the principal may do it."""
+        return not self.enabled or may_exist(
+            self._state().rules_of(identity.principal), operation, name
+        )
+
+    def check(
+        self, identity: Identity, operation: Operation, stream: NamedStream | None = None
+    ) -> None:
+        """Raise UnauthenticatedError or PermissionDeniedError unless it is allowed now."""
+        if not self.enabled or identity.is_node:
+            return
+        self.check_current(identity, operation)
+        if not self.allows(identity, operation, stream):
+            name = "the cluster" if stream is None else f"{stream.name}@{stream.subject}"
+            raise self.denied(identity, operation, name)
+        if stream is not None:
+            self._remember(identity, operation, stream)
+
+    def _remember(self, identity: Identity, operation: Operation, stream: NamedStream) -> None:
+        if len(self._permitted) > DECISIONS_MAX:
+            self._permitted.clear()
+        self._permitted.add((identity.key, operation, stream.id))
+
+    def denied(
+        self, identity: Identity, operation: Operation, resource: str
+    ) -> PermissionDeniedError:
+        """The error to raise, noted in the audit log. resource: as the caller knows it."""
+        self.audit.refused(identity, operation, resource, "no right")
+        return PermissionDeniedError(
+            f"{identity.principal} may not {_words(operation)} {resource}: it lacks the right "
+            f"`{operation}`, which whoever has `{Operation.SECURITY_ALTER}` can grant "
+            f"({_grant(identity, operation, resource)})"
+        )
+
+    def denied_to_clients(self, identity: Identity, what: str) -> PermissionDeniedError:
+        """For what is between nodes."""
+        self.audit.refused(identity, what, "the cluster", "not a node")
+        return PermissionDeniedError(f"{what} is between the nodes of a cluster: no right opens it")
+
+    def denied_to_nodes(self, identity: Identity, what: str) -> PermissionDeniedError:
+        """For what a node does not ask another one for."""
+        self.audit.refused(identity, what, "the cluster", "a node's credential")
+        return PermissionDeniedError(f"{what} is for clients: a node's credential does not open it")
+
+
+def _words(operation: Operation) -> str:
+    return operation.partition("_")[2] if operation in CLUSTER_OPERATIONS else operation
+
+
+def _grant(identity: Identity, operation: Operation, resource: str) -> str:
+    command = f"jetstream acl add {identity.principal} --allow {operation}"
+    if operation in CLUSTER_OPERATIONS:
+        return f"{command} --cluster"
+    name, _, subject = resource.partition("@")
+    return f"{command} --stream {name} --subject '{subject or 'SUBJECT'}'"

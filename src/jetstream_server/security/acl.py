@@ -1,0 +1,197 @@
+"""ACL rules, and the decision: may this principal do this?
+
+A rule allows or denies operations on streams, or on the cluster, to one principal or to all (`*`).
+A stream rule has a pattern for names and one for subjects. An allow rule holds for a stream whose
+name matches and whose subjects all match. A deny rule holds where the name matches and any of its
+subjects does.
+
+Deny wins. What no rule allows is denied. Whoever may do anything with a stream may describe it,
+unless that is denied. Pure: the rules come in, the answer goes out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from jetstream_protocol import subjects
+from jetstream_protocol.errors import InvalidRequestError
+
+EVERYBODY = "*"
+ALL = "all"
+PRINCIPAL_LENGTH_MAX = 255
+ANY_NAME, ANY_SUBJECT = "*", ">"
+
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
+
+
+class Operation(StrEnum):
+    """What a rule may allow or deny. Publishing is not among them: NATS decides on it."""
+
+    CREATE = "create"
+    DESCRIBE = "describe"
+    ALTER = "alter"
+    DELETE = "delete"
+    PURGE = "purge"
+    READ = "read"
+    CLUSTER_DESCRIBE = "cluster_describe"
+    CLUSTER_ALTER = "cluster_alter"
+    SECURITY_ALTER = "security_alter"
+
+    __hash__ = str.__hash__  # That of enumerations is Python; decisions are looked up by it.
+
+
+CLUSTER_OPERATIONS = (
+    Operation.CLUSTER_DESCRIBE,
+    Operation.CLUSTER_ALTER,
+    Operation.SECURITY_ALTER,
+)
+STREAM_OPERATIONS = tuple(each for each in Operation if each not in CLUSTER_OPERATIONS)
+_NEEDS_SUBJECT = (ALL, Operation.CREATE, Operation.READ)
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """operations: of one kind of resource, or ("all",). stream: a pattern for names, in which `*`
+    stands for any characters; "" in a rule for the cluster. subject: a NATS pattern; likewise."""
+
+    id: int
+    principal: str
+    operations: tuple[str, ...]
+    allow: bool
+    stream: str = ""
+    subject: str = ""
+
+    @property
+    def is_for_cluster(self) -> bool:
+        return not self.stream
+
+    def says(self) -> tuple[Any, ...]:
+        """Everything but the id: two rules that say the same are one."""
+        return self.principal, self.operations, self.allow, self.stream, self.subject
+
+    def names(self, operation: Operation) -> bool:
+        """Whether the rule is about that operation."""
+        if self.is_for_cluster is not (operation in CLUSTER_OPERATIONS):
+            return False
+        if ALL in self.operations or operation in self.operations:
+            return True
+        return operation is Operation.DESCRIBE and self.allow
+
+    def holds(self, name: str, subject: str) -> bool:
+        """Whether it holds for the stream; of a rule for the cluster always."""
+        if self.is_for_cluster:
+            return True
+        if not name_matches(self.stream, name):
+            return False
+        if self.allow:
+            return subjects.covers(self.subject, subject)
+        return subjects.overlaps(self.subject, subject)
+
+    def to_row(self) -> list[Any]:
+        return [getattr(self, each.name) for each in fields(self)]
+
+    @classmethod
+    def from_row(cls, row: list[Any]) -> AclRule:
+        rule_id, principal, operations, allow, stream, subject = row
+        return cls(rule_id, principal, tuple(operations), allow, stream, subject)
+
+
+def decide(
+    rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
+) -> bool:
+    """Whether the rules, all for the principal that asks, allow it. name, subject: of the stream;
+    "" where the operation is on the cluster."""
+    return deciding_rule(rules, operation, name, subject) is not None
+
+
+def deciding_rule(
+    rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
+) -> AclRule | None:
+    """The rule that allows it; None: a rule denies it, or none allows it."""
+    allowing = None
+    for rule in rules:
+        if rule.names(operation) and rule.holds(name, subject):
+            if not rule.allow:
+                return None
+            allowing = allowing or rule
+    return allowing
+
+
+def denying_rule(
+    rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
+) -> AclRule | None:
+    """The rule that denies it, if one does."""
+    for rule in rules:
+        if not rule.allow and rule.names(operation) and rule.holds(name, subject):
+            return rule
+    return None
+
+
+def may_exist(rules: Iterable[AclRule], operation: Operation, name: str) -> bool:
+    """Whether there may be a stream of that name, on whatever subject, that the rules allow."""
+    return any(
+        rule.allow and rule.names(operation) and name_matches(rule.stream, name) for rule in rules
+    )
+
+
+def check_rule(rule: AclRule) -> None:
+    """Raise InvalidRequestError for a rule that makes no sense."""
+    if rule.principal != EVERYBODY:
+        check_principal(rule.principal)
+    known = CLUSTER_OPERATIONS if rule.is_for_cluster else STREAM_OPERATIONS
+    if not rule.operations:
+        raise InvalidRequestError(f"say which operations: {ALL}, or of {', '.join(known)}")
+    for operation in rule.operations:
+        if operation != ALL and operation not in known:
+            where = "the cluster" if rule.is_for_cluster else "streams"
+            raise InvalidRequestError(
+                f"{operation!r} is not an operation on {where}: they are {ALL}, {', '.join(known)}"
+            )
+    if rule.is_for_cluster:
+        if rule.subject:
+            raise InvalidRequestError("a rule with a subject needs a stream pattern, such as '*'")
+        return
+    if not _NAME_PATTERN.fullmatch(rule.stream):
+        raise InvalidRequestError(
+            f"invalid pattern of stream names {rule.stream!r}: use letters, digits, '_', '-', '.', "
+            "and '*' for any characters"
+        )
+    subjects.check_pattern(rule.subject)
+
+
+def check_subject_said(operations: Iterable[str], allow: bool, subject: str) -> None:
+    """Raise InvalidRequestError where the subject must be said: the right to create or to read a
+    stream is a right to the messages of its subject."""
+    if allow and not subject and any(each in _NEEDS_SUBJECT for each in operations):
+        raise InvalidRequestError(
+            "say the subject, too: whoever may read or create a stream gets the messages of its "
+            "subject; '>' is every subject"
+        )
+
+
+def check_principal(principal: str) -> None:
+    """Raise InvalidRequestError unless it is `user:NAME`."""
+    kind, _, name = principal.partition(":")
+    if kind != "user" or not name or name != name.strip() or not name.isprintable():
+        raise InvalidRequestError(f"invalid principal {principal[:100]!r}: write user:NAME")
+    if len(principal) > PRINCIPAL_LENGTH_MAX:
+        raise InvalidRequestError(f"a principal has at most {PRINCIPAL_LENGTH_MAX} characters")
+
+
+def name_matches(pattern: str, name: str) -> bool:
+    return pattern in (ANY_NAME, name) or _compiled(pattern).fullmatch(name) is not None
+
+
+@lru_cache(4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # Each part as early as it can be: there is nothing to try again, however many `*` there are.
+    first, *rest = (re.escape(part) for part in re.sub(r"\*+", "*", pattern).split("*"))
+    if not rest:
+        return re.compile(first)
+    *middle, last = rest
+    return re.compile(first + "".join(f"(?>.*?{part})" for part in middle) + f".*{last}", re.DOTALL)

@@ -1,0 +1,72 @@
+"""The audit log: one line for every refusal and every change of what the cluster holds.
+
+    audit  outcome=refused|done  principal=…  operation=…  resource=…  peer=…
+
+No secrets: neither tokens nor payloads are passed in. Refusals of strangers are throttled by
+address, so that they cannot fill the disk: `repeated` says how many were left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.security.identity import Identity
+
+COUNTED_MAX = 1024
+
+logger = structlog.get_logger("jetstream.audit")
+
+
+class Audit:
+    def __init__(self, throttle: Callable[[], LogThrottle] = LogThrottle) -> None:
+        self._throttle = throttle()
+        self._left_out: dict[str, int] = {}
+        self.authentication_failures = 0
+        self.authorization_failures = 0
+        """Refusals since the server started, also those that the log leaves out."""
+
+    def done(self, identity: Identity, operation: str, resource: str) -> None:
+        logger.info(
+            "audit",
+            outcome="done",
+            principal=identity.principal,
+            operation=operation,
+            resource=resource,
+            peer=identity.peer,
+        )
+
+    def refused(self, identity: Identity, operation: str, resource: str, reason: str) -> None:
+        """Refused to a principal."""
+        self.authorization_failures += 1
+        logger.warning(
+            "audit",
+            outcome="refused",
+            principal=identity.principal,
+            operation=operation,
+            resource=resource,
+            peer=identity.peer,
+            reason=reason,
+        )
+
+    def unknown(self, peer: str, operation: str, reason: str) -> None:
+        """Refused to somebody who has not shown who they are."""
+        self.authentication_failures += 1
+        address = peer.rpartition(":")[0] or peer
+        left_out = self._left_out.pop(address, 0)
+        if not self._throttle.is_due("unauthenticated", address):
+            self._left_out[address] = left_out + 1
+            if len(self._left_out) > COUNTED_MAX:
+                del self._left_out[next(iter(self._left_out))]
+            return
+        logger.warning(
+            "audit",
+            outcome="refused",
+            principal="unknown",
+            operation=operation,
+            peer=peer,
+            reason=reason,
+            repeated=left_out,
+        )

@@ -1,0 +1,78 @@
+"""From a token's text to the principal, with the slow hash only once per token and process.
+
+Verified texts are remembered by their SHA-256, and wrong ones as well, so that the same wrong token
+costs one slow hash. One hash runs at a time, in a thread, and WAITING_MAX wait: strangers can use
+up neither the processors nor the memory. A token that was revoked or has expired is refused at
+once, whatever is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
+from jetstream_server.clocks import WallClock
+from jetstream_server.security import tokens
+from jetstream_server.security.state import SecurityState, Token
+
+REMEMBERED_MAX = 4096
+WAITING_MAX = 64
+
+
+class Authenticator:
+    """state: the metadata's, as it is now."""
+
+    def __init__(self, state: Callable[[], SecurityState], wall_clock: WallClock) -> None:
+        self._state = state
+        self._wall_clock = wall_clock
+        self._verified: dict[bytes, Token] = {}
+        self._wrong: dict[bytes, Token] = {}
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    def is_valid(self, token: Token) -> bool:
+        """Whether the metadata still holds it and its time is not over."""
+        known = self._state().tokens.get(token.id)
+        if known is not token and known != token:
+            return False
+        return not (token.expires_at_us and token.is_expired(self._wall_clock()))
+
+    async def verify(self, text: str) -> Token:
+        """Raises UnauthenticatedError, which never quotes the text; UnavailableError when too many
+        wait."""
+        token_id = tokens.id_of(text)
+        token = None if token_id is None else self._state().tokens.get(token_id)
+        if token is None:
+            raise UnauthenticatedError("the token is not known: it may have been revoked")
+        fingerprint = tokens.fingerprint(text)
+        if not self._is_known(fingerprint, token):
+            await self._hash(text, fingerprint, token)
+        if not self.is_valid(token):
+            raise UnauthenticatedError(
+                f"token {token.id} has expired or was revoked: ask an administrator for another"
+            )
+        return token
+
+    def _is_known(self, fingerprint: bytes, token: Token) -> bool:
+        if self._wrong.get(fingerprint) == token:
+            raise UnauthenticatedError("the token is wrong")
+        return self._verified.get(fingerprint) == token
+
+    async def _hash(self, text: str, fingerprint: bytes, token: Token) -> None:
+        if self._waiting >= WAITING_MAX:
+            raise UnavailableError("too many tokens are being checked; try again")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if self._is_known(fingerprint, token):
+                    return
+                is_right = await asyncio.to_thread(tokens.verify, text, token.hash)
+        finally:
+            self._waiting -= 1
+        remembered = self._verified if is_right else self._wrong
+        remembered[fingerprint] = token
+        if len(remembered) > REMEMBERED_MAX:
+            del remembered[next(iter(remembered))]
+        if not is_right:
+            raise UnauthenticatedError("the token is wrong")

@@ -1,0 +1,123 @@
+"""What every request needs: one table for RPCs, and one for data-plane frames.
+
+A request that is not in its table is refused while security is on. A test walks everything that is
+served, and fails for what has no entry. HTTP's table is that of its paths (serving/http).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from jetstream_protocol.frames import Kind
+from jetstream_server.security.acl import Operation
+
+
+class Scope(Enum):
+    """Who may come, or what the operation is on."""
+
+    PUBLIC = auto()
+    """Everybody, without saying who."""
+    AUTHENTICATED = auto()
+    """Every principal; the answer holds only what it may know of."""
+    NODE = auto()
+    """A node of this cluster, and nobody else."""
+    CLUSTER = auto()
+    STREAM = auto()
+    """The stream that the request names."""
+    NEW_STREAM = auto()
+    """The stream that the request would create: its name and its subject."""
+    EACH = auto()
+    """Each stream that the request names: one that is refused gets an error of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """operation: on what `scope` says. nodes: also the cluster's own nodes may ask for it.
+    again: ask again before each answer, which may come long after the request. changes: it changes
+    what the cluster holds, and is noted in the audit log."""
+
+    scope: Scope
+    operation: Operation | None = None
+    nodes: bool = False
+    again: bool = False
+    changes: bool = False
+
+
+PUBLIC = Requirement(Scope.PUBLIC)
+AUTHENTICATED = Requirement(Scope.AUTHENTICATED)
+BETWEEN_NODES = Requirement(Scope.NODE)
+
+
+def _stream(
+    operation: Operation, *, nodes: bool = False, again: bool = False, changes: bool = False
+) -> Requirement:
+    return Requirement(Scope.STREAM, operation, nodes, again, changes)
+
+
+def _cluster(operation: Operation, *, changes: bool = False) -> Requirement:
+    return Requirement(Scope.CLUSTER, operation, changes=changes)
+
+
+RPCS: dict[str, Requirement] = {
+    "/jetstream.v1.Streams/CreateStream": Requirement(
+        Scope.NEW_STREAM, Operation.CREATE, nodes=True, changes=True
+    ),
+    "/jetstream.v1.Streams/DescribeStream": _stream(Operation.DESCRIBE),
+    "/jetstream.v1.Streams/ListStreams": AUTHENTICATED,
+    "/jetstream.v1.Streams/DeleteStream": _stream(Operation.DELETE, changes=True),
+    "/jetstream.v1.Streams/AlterStream": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Streams/PurgeStream": _stream(Operation.PURGE, changes=True),
+    "/jetstream.v1.Streams/RestoreBatches": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Streams/SetStreamReadonly": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Streams/PauseStream": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Streams/ResumeStream": _stream(Operation.ALTER, changes=True),
+    "/jetstream.v1.Reads/Fetch": _stream(Operation.READ, again=True),
+    "/jetstream.v1.Reads/Consume": _stream(Operation.READ, again=True),
+    "/jetstream.v1.Reads/ListOffsets": Requirement(Scope.EACH, Operation.READ),
+    "/jetstream.v1.Cluster/DescribeCluster": Requirement(Scope.AUTHENTICATED, nodes=True),
+    "/jetstream.v1.Cluster/TransferLeader": _stream(Operation.ALTER, nodes=True, changes=True),
+    "/jetstream.v1.Cluster/ElectLeader": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/DescribeReplica": _stream(Operation.DESCRIBE, nodes=True),
+    "/jetstream.v1.Cluster/DigestReplica": _stream(Operation.READ, again=True),
+    "/jetstream.v1.Cluster/DebugNode": Requirement(
+        Scope.CLUSTER, Operation.CLUSTER_ALTER, nodes=True
+    ),
+    "/jetstream.v1.Cluster/RecordActivity": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/DrainNode": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/ReassignStream": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/PlanReassignment": _cluster(Operation.CLUSTER_ALTER),
+    "/jetstream.v1.Cluster/RemoveNode": _cluster(Operation.CLUSTER_ALTER, changes=True),
+    "/jetstream.v1.Cluster/PrepareHandOver": BETWEEN_NODES,
+    "/jetstream.v1.Cluster/StandBy": BETWEEN_NODES,
+    "/jetstream.v1.Cluster/CancelStandBy": BETWEEN_NODES,
+    "/jetstream.v1.Cursors/CommitCursors": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Cursors/ListCursors": Requirement(Scope.AUTHENTICATED, nodes=True),
+    "/jetstream.v1.Cursors/DeleteCursor": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Groups/GroupHeartbeat": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Groups/LeaveGroup": Requirement(Scope.EACH, Operation.READ, nodes=True),
+    "/jetstream.v1.Groups/ListGroups": Requirement(Scope.AUTHENTICATED, nodes=True),
+    "/jetstream.v1.Security/CreateToken": _cluster(Operation.SECURITY_ALTER, changes=True),
+    "/jetstream.v1.Security/ListTokens": _cluster(Operation.SECURITY_ALTER),
+    "/jetstream.v1.Security/RevokeToken": _cluster(Operation.SECURITY_ALTER, changes=True),
+    "/jetstream.v1.Security/AddAcl": _cluster(Operation.SECURITY_ALTER, changes=True),
+    "/jetstream.v1.Security/ListAcls": _cluster(Operation.SECURITY_ALTER),
+    "/jetstream.v1.Security/RemoveAcl": _cluster(Operation.SECURITY_ALTER, changes=True),
+    # Everybody may ask for themselves; for others it takes security_alter.
+    "/jetstream.v1.Security/TestAcl": AUTHENTICATED,
+    # For whoever has the cluster's credential, on the machine: see access_control.py.
+    "/jetstream.v1.Security/Bootstrap": Requirement(Scope.NODE, changes=True),
+    # Probes have no token. They learn that the process runs, and what the public .proto says.
+    "/grpc.health.v1.Health/Check": PUBLIC,
+    "/grpc.health.v1.Health/List": PUBLIC,
+    "/grpc.health.v1.Health/Watch": PUBLIC,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": PUBLIC,
+}
+
+FRAMES: dict[Kind, Requirement] = {
+    Kind.HELLO: PUBLIC,
+    Kind.FETCH: _stream(Operation.READ, nodes=True, again=True),
+    Kind.NODE_HELLO: BETWEEN_NODES,
+    Kind.POSITIONS: BETWEEN_NODES,
+}
+"""Frames that a server takes; the others it sends."""

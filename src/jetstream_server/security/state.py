@@ -1,0 +1,91 @@
+"""What the metadata group knows about security: tokens and ACL rules, as one immutable value.
+
+A change makes a new value, so that whoever keeps a decision can tell by identity whether it still
+holds. Token texts are not in here, only their slow hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from jetstream_protocol.types import WallUs
+from jetstream_server.security.acl import EVERYBODY, AclRule, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token of a principal. hash: see tokens.py. expires_at_us: 0 is never."""
+
+    id: str
+    principal: str
+    hash: str = field(repr=False)
+    created_at_us: WallUs
+    expires_at_us: WallUs
+
+    def is_expired(self, now_us: int) -> bool:
+        return bool(self.expires_at_us) and now_us >= self.expires_at_us
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SecurityState:
+    """Tokens and rules by id. Never changed in place."""
+
+    tokens: Mapping[str, Token] = field(default_factory=dict)
+    rules: Mapping[int, AclRule] = field(default_factory=dict)
+    _by_principal: Mapping[str, tuple[AclRule, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        found: dict[str, list[AclRule]] = {}
+        for rule in self.rules.values():
+            found.setdefault(rule.principal, []).append(rule)
+        by_principal = {principal: tuple(rules) for principal, rules in found.items()}
+        object.__setattr__(self, "_by_principal", by_principal)
+
+    def rules_of(self, principal: str) -> tuple[AclRule, ...]:
+        """The rules that hold for a principal: its own and everybody's."""
+        own = self._by_principal.get(principal, ())
+        return own + self._by_principal.get(EVERYBODY, ())
+
+    @property
+    def administrators(self) -> list[str]:
+        """The principals that a rule lets change tokens and rules."""
+        allowing = [
+            rule.principal
+            for rule in self.rules.values()
+            if rule.allow and rule.names(Operation.SECURITY_ALTER)
+        ]
+        return sorted(dict.fromkeys(allowing))
+
+    def with_token(self, token: Token) -> SecurityState:
+        return replace(self, tokens={**self.tokens, token.id: token})
+
+    def without_token(self, token_id: str) -> SecurityState:
+        kept = {each: token for each, token in self.tokens.items() if each != token_id}
+        return replace(self, tokens=kept)
+
+    def with_rules(self, *rules: AclRule) -> SecurityState:
+        return replace(self, rules={**self.rules, **{rule.id: rule for rule in rules}})
+
+    def without_rule(self, rule_id: int) -> SecurityState:
+        kept = {each: rule for each, rule in self.rules.items() if each != rule_id}
+        return replace(self, rules=kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tokens": [token.to_dict() for token in self.tokens.values()],
+            "rules": [rule.to_row() for rule in self.rules.values()],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SecurityState:
+        """The reverse. Raises KeyError, TypeError or ValueError for what is no such state."""
+        tokens = [Token(**each) for each in values["tokens"]]
+        rules = [AclRule.from_row(row) for row in values["rules"]]
+        return cls({token.id: token for token in tokens}, {rule.id: rule for rule in rules})

@@ -1,0 +1,1 @@
+"""What clients read and operate through: the data plane, gRPC and HTTP."""

@@ -1,0 +1,1 @@
+"""The data plane: fetches in, batches out, straight from the segment files."""

@@ -1,0 +1,211 @@
+"""One client of the data plane: fetches in, batches out, until either side closes.
+
+Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served
+nothing more is read; a client that sends no HELLO within HELLO_SECONDS, or reads nothing of an
+answer for some time (frame_socket.py), is dropped. A malformed frame ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.net.error_limits import bounded
+from jetstream_server.net.frame_connection import FrameConnection, UnreadableSliceError
+from jetstream_server.net.frame_socket import decode_head
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.serving.certificates import shown_by
+from jetstream_server.serving.long_poll import FetchTimes
+
+PENDING_MAX = 64
+HELLO_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+"""How soon the server notices that a client with all its long polls open has left."""
+NONCE_BYTES = 32
+
+logger = structlog.get_logger("jetstream.dataplane")
+
+FetchHandler = Callable[
+    [pb.DataFetchRequest, Identity], Awaitable[tuple[pb.DataFetchResponse, Sequence[LogSlice]]]
+]
+NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[bool]]
+"""(socket, correlation, hello, our nonce): serves a follower until it leaves; True when it is a
+node that fetches, as clients do."""
+Unreadable = Callable[[int, int], None]
+"""(stream id, offset): the records there could not be read."""
+
+
+class Connection:
+    """Serves one accepted connection: `await connection.run()`."""
+
+    def __init__(
+        self,
+        socket: FrameConnection,
+        hello: pb.HelloReply,
+        fetch: FetchHandler,
+        node: NodeHandler,
+        unreadable: Unreadable,
+        complaints: LogThrottle,
+        times: FetchTimes,
+        monotonic_clock: MonotonicClock,
+        access: AccessControl,
+    ) -> None:
+        """times: where what the fetches take is counted."""
+        self._times = times
+        self._clock = monotonic_clock
+        self._access = access
+        self._identity = self._counted = ANONYMOUS
+        self._complaints = complaints
+        self._socket = socket
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._hello = pb.HelloReply()
+        self._hello.CopyFrom(hello)
+        self._hello.nonce = self._nonce
+        self._fetch = fetch
+        self._node = node
+        self._unreadable = unreadable
+        self._sending = asyncio.Lock()
+        self._slots = asyncio.Semaphore(PENDING_MAX)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    async def run(self) -> None:
+        """Serve until the client leaves or misbehaves; always closes the socket."""
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                await self._greet()
+            await self._serve_requests()
+        except (ConnectionError, EOFError, TimeoutError):
+            pass  # The client left, or was too slow.
+        except InvalidRequestError as error:
+            if self._complaints.is_due("client_dropped", self._socket.peer):
+                logger.info("client_dropped", peer=self._socket.peer, reason=str(error))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._access.disconnected(self._counted)
+            self._socket.close()
+
+    def end_if_revoked(self) -> None:
+        """End the connection if the token it came with is of no use any more."""
+        if self._access.has_ended(self._identity):
+            self._socket.shut_down()
+
+    async def _greet(self) -> None:
+        correlation, hello = await self._socket.read_frame(Kind.HELLO, pb.Hello)
+        if hello.version != frames.PROTOCOL_VERSION:
+            refusal = InvalidRequestError(
+                f"data-plane protocol version {hello.version} is not spoken here; "
+                f"this server speaks {frames.PROTOCOL_VERSION}"
+            )
+            reply = pb.HelloReply(error=refusal.to_proto())
+            await self._socket.send(Kind.HELLO_REPLY, correlation, reply)
+            raise refusal
+        try:
+            identity = await self._access.identify_token(
+                hello.token,
+                method="Hello",
+                shown=shown_by(self._socket.peer_identity, self._socket.peer),
+            )
+            self._access.connected(identity)
+        except JetstreamError as error:
+            reply = pb.HelloReply(error=bounded(error))
+            await self._socket.send(Kind.HELLO_REPLY, correlation, reply)
+            raise EOFError from error
+        self._identity = self._counted = identity
+        await self._socket.send(Kind.HELLO_REPLY, correlation, self._hello)
+
+    async def _serve_requests(self) -> None:
+        while True:
+            await self._slot()
+            wanted = (Kind.FETCH,) if self._tasks else (Kind.FETCH, Kind.NODE_HELLO)
+            frame = await self._socket.read_any(*wanted)
+            if frame.kind == Kind.NODE_HELLO:
+                hello = decode_head(frame, pb.NodeHello)
+                if not await self._node(self._socket, frame.correlation, hello, self._nonce):
+                    return
+                self._identity = Identity(f"node:{hello.node_id}", self._socket.peer, is_node=True)
+                self._slots.release()
+                continue
+            request = decode_head(frame, pb.DataFetchRequest)
+            serving = self._serve(frame.correlation, request, self._clock())
+            task = asyncio.get_running_loop().create_task(serving)
+            self._tasks[task] = None
+            task.add_done_callback(self._served)
+
+    async def _slot(self) -> None:
+        """Wait until another request may be served. Raises EOFError when the client leaves."""
+        while True:
+            try:
+                async with asyncio.timeout(None if not self._slots.locked() else LOOK_SECONDS):
+                    await self._slots.acquire()
+                return
+            except TimeoutError:
+                # Nothing is read meanwhile, so nothing else would notice.
+                if self._socket.peer_has_left:
+                    raise EOFError from None
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task)
+        self._slots.release()
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, OSError | EOFError):
+            if not isinstance(error, ConnectionError | TimeoutError):
+                logger.warning("answer_cut_off", reason=str(error))
+        else:
+            logger.error("request_failed", method="data plane", exc_info=error)
+        # Its frame may be half sent, so no other can follow. Closing the connection wakes the
+        # reader.
+        self._socket.shut_down()
+
+    async def _serve(
+        self, correlation: int, request: pb.DataFetchRequest, asked_us: MonotonicUs
+    ) -> None:
+        queue_us = self._clock() - asked_us
+        try:
+            try:
+                await self._answer(correlation, request, queue_us)
+            except UnreadableSliceError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                # Deleted while the answer waited for its turn: the next request gets the reason.
+                await self._answer(correlation, request, queue_us)
+        except UnreadableSliceError as error:
+            again = UnavailableError(f"{error.message}; the file is looked at, try again")
+            await self._refuse(correlation, again)
+        except JetstreamError as error:
+            await self._refuse(correlation, error)
+
+    async def _refuse(self, correlation: int, error: JetstreamError) -> None:
+        refusal = pb.DataFetchResponse(error=bounded(error))
+        async with self._sending:
+            await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
+
+    async def _answer(self, correlation: int, request: pb.DataFetchRequest, queue_us: int) -> None:
+        response, slices = await self._fetch(request, self._identity)
+        found_us = self._clock()
+        try:
+            async with self._sending:
+                begun_us = self._clock()
+                await self._socket.send_slices(Kind.FETCH_REPLY, correlation, response, slices)
+                sent_bytes = sum(each.length for each in slices)
+                queue_us += begun_us - found_us
+                self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
+        except UnreadableSliceError as error:
+            if not error.slice.is_gone:
+                self._unreadable(response.stream_id, error.slice.base_offset)
+            raise

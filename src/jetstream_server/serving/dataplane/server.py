@@ -1,0 +1,261 @@
+"""The data-plane listener: accepts sockets, serves fetches from the replicas of this node."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import weakref
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import UnauthenticatedError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_protocol.record_filter import RecordFilter
+from jetstream_server.background import run_in_background
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.net import peer_auth
+from jetstream_server.net.acceptor import accept_each
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.net.frame_connection import FrameConnection
+from jetstream_server.net.frame_socket import FrameSocket, peer_of
+from jetstream_server.net.node_link import check_certificate
+from jetstream_server.net.tls import PeerIdentity
+from jetstream_server.net.tls_socket import handshake
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.leader_stream import LeaderStream
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.acl import Operation
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.dataplane.connection import HELLO_SECONDS, Connection
+from jetstream_server.serving.filtered_fetch import Filtered, FilteredFetches
+from jetstream_server.serving.long_poll import FetchPosition, LongPoll
+from jetstream_server.serving.stream_access import StreamAccess
+
+CONNECTIONS_MAX = 4096
+"""Beyond it new clients are closed at once. Each may hold 64 KiB of an unfinished frame."""
+_BACKLOG = 512
+
+logger = structlog.get_logger("jetstream.dataplane")
+
+
+class DataPlaneServer:
+    """`start` listens, `close` ends every connection."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        fetches: LongPoll,
+        access: StreamAccess,
+        *,
+        node_id: int,
+        cluster_id: str,
+        secret: bytes,
+        monotonic_clock: MonotonicClock,
+        disk: OsDisk | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """secret: the cluster's credential, which followers must know. disk: where the logs are
+        that clients read. certificates: the port speaks TLS with them, and followers must show
+        theirs."""
+        self._certificates = certificates
+        self._handshakes = asyncio.Lock()
+        self._replicas = replicas
+        self._fetches = fetches
+        self._filtered_fetches = FilteredFetches(fetches)
+        self._connections_max = connections_max
+        self._access = access
+        self._secret = secret
+        self._monotonic_clock = monotonic_clock
+        self._disk = disk
+        self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
+        self._complaints = LogThrottle()
+        self._connections: dict[asyncio.Task[None], None] = {}
+        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self, host: str, port: int) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._accepting = run_in_background(
+            accept_each(self._listener, self._take, logger), "data plane"
+        )
+
+    def _take(self, sock: socket.socket) -> None:
+        if len(self._connections) >= self._connections_max:
+            if self._complaints.is_due("too_many_connections"):
+                logger.warning("too_many_connections", connections_max=self._connections_max)
+            sock.close()
+            return
+        if self._certificates is None:
+            self.serve(FrameSocket(sock, frames.REQUEST_BYTES_MAX, self._disk))
+        else:
+            self._spawn(self._begin_tls(sock, self._certificates))
+
+    async def _begin_tls(self, sock: socket.socket, certificates: Certificates) -> None:
+        peer = peer_of(sock)
+        try:
+            secured = await handshake(
+                sock, certificates.data, HELLO_SECONDS, server_side=True, turn=self._handshakes
+            )
+        except OSError as error:
+            if self._complaints.is_due("tls_refused", peer):
+                logger.info("tls_refused", peer=peer, reason=str(error) or "it took too long")
+            return
+        if not certificates.requires_clients and not _is_node(secured.identity):
+            secured.identity = None  # Clients are not known by certificates here.
+        await self._connection(FrameSocket(secured, frames.REQUEST_BYTES_MAX, self._disk)).run()
+
+    def serve(self, accepted: FrameConnection) -> None:
+        """Serve a connection until it ends, and close it."""
+        self._spawn(self._connection(accepted).run())
+
+    def _connection(self, accepted: FrameConnection) -> Connection:
+        connection = Connection(
+            accepted,
+            self._hello,
+            self._fetch,
+            self._replicate,
+            self._replicas.suspect,
+            self._complaints,
+            self._fetches.times,
+            self._monotonic_clock,
+            self._access.control,
+        )
+        self._open.add(connection)
+        return connection
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._connections[task] = None
+        task.add_done_callback(self._disconnected)
+
+    def _disconnected(self, task: asyncio.Task[None]) -> None:
+        self._connections.pop(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("connection_failed", exc_info=task.exception())
+
+    async def _fetch(
+        self, request: pb.DataFetchRequest, identity: Identity
+    ) -> tuple[pb.DataFetchResponse, Sequence[LogSlice]]:
+        """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
+        generation = self._access.control.generation
+        stream = self._access.resolve(identity, Operation.READ, request.stream)
+        replica = self._replicas.replica_of(stream)
+        position = FetchPosition.checked(
+            offset=request.offset,
+            last_epoch=request.last_epoch if request.HasField("last_epoch") else None,
+            bytes_max=self._access.control.bytes_max(identity, request.bytes_max),
+            bytes_min=request.bytes_min,
+            wait_ms_max=request.wait_ms_max,
+        )
+        if request.refused:
+            await self._replicas.healer.examined(replica, position.offset)
+        slices, filtered = await self._found(request, replica, position)
+        await self._access.control.pace(identity, sum(each.length for each in slices))
+        if self._access.control.generation != generation:  # It may have waited for long.
+            self._access.control.check(identity, Operation.READ, stream)
+        response = pb.DataFetchResponse(
+            stream_id=replica.stream.id,
+            log_start_offset=replica.log.log_start_offset,
+            high_watermark=replica.high_watermark,
+            leader_epoch=replica.stream.leader_epoch,
+            out_of_sync=self._fetches.is_out_of_sync(replica),
+            tombstones_gone_below=_tombstones_gone_below(replica),
+        )
+        if filtered is not None and filtered.next_offset > position.offset:
+            response.next_offset = filtered.next_offset
+            response.last_epoch = filtered.last_epoch
+        return response, slices
+
+    async def _found(
+        self, request: pb.DataFetchRequest, replica: Replica, position: FetchPosition
+    ) -> tuple[Sequence[LogSlice], Filtered | None]:
+        if request.filter_subject or request.HasField("filter_key"):
+            key = request.filter_key if request.HasField("filter_key") else None
+            wanted = RecordFilter(request.filter_subject, key)
+            filtered = await self._filtered_fetches.fetch(replica, position, wanted)
+            return filtered.slices, filtered
+        found = await self._fetches.fetch(replica, position)
+        return ([] if found is None else [found]), None
+
+    async def _replicate(
+        self, connection: FrameConnection, correlation: int, hello: pb.NodeHello, nonce: bytes
+    ) -> bool:
+        """Serve a follower node after authenticating it. True, with nothing served yet, if it wants
+        to fetch."""
+        proofs = {
+            role: peer_auth.proof(
+                self._secret,
+                role,
+                nonces=nonce + hello.nonce,
+                node_id=hello.node_id,
+                incarnation=hello.incarnation,
+                cluster_id=self._hello.cluster_id,
+            )
+            for role in ("follower", "leader")
+        }
+        try:
+            if self._certificates is not None and connection.peer_identity is None:
+                raise UnauthenticatedError(
+                    f"no certificate: this port wants that of node {hello.node_id}"
+                )
+            check_certificate(connection, hello.node_id)
+            peer_auth.check(hello.proof, proofs["follower"])
+        except UnauthenticatedError as error:
+            if self._complaints.is_due("node_refused", connection.peer):
+                logger.warning("node_refused", node=hello.node_id, reason=error.message)
+            refusal = pb.NodeHelloReply(error=error.to_proto())
+            await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
+            return False
+        reply = pb.NodeHelloReply(proof=proofs["leader"])
+        await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
+        if hello.fetches:
+            return True
+        session = LeaderStream(
+            connection,
+            self._replicas,
+            follower=hello.node_id,
+            incarnation=hello.incarnation,
+            monotonic_clock=self._monotonic_clock,
+        )
+        await session.run()
+        return False
+
+    def end_revoked(self) -> None:
+        """End the connections whose token is of no use any more."""
+        for connection in list(self._open):
+            connection.end_if_revoked()
+
+    async def close(self) -> None:
+        tasks = list(self._connections)
+        if self._accepting is not None:
+            tasks.append(self._accepting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+
+def _is_node(identity: PeerIdentity | None) -> bool:
+    return identity is not None and identity.node_id is not None
+
+
+def _tombstones_gone_below(replica: Replica) -> int:
+    """What a differently compacted log must know before it takes records from this one."""
+    return replica.log.tombstones_gone_below if replica.stream.was_compacted else 0

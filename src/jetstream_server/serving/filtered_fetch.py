@@ -1,0 +1,134 @@
+"""A fetch with a filter: whole batches without a record that is wanted are passed over here.
+
+What is read for that is read, decompressed and looked at in a worker thread, a bounded amount for
+each fetch, and one fetch at a time: filters must not take the node from its other readers. A fetch
+that has looked at that much answers with where it has come to, also without any record, so that its
+reader moves on. What is sent goes the usual way, straight from the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from jetstream_protocol.errors import CorruptBatchError, JetstreamError, StorageError
+from jetstream_protocol.record_filter import RecordFilter
+from jetstream_server.log.segment import LogSlice
+from jetstream_server.log.slice_filter import SliceFilter
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.serving.long_poll import FetchPosition, LongPoll
+
+STEP_BYTES = 512 * 1024
+LOOKED_AT_BYTES_MAX = 8 * 1024 * 1024
+"""Of one fetch, unpacked: some tens of milliseconds of a worker thread."""
+_BATCHES_PER_TURN = 32
+"""Then the thread lets others have the interpreter: a tenth of a millisecond."""
+_PAUSE_SECONDS = 0.005
+"""After looking in vain at what has just come: a busy stream must not be looked at message by
+message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """slices: what is to be sent, in order. next_offset: where to go on; nothing between is wanted.
+    last_epoch: of the record before that, -1 where there is no progress."""
+
+    slices: list[LogSlice]
+    next_offset: int
+    last_epoch: int
+
+
+class FilteredFetches:
+    """The fetches of this node that have filters."""
+
+    def __init__(self, fetches: LongPoll) -> None:
+        self._fetches = fetches
+        self._looking = asyncio.Lock()
+
+    async def fetch(
+        self, replica: Replica, position: FetchPosition, wanted: RecordFilter
+    ) -> Filtered:
+        """As `LongPoll.fetch`, which waits; waits until something is wanted of what comes."""
+        search = _Search(replica, position, wanted)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + position.wait_ms_max / 1000
+        while True:
+            try:
+                found = await self._fetches.fetch(replica, search.position(deadline - loop.time()))
+                if found is None:
+                    return search.result()
+                async with self._looking:
+                    await asyncio.to_thread(search.look_at, found)
+            except JetstreamError:
+                if not search.has_progress:
+                    raise
+                return search.result()  # The next question tells.
+            if search.is_done:
+                return search.result()
+            if search.next_offset >= replica.high_watermark:
+                if search.slices or loop.time() >= deadline:
+                    return search.result()
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+
+class _Search:
+    """How far one fetch has come. `look_at` runs in a worker thread, nothing else meanwhile."""
+
+    def __init__(self, replica: Replica, position: FetchPosition, wanted: RecordFilter) -> None:
+        self.slices: list[LogSlice] = []
+        self.next_offset = position.offset
+        self._replica = replica
+        self._asked = position
+        self._wanted = wanted
+        self._length = 0
+        self._looked_at = 0
+        self._is_full = False
+
+    @property
+    def has_progress(self) -> bool:
+        return self.next_offset > self._asked.offset
+
+    def position(self, seconds: float) -> FetchPosition:
+        """What to look at next. Once something was found there is no more waiting."""
+        return FetchPosition(
+            offset=self.next_offset,
+            last_epoch=-1 if self.has_progress else self._asked.last_epoch,
+            bytes_max=STEP_BYTES,
+            bytes_min=1,
+            wait_ms_max=0 if self.slices else max(0, int(seconds * 1000)),
+        )
+
+    def look_at(self, found: LogSlice) -> None:
+        """Blocks. Raises what reading raises, except for damage, which is the reader's to find."""
+        room = self._asked.bytes_max - self._length
+        try:
+            data = self._replica.log.pread(found)
+        except (CorruptBatchError, StorageError):
+            # Sent as it is, or not to be read then either: that is dealt with where it is sent.
+            self._take([found], found.next_offset)
+            self._is_full = True
+            return
+        step = SliceFilter(found, data, self._wanted, room, takes_first=not self.slices)
+        for count, _ in enumerate(step.steps(), start=1):
+            if count % _BATCHES_PER_TURN == 0:
+                time.sleep(0)
+            if self._looked_at + step.looked_at >= LOOKED_AT_BYTES_MAX:
+                break
+        self._looked_at += step.looked_at
+        self._take(step.kept, step.next_offset)
+        self._is_full = step.next_offset < found.next_offset
+
+    def _take(self, kept: list[LogSlice], next_offset: int) -> None:
+        self.slices += kept
+        self._length += sum(slice_.length for slice_ in kept)
+        self.next_offset = max(self.next_offset, next_offset)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is no room, or no leave, for more."""
+        return self._is_full or self._looked_at >= LOOKED_AT_BYTES_MAX
+
+    def result(self) -> Filtered:
+        epoch = self._replica.log.epochs.epoch_at(self.next_offset - 1) if self.has_progress else -1
+        return Filtered(self.slices, self.next_offset, epoch)

@@ -1,0 +1,1 @@
+"""The gRPC API: services, the checks around every call, and gRPC's own loop."""

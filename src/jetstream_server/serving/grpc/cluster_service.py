@@ -1,0 +1,232 @@
+"""The `Cluster` service: nodes, leaderships, elections, and the addresses of NATS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from jetstream_protocol.errors import JetstreamError, NotFoundError, UnavailableError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.state.activity import ACTIVITY
+from jetstream_server.metadata.state.commands import (
+    DrainNode,
+    ReassignStream,
+    RemoveNode,
+    TransferLeader,
+)
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.reassignment_plans import balancing, moves_off
+from jetstream_server.replication.drivers import activity_recorder
+from jetstream_server.replication.drivers.hand_over import HandOver
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.serving.grpc.convert import node_to_proto, stream_to_proto
+from jetstream_server.serving.grpc.digests import Digests
+from jetstream_server.serving.grpc.elections import UncleanElections, state_to_proto
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.peers import Peers, was_forwarded
+from jetstream_server.serving.grpc.transfers import Transfers
+
+logger = structlog.get_logger("jetstream.replication")
+
+
+class ClusterService(api_pb2_grpc.ClusterServicer):
+    """`nats_urls` returns the URLs that clients can publish to now, `not_ready` the reasons of this
+    node's /readyz."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        *,
+        node_id: int,
+        version: str,
+        nats_urls: Callable[[], Sequence[str]],
+        replicas: ReplicaManager,
+        hand_overs: HandOver,
+        transfers: Transfers,
+        elections: UncleanElections,
+        peers: Peers,
+        not_ready: Callable[[], list[str]],
+        debug_node: Callable[[], Awaitable[pb.DebugNodeResponse]],
+        node_use: Callable[[], Awaitable[pb.NodeUse]],
+        streams: Streams,
+    ) -> None:
+        self._streams = streams
+        self._node_use = node_use
+        self._debug_node = debug_node
+        self._peers = peers
+        self._not_ready = not_ready
+        self._elections = elections
+        self._digests = Digests()
+        self._replicas = replicas
+        self._hand_overs = hand_overs
+        self._transfers = transfers
+        self._metadata = metadata
+        self._node_id = node_id
+        self._version = version
+        self._nats_urls = nats_urls
+
+    async def DescribeCluster(
+        self, request: pb.DescribeClusterRequest, call: Call
+    ) -> pb.DescribeClusterResponse:
+        registry = self._metadata.registry
+        answer = pb.DescribeClusterResponse(
+            cluster_id=registry.settings.cluster_id,
+            controller=self._metadata.leader,
+            nodes=[node_to_proto(node) for _, node in sorted(registry.nodes.items())],
+            nats=self._nats_urls(),
+            server_version=self._version,
+            answering_node=self._node_id,
+        )
+        if request.readiness:
+            await self._add_readiness(answer, only_here=was_forwarded(call))
+        return answer
+
+    async def _add_readiness(self, answer: pb.DescribeClusterResponse, *, only_here: bool) -> None:
+        """Of this node, or of all that have a session."""
+
+        async def told_by(node_id: NodeId) -> pb.DescribeClusterResponse.Node:
+            if node_id == self._node_id:
+                return pb.DescribeClusterResponse.Node(
+                    not_ready=self._not_ready(), use=await self._node_use()
+                )
+            try:
+                return await self._peers.readiness(node_id)
+            except JetstreamError:
+                reason = f"does not answer node {self._node_id}"
+                return pb.DescribeClusterResponse.Node(not_ready=[reason])
+
+        here = self._node_id
+        nodes = [
+            node
+            for node in answer.nodes
+            if node.address.node_id == here or not (only_here or node.fenced)
+        ]
+        asked = (told_by(NodeId(node.address.node_id)) for node in nodes)
+        for node, told in zip(nodes, await asyncio.gather(*asked), strict=True):
+            node.not_ready.extend(told.not_ready)
+            if told.HasField("use"):
+                node.use.CopyFrom(told.use)
+
+    async def TransferLeader(
+        self, request: pb.TransferLeaderRequest, call: Call
+    ) -> pb.TransferLeaderResponse:
+        stream = self._replicas.stream_of(request.stream)
+        target = NodeId(request.node_id)
+        if was_forwarded(call):
+            await self._transfers.transfer(stream, target, forward=False)
+        else:
+            await self._transfer(stream, target)
+        after = self._metadata.registry.streams.get(stream.id, stream)
+        return pb.TransferLeaderResponse(stream=stream_to_proto(after))
+
+    async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
+        """By hand-over; if that fails, at once: the caller asked for it."""
+        if target in stream.isr and stream.leader not in (NO_NODE, target):
+            try:
+                await self._transfers.transfer(stream, target)
+            except UnavailableError as error:
+                logger.warning("not_handed_over", stream=stream.full_name, reason=error.message)
+            else:
+                await (
+                    self._metadata.barrier()
+                )  # The old leader has applied it; now this node has, too.
+                return
+        await self._metadata.propose(TransferLeader(stream_id=stream.id, leader=target))
+
+    async def ElectLeader(
+        self, request: pb.ElectLeaderRequest, call: Call
+    ) -> pb.ElectLeaderResponse:
+        return await self._elections.elect(request)
+
+    async def DescribeReplica(
+        self, request: pb.DescribeReplicaRequest, call: Call
+    ) -> pb.DescribeReplicaResponse:
+        stream = self._replicas.stream_of(request.stream)
+        state = self._elections.state_here(stream)
+        return pb.DescribeReplicaResponse(replica=state_to_proto(state))
+
+    async def DigestReplica(
+        self, request: pb.DigestReplicaRequest, call: Call
+    ) -> pb.DigestReplicaResponse:
+        stream = self._replicas.stream_of(request.stream)
+        replica = self._replicas.resolve(common_pb2.StreamRef(id=stream.id))
+        return await self._digests.digest(replica, request.start_offset, request.end_offset)
+
+    async def DebugNode(self, request: pb.DebugNodeRequest, call: Call) -> pb.DebugNodeResponse:
+        if request.node_id == self._node_id:
+            return await self._debug_node()
+        if request.node_id not in self._metadata.registry.nodes:
+            raise NotFoundError(f"there is no node {request.node_id}")
+        return await self._peers.debug_node(NodeId(request.node_id))
+
+    async def RecordActivity(
+        self, request: pb.RecordActivityRequest, call: Call
+    ) -> pb.RecordActivityResponse:
+        await self._streams.create_internal(ACTIVITY, activity_recorder.SETTINGS)
+        stream = self._metadata.registry.find(ACTIVITY, "")
+        assert stream is not None, "a stream of the server's own is not deleted"
+        return pb.RecordActivityResponse(stream=stream_to_proto(stream))
+
+    async def PrepareHandOver(
+        self, request: pb.PrepareHandOverRequest, call: Call
+    ) -> pb.PrepareHandOverResponse:
+        stream = self._replicas.stream_of(request.stream)
+        self._hand_overs.prepare(stream.id, urgent=request.urgent)
+        return pb.PrepareHandOverResponse()
+
+    async def StandBy(self, request: pb.StandByRequest, call: Call) -> pb.StandByResponse:
+        stream = self._replicas.stream_of(request.stream)
+        gap_us = await self._hand_overs.stand_by(
+            stream.id, request.leader_epoch, request.end_offset, request.silent_us
+        )
+        return pb.StandByResponse(gap_us=gap_us)
+
+    async def CancelStandBy(
+        self, request: pb.CancelStandByRequest, call: Call
+    ) -> pb.CancelStandByResponse:
+        stream = self._replicas.stream_of(request.stream)
+        self._hand_overs.cancel_stand_by(stream.id, request.leader_epoch)
+        return pb.CancelStandByResponse()
+
+    async def DrainNode(self, request: pb.DrainNodeRequest, call: Call) -> pb.DrainNodeResponse:
+        await self._metadata.propose(
+            DrainNode(node_id=NodeId(request.node_id), draining=request.draining, until_undone=True)
+        )
+        return pb.DrainNodeResponse()
+
+    async def ReassignStream(
+        self, request: pb.ReassignStreamRequest, call: Call
+    ) -> pb.ReassignStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        replicas = tuple(map(NodeId, request.replicas))
+        await self._metadata.propose(ReassignStream(stream_id=stream.id, replicas=replicas))
+        after = self._metadata.registry.streams.get(stream.id, stream)
+        return pb.ReassignStreamResponse(stream=stream_to_proto(after))
+
+    async def PlanReassignment(
+        self, request: pb.PlanReassignmentRequest, call: Call
+    ) -> pb.PlanReassignmentResponse:
+        await self._metadata.barrier()  # This node must plan with current metadata.
+        tables = self._metadata.registry
+        if request.WhichOneof("purpose") == "drain_node":
+            moves = moves_off(tables, NodeId(request.drain_node))
+        else:
+            moves = balancing(tables)
+        return pb.PlanReassignmentResponse(
+            moves=(
+                pb.PlanReassignmentResponse.Move(
+                    stream=stream_to_proto(tables.streams[stream_id]), replicas=replicas
+                )
+                for stream_id, replicas in moves.items()
+            )
+        )
+
+    async def RemoveNode(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
+        await self._metadata.propose(RemoveNode(node_id=NodeId(request.node_id)))
+        return pb.RemoveNodeResponse()

@@ -1,0 +1,99 @@
+"""Converts between values of the metadata and messages of the gRPC API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
+from jetstream_server.metadata.state.tables import Tables
+
+_FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
+_ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
+
+# Settings with the same name in StreamSettings and StreamConfig: copied.
+_PLAIN: tuple[Any, ...] = (
+    "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us",
+    "duplicate_window_us", "segment_bytes", "segment_age_us",
+    "restoring",
+)  # fmt: skip
+
+
+def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
+    return pb.Stream(
+        id=stream.id,
+        name=stream.name,
+        subject=stream.subject,
+        config=pb.StreamConfig(
+            replicas=stream.config.replicas,
+            min_insync_replicas=stream.config.min_insync_replicas,
+            flush=_FLUSH[stream.config.flush],
+            acks=_ACKS[stream.config.acks],
+            group=stream.group,
+            **{name: getattr(stream.config, name) for name in _PLAIN},
+        ),
+        replicas=stream.replicas,
+        leader=stream.leader,
+        leader_epoch=stream.leader_epoch,
+        stream_epoch=stream.stream_epoch,
+        isr=stream.isr,
+        elr=stream.elr,
+        created_at_us=stream.created_at_us,
+        lossy_elections=stream.lossy_elections,
+        readonly=stream.readonly,
+        paused=stream.paused,
+        target_replicas=stream.target_replicas,
+    )
+
+
+def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
+    """The nodes that a stream without a leader waits for: any one that is eligible, or else all
+    that may hold committed records."""
+    awaited = [
+        f"node {node_id}"
+        for node_id in stream.elr or stream.last_known
+        if not tables.is_alive(node_id)
+    ]
+    if not awaited:
+        return "offline: no replica may lead it now"
+    return f"offline: waits for {(' or ' if stream.elr else ' and ').join(awaited)}"
+
+
+def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
+    """What the user set, None where they did not. Raises InvalidRequestError for unknown enums."""
+    return {
+        "replicas": config.replicas if config.HasField("replicas") else None,
+        "min_insync_replicas": (
+            config.min_insync_replicas if config.HasField("min_insync_replicas") else None
+        ),
+        "flush": _named("flush", config.flush, _FLUSH),
+        "acks": _named("acks", config.acks, _ACKS),
+        "group": config.group,
+        **{name: getattr(config, name) if config.HasField(name) else None for name in _PLAIN},
+    }
+
+
+def _named(field: str, value: int, names: dict[str, Any]) -> str | None:
+    if value == 0:
+        return None
+    for name, number in names.items():
+        if number == value:
+            return name
+    raise InvalidRequestError(f"{field}: unknown value {value}; use one of {', '.join(names)}")
+
+
+def node_to_proto(node: NodeMetadata) -> pb.DescribeClusterResponse.Node:
+    return pb.DescribeClusterResponse.Node(
+        address=common_pb2.NodeAddress(
+            node_id=node.node_id,
+            grpc=node.addresses.grpc,
+            data=node.addresses.data,
+            http=node.addresses.http,
+        ),
+        rack=node.rack,
+        incarnation=node.incarnation,
+        fenced=node.fenced,
+        draining=node.yields_leadership,
+    )

@@ -1,0 +1,266 @@
+"""The `Cursors` service: commit, list, delete. The leader of `__cursors` answers; any other node
+forwards. The first commit of a cluster creates the stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    NotFoundError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.generated import common_pb2, cursors_pb2_grpc
+from jetstream_protocol.generated import cursors_pb2 as pb
+from jetstream_protocol.types import StreamId
+from jetstream_server.clocks import WallClock
+from jetstream_server.cursors.records import CURSOR_PREFIX, cursor_key
+from jetstream_server.cursors.store import CursorStore
+from jetstream_server.cursors.table import Entry, Fence, Outcome, Write
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.net.error_limits import bounded
+from jetstream_server.security.acl import Operation
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.grpc.cursor_leader import CursorLeader
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.stream_access import StreamAccess
+
+COMMITS_MAX = 10_000
+PAGE = 2_000
+METADATA_BYTES_MAX = 1024
+OWNER_LENGTH_MAX = 64
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_OFFSET_MAX = 2**63 - 1
+
+
+class CursorsService(cursors_pb2_grpc.CursorsServicer):
+    """Checks the requests; the store decides."""
+
+    def __init__(
+        self,
+        store: CursorStore,
+        registry: Registry,
+        leader: CursorLeader,
+        access: StreamAccess,
+        wall_clock: WallClock,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._leader = leader
+        self._access = access
+        self._wall_clock = wall_clock
+
+    async def CommitCursors(
+        self, request: pb.CommitCursorsRequest, call: Call
+    ) -> pb.CommitCursorsResponse:
+        if len(request.commits) > COMMITS_MAX:
+            raise InvalidRequestError(f"at most {COMMITS_MAX} commits in one call")
+        allowed, refused = self._sorted_out(request, call.identity)
+        if allowed.commits:
+            found = iter((await self._commit(allowed, call)).results)
+        return pb.CommitCursorsResponse(
+            results=[refused.get(at) or next(found) for at in range(len(request.commits))]
+        )
+
+    def _sorted_out(
+        self, request: pb.CommitCursorsRequest, identity: Identity
+    ) -> tuple[pb.CommitCursorsRequest, dict[int, pb.CommitCursorsResponse.Result]]:
+        """The commits that the caller may make, their streams by id; and the others' answers."""
+        allowed, refused = pb.CommitCursorsRequest(), {}
+        for at, commit in enumerate(request.commits):
+            try:
+                stream = self._access.resolve(identity, Operation.READ, commit.stream)
+            except JetstreamError as error:
+                refused[at] = self._result(Outcome(None, error))
+                continue
+            commit.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
+            allowed.commits.append(commit)
+        return allowed, refused
+
+    async def _commit(
+        self, request: pb.CommitCursorsRequest, call: Call
+    ) -> pb.CommitCursorsResponse:
+        await self._leader.create()
+        if not self._leader.is_here(call):
+            found = await self._leader.forward("CommitCursors", request)
+            assert isinstance(found, pb.CommitCursorsResponse)
+            return found
+        now_us = self._wall_clock()
+        checked = [self._checked(commit, now_us) for commit in request.commits]
+        writes = [each for each in checked if isinstance(each, Write)]
+        outcomes = iter(await self._store.write(writes) if writes else ())
+        results = [
+            self._result(next(outcomes) if isinstance(each, Write) else Outcome(None, each))
+            for each in checked
+        ]
+        return pb.CommitCursorsResponse(results=results)
+
+    async def ListCursors(
+        self, request: pb.ListCursorsRequest, call: Call
+    ) -> pb.ListCursorsResponse:
+        if not self._leader.exists:
+            return pb.ListCursorsResponse()
+        answer = await self._list(request, call)
+        if self._access.control.enabled and not call.identity.is_node:
+            known = [each for each in answer.cursors if self._may_see(call.identity, each)]
+            return pb.ListCursorsResponse(cursors=known, next_page=answer.next_page)
+        return answer
+
+    def _may_see(self, identity: Identity, cursor: pb.Cursor) -> bool:
+        """Also of a stream that is gone."""
+        return self._access.control.allows_named(
+            identity, Operation.READ, cursor.stream_name, cursor.stream_subject
+        )
+
+    async def _list(self, request: pb.ListCursorsRequest, call: Call) -> pb.ListCursorsResponse:
+        if not self._leader.is_here(call):
+            found = await self._leader.forward("ListCursors", request)
+            assert isinstance(found, pb.ListCursorsResponse)
+            return found
+        table = await self._store.table()
+        if request.name and request.HasField("stream"):
+            entry = table.committed.get(self._key(request.name, request.stream))
+            return pb.ListCursorsResponse(cursors=self._told([entry] if entry else []))
+        entries, next_page = table.page(CURSOR_PREFIX, request.page, PAGE)
+        cursors = [cursor for cursor in self._told(entries) if self._is_asked_for(cursor, request)]
+        return pb.ListCursorsResponse(cursors=cursors, next_page=next_page)
+
+    async def DeleteCursor(
+        self, request: pb.DeleteCursorRequest, call: Call
+    ) -> pb.DeleteCursorResponse:
+        self._check_deletion(request.stream, call.identity)
+        if self._leader.exists and not self._leader.is_here(call):
+            found = await self._leader.forward("DeleteCursor", request)
+            assert isinstance(found, pb.DeleteCursorResponse)
+            return found
+        key = self._key(request.name, request.stream)
+        if not self._leader.exists or key not in (await self._store.table()).committed:
+            raise NotFoundError(
+                f"there is no cursor {request.name!r} on stream {_full_name(request.stream)!r}"
+            )
+        stream = self._registry.find(*_name_of(key))
+        fence = Fence(request.name, 0 if stream is None else stream.id)
+        (outcome,) = await self._store.write([Write(key, None, None, fence)])
+        if outcome.error is not None:
+            raise outcome.error
+        return pb.DeleteCursorResponse()
+
+    def _check_deletion(self, ref: common_pb2.StreamRef, identity: Identity) -> None:
+        """Of a cursor whose stream may be gone: then it is named in full."""
+        access = self._access.control
+        if ref.id or not ref.subject:
+            self._access.resolve(identity, Operation.READ, ref)
+        elif not identity.is_node and not access.allows_named(
+            identity, Operation.READ, ref.name, ref.subject
+        ):
+            raise access.denied(identity, Operation.READ, _full_name(ref))
+
+    # What is asked.
+
+    def _checked(
+        self, commit: pb.CommitCursorsRequest.Commit, now_us: int
+    ) -> Write | JetstreamError:
+        try:
+            return self._write_of(commit, now_us)
+        except JetstreamError as error:
+            return error
+
+    def _write_of(self, commit: pb.CommitCursorsRequest.Commit, now_us: int) -> Write:
+        """Raises InvalidRequestError, StreamNotFoundError, AmbiguousStreamError."""
+        stream = self._stream_of(commit.stream)
+        if stream.is_internal:
+            raise InvalidRequestError(
+                f"{stream.name} is the server's own stream: it has no cursors"
+            )
+        if not 0 <= commit.offset <= _OFFSET_MAX:
+            raise InvalidRequestError(f"offset {commit.offset} is impossible: offsets begin at 0")
+        if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
+            raise InvalidRequestError(f"metadata is longer than {METADATA_BYTES_MAX} bytes")
+        if len(commit.owner) > OWNER_LENGTH_MAX:
+            raise InvalidRequestError(f"the owner is longer than {OWNER_LENGTH_MAX} characters")
+        cursor = pb.Cursor(
+            name=check_cursor_name(commit.name),
+            stream_id=stream.id,
+            stream_name=stream.name,
+            stream_subject=stream.subject,
+            offset=commit.offset,
+            last_epoch=commit.last_epoch if commit.HasField("last_epoch") else None,
+            committed_at_us=now_us,
+            owner=commit.owner,
+            metadata=commit.metadata,
+        )
+        expected = commit.expected_revision if commit.HasField("expected_revision") else None
+        return Write(
+            cursor_key(commit.name, stream.full_name),
+            cursor.SerializeToString(),
+            expected,
+            Fence(commit.name, stream.id, commit.member_id, commit.generation),
+        )
+
+    def _stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
+        if not ref.id:
+            return self._registry.resolve(ref.name, ref.subject)
+        stream = self._registry.streams.get(StreamId(ref.id))
+        if stream is None:
+            raise StreamNotFoundError(f"there is no stream with id {ref.id}: was it deleted?")
+        return stream
+
+    def _key(self, name: str, ref: common_pb2.StreamRef) -> bytes:
+        """Of a cursor whose stream may be gone: then it is named in full."""
+        check_cursor_name(name)
+        if not ref.id and ref.subject:
+            return cursor_key(name, f"{ref.name}@{ref.subject}")
+        return cursor_key(name, self._stream_of(ref).full_name)
+
+    # What is answered.
+
+    def _result(self, outcome: Outcome) -> pb.CommitCursorsResponse.Result:
+        result = pb.CommitCursorsResponse.Result()
+        if outcome.error is not None:
+            result.error.CopyFrom(bounded(outcome.error))
+        if outcome.entry is not None:
+            result.cursor.CopyFrom(self._cursor(outcome.entry))
+        return result
+
+    def _told(self, entries: Sequence[Entry]) -> Iterator[pb.Cursor]:
+        return map(self._cursor, entries)
+
+    def _cursor(self, entry: Entry) -> pb.Cursor:
+        cursor = pb.Cursor.FromString(entry.value)
+        cursor.revision = entry.revision
+        now = self._registry.find(cursor.stream_name, cursor.stream_subject)
+        cursor.stream_id_now = 0 if now is None else now.id
+        return cursor
+
+    def _is_asked_for(self, cursor: pb.Cursor, request: pb.ListCursorsRequest) -> bool:
+        if request.name and cursor.name != request.name:
+            return False
+        if not request.HasField("stream"):
+            return True
+        ref = request.stream
+        if ref.id:
+            return bool(cursor.stream_id_now == ref.id)
+        return cursor.stream_name == ref.name and ref.subject in ("", cursor.stream_subject)
+
+
+def check_cursor_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"invalid cursor name {name!r}: use 1 to 255 letters, digits, '_', '-' and '.'"
+        )
+    return name
+
+
+def _name_of(key: bytes) -> tuple[str, str]:
+    """Name and subject of the stream in the key of a cursor."""
+    cursor = key.decode().removeprefix(CURSOR_PREFIX.decode())
+    name, _, subject = cursor.partition("/")[2].partition("@")
+    return name, subject
+
+
+def _full_name(ref: common_pb2.StreamRef) -> str:
+    return f"{ref.name}@{ref.subject}" if ref.subject else ref.name or str(ref.id)

@@ -1,0 +1,161 @@
+"""Wraps every RPC: checks requests, and turns exceptions into a status.
+
+A request that is too long for its method, or not a valid message, is `invalid_request`. A
+JetstreamError becomes its status of errors.CODES, with the whole `Error` in the trailing metadata.
+Any other exception is a bug: logged with its traceback, answered as `internal`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from jetstream_protocol.errors import (
+    CODES,
+    GRPC_ERROR_KEY,
+    InternalError,
+    InvalidRequestError,
+    JetstreamError,
+)
+from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX
+from jetstream_server.net.error_limits import bounded
+from jetstream_server.serving.grpc.call_limiter import CallLimiter
+
+REQUEST_BYTES_MAX = 64 * 1024
+"""Limit of a request; a name and a subject are the longest things in it. Methods with another
+limit, such as ListOffsets, which may name tens of thousands of streams, are in LIMITS."""
+LIMITS = {
+    "/jetstream.v1.Reads/ListOffsets": 4 * 1024 * 1024,
+    "/jetstream.v1.Streams/RestoreBatches": RESTORE_BYTES_MAX + 1024,
+    "/jetstream.v1.Cursors/CommitCursors": 1024 * 1024,
+}
+
+logger = structlog.get_logger("jetstream.api")
+
+_Context = aio.ServicerContext[Any, Any]
+_Deserialize = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Stands for a request that could not be read, until the call can be answered."""
+
+    reason: str
+
+
+def _checked(deserialize: _Deserialize, method: str, callers: CallLimiter) -> _Deserialize:
+    bytes_max = LIMITS.get(method, REQUEST_BYTES_MAX)
+
+    def read(data: bytes) -> Any:
+        callers.received()
+        if len(data) > bytes_max:
+            return _Refused(f"a request of {len(data)} bytes; at most {bytes_max} are allowed")
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Refused("the request cannot be decoded")
+
+    return read
+
+
+def _readable(request: Any) -> Any:
+    if isinstance(request, _Refused):
+        raise InvalidRequestError(request.reason)
+    return request
+
+
+async def _abort(context: _Context, error: JetstreamError) -> NoReturn:
+    status = grpc.StatusCode[CODES[type(error)].grpc_status]
+    answer = bounded(error)
+    await context.abort(status, answer.message, ((GRPC_ERROR_KEY, answer.SerializeToString()),))
+
+
+def _unexpected(error: Exception, method: str) -> InternalError:
+    logger.error("request_failed", method=method, exc_info=error)
+    return InternalError(f"internal error in {method}: see the server's log")
+
+
+class ErrorInterceptor(aio.ServerInterceptor):
+    """Wraps every handler, health and reflection included; see the module."""
+
+    def __init__(self, callers: CallLimiter) -> None:
+        self._callers = callers
+        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        self._callers.began()
+        method = handler_call_details.method
+        known = self._guarded.get(method)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is not None:  # Unknown otherwise: answered as unimplemented, and not remembered.
+            handler = self._guarded[method] = _guarded(handler, method, self._callers)
+        return handler
+
+
+def _guarded(handler: Any, method: str, callers: CallLimiter) -> Any:
+    coders = {
+        "request_deserializer": _checked(handler.request_deserializer, method, callers),
+        "response_serializer": handler.response_serializer,
+    }
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, method), **coders)
+    if handler.unary_stream is not None:
+        # A handler either yields answers or writes them itself.
+        wrap = _stream if inspect.isasyncgenfunction(handler.unary_stream) else _unary
+        return grpc.unary_stream_rpc_method_handler(wrap(handler.unary_stream, method), **coders)
+    assert handler.stream_stream is not None, f"{method} is of a kind no service of ours has"
+    return grpc.stream_stream_rpc_method_handler(_both(handler.stream_stream, method), **coders)
+
+
+def _unary(behaviour: Any, method: str) -> Callable[[Any, _Context], Awaitable[Any]]:
+    async def answer(request: Any, context: _Context) -> Any:
+        try:
+            return await behaviour(_readable(request), context)
+        except JetstreamError as error:
+            await _abort(context, error)
+        except aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001  the supervisor of every RPC
+            await _abort(context, _unexpected(error, method))
+
+    return answer
+
+
+def _stream(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+    async def answers(request: Any, context: _Context) -> AsyncIterator[Any]:
+        try:
+            async for answer in behaviour(_readable(request), context):
+                yield answer
+        except JetstreamError as error:
+            await _abort(context, error)
+        except aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001  the supervisor of every RPC
+            await _abort(context, _unexpected(error, method))
+
+    return answers
+
+
+def _both(behaviour: Any, method: str) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+    def readable(requests: AsyncIterator[Any]) -> Any:
+        return (_readable(request) async for request in requests)
+
+    async def answers(requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
+        guarded = _stream(lambda requests, context: behaviour(readable(requests), context), method)
+        async for answer in guarded(requests, context):
+            yield answer
+
+    return answers

@@ -1,0 +1,130 @@
+"""The `Groups` service: heartbeats of members, leaving, listing. The coordinator, which is the
+leader of `__cursors`, answers; any other node forwards."""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError
+from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
+from jetstream_protocol.generated import groups_pb2 as pb
+from jetstream_server.cursors.coordinator import SESSION_MS, Heartbeat
+from jetstream_server.cursors.groups import Member
+from jetstream_server.cursors.records import group_to_proto
+from jetstream_server.cursors.store import CursorStore
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.security.acl import Operation
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.grpc.cursor_leader import CursorLeader
+from jetstream_server.serving.grpc.cursors_service import check_cursor_name
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.stream_access import StreamAccess
+
+ID_LENGTH_MAX = 64
+
+
+class GroupsService(groups_pb2_grpc.GroupsServicer):
+    """Checks the requests; the coordinator decides."""
+
+    def __init__(
+        self, store: CursorStore, registry: Registry, leader: CursorLeader, access: StreamAccess
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._leader = leader
+        self._access = access
+
+    async def GroupHeartbeat(
+        self, request: pb.GroupHeartbeatRequest, call: Call
+    ) -> pb.GroupHeartbeatResponse:
+        heartbeat = _checked(request)
+        self._check_readable(request.source, call.identity)
+        await self._leader.create()
+        if not self._leader.is_here(call):
+            found = await self._leader.forward("GroupHeartbeat", request)
+            assert isinstance(found, pb.GroupHeartbeatResponse)
+            return found
+        group = await (await self._store.coordinator()).heartbeat(heartbeat)
+        assigned = sorted(group.assigned(heartbeat.member.id))
+        return pb.GroupHeartbeatResponse(generation=group.generation, assigned=assigned)
+
+    async def LeaveGroup(self, request: pb.LeaveGroupRequest, call: Call) -> pb.LeaveGroupResponse:
+        check_cursor_name(request.group)
+        self._check_readable(request.source, call.identity)
+        await self._leader.create()
+        if not self._leader.is_here(call):
+            found = await self._leader.forward("LeaveGroup", request)
+            assert isinstance(found, pb.LeaveGroupResponse)
+            return found
+        await (await self._store.coordinator()).leave(
+            request.group, request.source, request.member_id
+        )
+        return pb.LeaveGroupResponse()
+
+    async def ListGroups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
+        if not self._leader.exists:
+            return pb.ListGroupsResponse()
+        if not self._leader.is_here(call):
+            found = await self._leader.forward("ListGroups", request)
+            assert isinstance(found, pb.ListGroupsResponse)
+            known = [each for each in found.groups if self._may_see(each.source, call.identity)]
+            return pb.ListGroupsResponse(groups=known)
+        groups = (await self._store.coordinator()).groups()
+        return pb.ListGroupsResponse(
+            groups=[
+                group_to_proto(group)
+                for group in groups
+                if request.name in ("", group.name) and self._may_see(group.source, call.identity)
+            ]
+        )
+
+    def _check_readable(self, source: str, identity: Identity) -> None:
+        """Raises StreamNotFoundError, and PermissionDeniedError unless all of it may be read."""
+        streams: list[StreamMetadata] = self._registry.read_as_one(source)
+        if not streams:
+            name, _, subject = source.partition("@")
+            self._access.resolve(
+                identity, Operation.READ, common_pb2.StreamRef(name=name, subject=subject)
+            )
+            raise StreamNotFoundError(f"there is no group of streams and no stream {source!r}")
+        access = self._access.control
+        if not access.enabled or identity.is_node:
+            return
+        for stream in streams:
+            if not access.allows(identity, Operation.READ, stream):
+                raise access.denied(identity, Operation.READ, source)
+            access.check(identity, Operation.READ, stream)
+
+    def _may_see(self, source: str, identity: Identity) -> bool:
+        access = self._access.control
+        if not access.enabled or identity.is_node:
+            return True
+        streams = self._registry.read_as_one(source)
+        return bool(streams) and all(
+            access.allows(identity, Operation.READ, stream) for stream in streams
+        )
+
+
+def _checked(request: pb.GroupHeartbeatRequest) -> Heartbeat:
+    """Raises InvalidRequestError."""
+    check_cursor_name(request.group)
+    session_ms, wait_ms = request.member.session_timeout_ms, request.wait_ms
+    if not SESSION_MS[0] <= session_ms <= SESSION_MS[1]:
+        raise InvalidRequestError(
+            f"session_timeout_ms is {session_ms}; it must be from {SESSION_MS[0]} to "
+            f"{SESSION_MS[1]}"
+        )
+    if wait_ms > session_ms // 3:
+        raise InvalidRequestError("wait_ms is at most a third of session_timeout_ms")
+    member = request.member
+    if not 0 < len(member.id) <= ID_LENGTH_MAX:
+        raise InvalidRequestError(f"a member's id has 1 to {ID_LENGTH_MAX} characters")
+    if member.instance:
+        check_cursor_name(member.instance)
+    return Heartbeat(
+        group=request.group,
+        source=request.source,
+        member=Member(member.id, member.instance, session_ms),
+        generation=request.generation,
+        held=frozenset(request.held),
+        wait_seconds=wait_ms / 1000,
+    )

@@ -1,0 +1,142 @@
+"""Asks before every RPC of ours, in one place: who calls, and may they (security/requirements.py).
+
+A guarded service is called like the one behind it, on the node's loop. The stream that a request
+names is looked up here and put in as its id, so that what is done is done to the stream that was
+decided on. Answers that may come long after their request are asked for again before they go out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from google.protobuf.text_format import MessageToString
+
+from jetstream_protocol.errors import PermissionDeniedError, StreamExistsError
+from jetstream_protocol.generated import common_pb2
+from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.security.requirements import RPCS, Requirement, Scope
+from jetstream_server.serving.certificates import contradicts, shown_by
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.stream_access import StreamAccess
+
+AUTHORIZATION = "authorization"
+
+
+class Guarded:
+    """`service`, whose full name is `name`: its methods, guarded."""
+
+    def __init__(self, service: object, name: str, streams: StreamAccess) -> None:
+        self._service = service
+        self._name = name
+        self._streams = streams
+        self._access = streams.control
+
+    def __getattr__(self, name: str) -> Callable[[Any, Call], Any]:
+        method = getattr(self._service, name)
+        full_name = f"/{self._name}/{name}"
+        wrap = self._many if inspect.isasyncgenfunction(method) else self._one
+        return wrap(method, full_name)
+
+    def _one(self, method: Any, name: str) -> Callable[[Any, Call], Any]:
+        async def answer(request: Any, call: Call) -> Any:
+            requirement = await self._admit(request, call, name)
+            resource = self._changed(request, call, name)
+            try:
+                found = await method(request, call)
+            except StreamExistsError:
+                if requirement is not None and requirement.scope is Scope.NEW_STREAM:
+                    self._streams.check_taken(call.identity, request.name)
+                raise
+            self._ask_again(request, call, requirement)
+            if resource is not None:
+                self._access.audit.done(call.identity, name, resource)
+            return found
+
+        return answer
+
+    def _many(self, method: Any, name: str) -> Callable[[Any, Call], AsyncIterator[Any]]:
+        async def answers(request: Any, call: Call) -> AsyncIterator[Any]:
+            requirement = await self._admit(request, call, name)
+            async for found in method(request, call):
+                self._ask_again(request, call, requirement)
+                yield found
+
+        return answers
+
+    async def _admit(self, request: Any, call: Call, name: str) -> Requirement | None:
+        """Note who calls; raise UnauthenticatedError or PermissionDeniedError, or what the stream
+        is not. None: security is off."""
+        if not self._access.enabled:
+            call.identity = Identity(ANONYMOUS.principal, call.peer)
+            return None
+        given = next((value for key, value in call.metadata if key == AUTHORIZATION), "")
+        authorization = given if isinstance(given, str) else ""
+        identity = await self._access.identify(
+            authorization, method=name, shown=shown_by(call.peer_identity, call.peer)
+        )
+        if contradicts(call.peer_identity, identity):
+            reason = f"the certificate is not that of {identity.principal}"
+            raise self._access.unauthenticated(call.peer, name, reason)
+        call.identity = identity
+        requirement = RPCS.get(name)
+        if requirement is None:
+            raise PermissionDeniedError(f"no rule says who may call {name}: nobody may")
+        if identity.is_node or identity.is_bootstrap:
+            self._check_node(identity, requirement, name)
+        elif requirement.scope is Scope.NODE:
+            self._access.check_current(identity, name)
+            raise self._access.denied_to_clients(identity, name)
+        else:
+            self._check_client(identity, requirement, request, name)
+        return requirement
+
+    def _check_node(self, identity: Identity, requirement: Requirement, name: str) -> None:
+        is_for_machine = requirement.scope is Scope.NODE and name.endswith("/Bootstrap")
+        if identity.is_bootstrap:
+            may = is_for_machine
+        else:
+            may = requirement.nodes or (requirement.scope is Scope.NODE and not is_for_machine)
+        if not may:
+            raise self._access.denied_to_nodes(identity, name)
+
+    def _check_client(
+        self, identity: Identity, requirement: Requirement, request: Any, name: str
+    ) -> None:
+        operation, access = requirement.operation, self._access
+        if requirement.scope is not Scope.PUBLIC:
+            access.check_current(identity, name)
+        if operation is None:
+            return
+        if requirement.scope is Scope.CLUSTER:
+            access.check(identity, operation)
+        elif requirement.scope is Scope.STREAM:
+            stream = self._streams.resolve(identity, operation, request.stream)
+            request.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
+        elif requirement.scope is Scope.NEW_STREAM and not access.allows_named(
+            identity, operation, request.name, request.subject
+        ):
+            raise access.denied(identity, operation, f"{request.name}@{request.subject}")
+
+    def _changed(self, request: Any, call: Call, name: str) -> str | None:
+        """What the request changes, for the audit log; None: nothing, or another node has asked,
+        which has noted it."""
+        requirement = RPCS.get(name)
+        if requirement is None or not requirement.changes or call.identity.is_node:
+            return None
+        if requirement.scope is Scope.NEW_STREAM:
+            return f"{request.name}@{request.subject}"
+        if requirement.scope is Scope.STREAM:
+            return self._streams.name_of(request.stream)
+        return described(request)
+
+    def _ask_again(self, request: Any, call: Call, requirement: Requirement | None) -> None:
+        if requirement is not None and requirement.again:
+            assert requirement.operation is not None
+            self._streams.resolve(call.identity, requirement.operation, request.stream)
+
+
+def described(request: Any) -> str:
+    """The fields of a request about the cluster, on one line. None of them is a secret."""
+    return MessageToString(request, as_one_line=True)[:300]

@@ -1,0 +1,92 @@
+"""Purging: a stream's leader finds where the log is to begin, and the metadata notes it.
+
+Each replica carries it out by itself (replication/drivers/retention.py), the leader before the
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.commands import PurgeStream
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.retention import purged_below
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+PURGE_SECONDS = 8.0
+_LOOK_SECONDS = 0.02
+
+
+class Purges:
+    """`await purge(…)` on the leader."""
+
+    def __init__(self, metadata: MetadataLog, replicas: ReplicaManager) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+
+    async def purge(self, replica: Replica, offset: int | None) -> int:
+        """Remove the records below `offset`, or all that are committed; returns the first offset
+        kept, which is that of a whole batch, and so perhaps a little lower; or higher, where
+        compaction has left nothing in between.
+
+        Idempotent. Raises OffsetOutOfRangeError for an offset that is not committed, NotLeaderError
+        and PreconditionFailedError when the leadership has moved, UnavailableError when it takes
+        long: what the metadata has noted is carried out all the same.
+        """
+        try:
+            async with asyncio.timeout(PURGE_SECONDS):
+                return await self._purge(replica, offset)
+        except TimeoutError:
+            raise UnavailableError(
+                f"purging {replica.stream.full_name} takes longer than {PURGE_SECONDS:.0f} s; it "
+                "goes on, and asking again waits for it"
+            ) from None
+
+    async def _purge(self, replica: Replica, offset: int | None) -> int:
+        replica.check_readable()
+        log, leader_epoch = replica.log, replica.stream.leader_epoch
+        await self._reached(replica, leader_epoch, purged_below(replica.stream, log))
+        start = _batch_start(replica, replica.high_watermark if offset is None else offset)
+        if start <= log.log_start_offset:
+            return log.log_start_offset
+        # **safety** On disk first: a log must not come back shorter than what was purged of it.
+        while log.flushed_offset < start:
+            self._replicas.flush(replica)
+            await asyncio.sleep(_LOOK_SECONDS)
+            _check_leads(replica, leader_epoch)
+        await self._metadata.propose(
+            PurgeStream(stream_id=replica.stream.id, leader_epoch=leader_epoch, offset=start)
+        )
+        await self._reached(replica, leader_epoch, start)
+        return log.log_start_offset
+
+    async def _reached(self, replica: Replica, leader_epoch: int, start: int) -> None:
+        """Wait until the log begins there."""
+        while replica.log.log_start_offset < start:
+            await asyncio.sleep(_LOOK_SECONDS)
+            _check_leads(replica, leader_epoch)
+
+
+def _check_leads(replica: Replica, leader_epoch: int) -> None:
+    replica.check_readable()
+    if replica.leadership is None or replica.stream.leader_epoch != leader_epoch:
+        raise NotLeaderError(f"the leadership of {replica.stream.full_name} has moved; try again")
+
+
+def _batch_start(replica: Replica, offset: int) -> int:
+    """Where the batch that holds `offset` begins: replicas hold whole batches."""
+    high_watermark = replica.high_watermark
+    if offset > high_watermark:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} of stream {replica.stream.name!r} is not committed: it holds "
+            f"[{replica.log.log_start_offset}, {high_watermark})",
+            replica.log.log_start_offset,
+            high_watermark,
+        )
+    if offset == high_watermark or offset <= replica.log.log_start_offset:
+        return offset
+    found = replica.read(offset, 1)
+    assert found is not None, "what is committed can be read"
+    return found.base_offset

@@ -1,0 +1,132 @@
+"""The answers of the `Reads` service: the bytes of a slice, or the records in it.
+
+Clients that read much should use the data plane, where an answer costs no memory
+(response_memory.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from itertools import islice
+
+from jetstream_protocol import batch as batches
+from jetstream_protocol.errors import CorruptBatchError, StorageError, UnavailableError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import storage_error
+from jetstream_server.net.page_cache import make_resident
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.unreadable import unread
+
+DECODED_RECORDS_MAX = 10_000
+"""Records in one decoded answer: about 30 ms of the event loop."""
+
+
+async def answer(
+    replica: Replica,
+    found: LogSlice | None,
+    offset: int,
+    decoding: asyncio.Lock | None = None,
+) -> pb.FetchResponse:
+    """The answer to a fetch of `offset`: decoded records, or batches. decoding: limits how many
+    decode at a time.
+
+    Raises StorageError, CorruptBatchError, StreamNotFoundError when the stream was deleted
+    meanwhile, UnavailableError when the records were.
+    """
+    response = pb.FetchResponse(
+        stream_id=replica.stream.id,
+        log_start_offset=replica.log.log_start_offset,
+        high_watermark=replica.high_watermark,
+        leader_epoch=replica.stream.leader_epoch,
+    )
+    if found is not None:
+        data = await _read_for(replica, found)
+        if decoding is None:
+            response.batches = data
+        else:
+            async with (
+                decoding
+            ):  # One decode per iteration of the loop, whatever the number of callers.
+                response.messages.extend(_messages(replica, data, offset, found))
+                await asyncio.sleep(0)
+    response.next_offset = offset if found is None else next_offset(response, found)
+    return response
+
+
+def next_offset(response: pb.FetchResponse, found: LogSlice) -> int:
+    """The offset where the reader continues: a decoded answer may end before the last batch
+    does."""
+    return response.messages[-1].offset + 1 if response.messages else found.next_offset
+
+
+async def _read_for(replica: Replica, found: LogSlice) -> bytes:
+    """Raises as `answer`. Bytes that the disk cannot read are reported for repair."""
+    try:
+        return await _read(found)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            replica.check_readable()  # Probably deleted meanwhile.
+        if found.is_gone:
+            raise UnavailableError(
+                "the records were removed or compacted while they were read; try again"
+            ) from error
+        replica.on_unreadable(replica, found.base_offset)
+        raise UnavailableError(f"{error.message}; the file is looked at, try again") from error
+
+
+async def _read(found: LogSlice) -> bytes:
+    """The bytes of a slice, without blocking the loop on a cold disk."""
+    try:
+        fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            await make_resident(fd, found.position, found.length)
+            found.check_is_there()
+            data = os.pread(fd, found.length, found.position)
+            if len(data) < found.length:
+                raise OSError(errno.EIO, "the file ends early")
+            return data
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise storage_error(error, f"reading {found.path}") from error
+
+
+def _messages(replica: Replica, data: bytes, offset: int, found: LogSlice) -> list[pb.Message]:
+    """The records of whole batches from `offset` on, at most DECODED_RECORDS_MAX, up to bad bytes,
+    which are reported for repair. Raises CorruptBatchError if the first bytes are bad."""
+    messages: list[pb.Message] = []
+    try:
+        _decode(data, offset, found.path, messages)
+    except CorruptBatchError:
+        at = messages[-1].offset + 1 if messages else offset
+        replica.on_unreadable(replica, at)
+        if not messages:
+            raise unread(replica.stream, replica.node_id, at) from None
+    return messages
+
+
+def _decode(data: bytes, offset: int, path: str, messages: list[pb.Message]) -> None:
+    for batch in batches.iterate(data, file=path):
+        rows = zip(
+            batch.offsets(),
+            batch.timestamps(),
+            batch.subjects(),
+            batch.keys(),
+            batch.values(),
+            batch.header_blocks(),
+            strict=True,
+        )
+        room = DECODED_RECORDS_MAX - len(messages)
+        wanted = (row for row in rows if row[0] >= offset)
+        messages += [
+            pb.Message(
+                offset=at, timestamp_us=time, subject=subject, key=key, value=value,
+                header_block=block,
+            )
+            for at, time, subject, key, value, block in islice(wanted, room)
+        ]  # fmt: skip
+        if len(messages) == DECODED_RECORDS_MAX:
+            break

@@ -1,0 +1,152 @@
+"""The `Reads` service: the same batches as the data plane, for clients that use gRPC only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError, JetstreamError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.types import WallUs
+from jetstream_server.net.error_limits import bounded
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.unreadable import unsearched
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.acl import Operation
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.read_answers import answer, next_offset
+from jetstream_server.serving.grpc.response_memory import ANSWER_BYTES_MAX, ResponseMemoryLimiter
+from jetstream_server.serving.long_poll import WAIT_MS_LIMIT, FetchPosition, LongPoll
+from jetstream_server.serving.stream_access import StreamAccess
+
+QUERIES_MAX = 100_000
+_QUERIES_PER_TURN = 100
+"""About 2 ms of the event loop, then others get a turn."""
+
+
+class ReadsService(api_pb2_grpc.ReadsServicer):
+    """Serves from the replicas of this node; committed records only."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        fetches: LongPoll,
+        access: StreamAccess,
+        outstanding: ResponseMemoryLimiter,
+    ) -> None:
+        self._replicas = replicas
+        self._fetches = fetches
+        self._access = access
+        self._outstanding = outstanding
+        self._listing = asyncio.Lock()
+        self._decoding = asyncio.Lock()
+
+    async def Fetch(self, request: pb.FetchRequest, call: Call) -> pb.FetchResponse:
+        replica = self._replicas.resolve(request.stream)
+        position = FetchPosition.checked(
+            offset=request.offset,
+            last_epoch=request.last_epoch if request.HasField("last_epoch") else None,
+            bytes_max=self._bytes_max(request.bytes_max, call),
+            bytes_min=request.bytes_min,
+            wait_ms_max=request.wait_ms_max,
+        )
+        found = await self._fetches.fetch(replica, position)
+        if found is not None:
+            await self._access.control.pace(call.identity, found.length)
+            held = await self._outstanding.reserve(call.peer, found.length)
+            call.when_ended(partial(self._outstanding.release, held))
+        decoding = self._decoding if request.decode else None
+        response = await answer(replica, found, position.offset, decoding)
+        response.out_of_sync = self._fetches.is_out_of_sync(replica)
+        return response
+
+    async def Consume(
+        self, request: pb.ConsumeRequest, call: Call
+    ) -> AsyncIterator[pb.FetchResponse]:
+        replica = self._replicas.resolve(request.stream)
+        offset = request.offset
+        last_epoch = request.last_epoch if request.HasField("last_epoch") else None
+        decoding = self._decoding if request.decode else None
+        while True:
+            position = FetchPosition.checked(
+                offset=offset,
+                last_epoch=last_epoch,
+                bytes_max=self._bytes_max(request.bytes_max, call),
+                bytes_min=1,
+                wait_ms_max=WAIT_MS_LIMIT,
+            )
+            found = await self._fetches.fetch(replica, position)
+            if found is None:
+                continue
+            await self._access.control.pace(call.identity, found.length)
+            held = await self._outstanding.reserve(call.peer, found.length, None)
+            try:
+                response = await answer(replica, found, offset, decoding)
+                response.out_of_sync = self._fetches.is_out_of_sync(replica)
+                yield response  # Continues once the transport has taken it.
+            finally:
+                self._outstanding.release(held)
+            offset = next_offset(response, found)
+            last_epoch = (
+                None  # Checked once: the next offsets follow from the server's own answers.
+            )
+
+    def _bytes_max(self, wanted: int, call: Call) -> int:
+        return min(self._access.control.bytes_max(call.identity, wanted), ANSWER_BYTES_MAX)
+
+    async def ListOffsets(
+        self, request: pb.ListOffsetsRequest, call: Call
+    ) -> pb.ListOffsetsResponse:
+        if len(request.queries) > QUERIES_MAX:
+            raise InvalidRequestError(f"at most {QUERIES_MAX} queries in one call")
+        results: list[pb.ListOffsetsResponse.Result] = []
+        for start in range(0, len(request.queries), _QUERIES_PER_TURN):
+            async with self._listing:  # One turn at a time, whatever the number of calls.
+                queries = request.queries[start : start + _QUERIES_PER_TURN]
+                results += [self._list_offset(query, call.identity) for query in queries]
+                await asyncio.sleep(0)
+        return pb.ListOffsetsResponse(results=results)
+
+    def _list_offset(
+        self, query: pb.ListOffsetsRequest.Query, identity: Identity
+    ) -> pb.ListOffsetsResponse.Result:
+        try:
+            stream = self._access.resolve(identity, Operation.READ, query.stream)
+            query.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
+            replica = self._replicas.resolve(query.stream)
+            if query.WhichOneof("position") != "earliest":
+                # Only the leader knows the present log end.
+                replica = self._replicas.resolve_led(query.stream)
+            offset = self._resolve(replica, query)
+        except JetstreamError as error:
+            return pb.ListOffsetsResponse.Result(error=bounded(error))
+        return pb.ListOffsetsResponse.Result(
+            stream_id=replica.stream.id,
+            offset=offset,
+            leader_epoch=replica.stream.leader_epoch,
+        )
+
+    def _resolve(self, replica: Replica, query: pb.ListOffsetsRequest.Query) -> int:
+        """Raises UnavailableError where bytes turn out to be bad: what they are is found out."""
+        try:
+            return _resolve(replica, query)
+        except CorruptBatchError as error:
+            self._replicas.suspect_file(replica, error.file)
+            raise unsearched(replica.stream, replica.node_id) from error
+
+
+def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> int:
+    """The offset that a query asks for; the high watermark when no record is late enough."""
+    replica.check_readable()
+    position = query.WhichOneof("position")
+    if position == "earliest":
+        return replica.log.log_start_offset
+    if position == "latest":
+        return replica.high_watermark
+    if position == "timestamp_us":
+        found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
+        return replica.high_watermark if found is None else min(found[0], replica.high_watermark)
+    raise InvalidRequestError("a query needs a position: earliest, latest or timestamp_us")

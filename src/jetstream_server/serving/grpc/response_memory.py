@@ -1,0 +1,128 @@
+"""Limits the memory of answers that gRPC clients have not read yet, and how long they hold it.
+
+gRPC takes an answer as one piece of memory, makes four copies of it, and keeps them until the
+client has read it. A client that requests much and reads nothing would use all memory. So an answer
+waits for room, per connection and then in total, in order. While answers wait, a connection that
+has not read one for STALL_SECONDS is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from jetstream_protocol.errors import UnavailableError
+
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Batches in one answer, unless the first is longer."""
+PEER_BYTES_MAX = 2 * ANSWER_BYTES_MAX
+BYTES_MAX = 32 * 1024 * 1024
+ROOM_SECONDS = 10.0
+"""How long an answer waits for room before its call is refused."""
+STALL_SECONDS = 2.0
+"""A reader must read half a megabyte per second while another one waits."""
+_LOOK_SECONDS = 0.1
+
+logger = structlog.get_logger("jetstream.api")
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Room for one answer, from `since` on."""
+
+    peer: str
+    count: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One connection: the bytes that it holds, and how many of its answers hold or wait."""
+
+    bytes: int = 0
+    users: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ResponseMemoryLimiter:
+    """See the module. hang_up: closes a peer's connection; its calls then release their room."""
+
+    def __init__(self, hang_up: Callable[[str], object], bytes_max: int = BYTES_MAX) -> None:
+        self.bytes = 0
+        self._hang_up = hang_up
+        self._bytes_max = bytes_max
+        self._held: dict[Reservation, None] = {}  # oldest first
+        self._peers: dict[str, _Peer] = {}
+        self._turn = asyncio.Lock()
+        self._room = asyncio.Event()
+
+    async def reserve(
+        self, peer_name: str, count: int, seconds: float | None = ROOM_SECONDS
+    ) -> Reservation:
+        """Wait for room for `count` bytes. If nothing is held, any answer has room.
+
+        Raises UnavailableError after `seconds`; None: no limit.
+        """
+        peer = self._peers.setdefault(peer_name, _Peer())
+        peer.users += 1
+        try:
+            async with asyncio.timeout(seconds), peer.turn:
+                while peer.bytes and peer.bytes + count > PEER_BYTES_MAX:
+                    await self._wait()
+                async with self._turn:
+                    while self.bytes and self.bytes + count > self._bytes_max:
+                        await self._wait()
+        except TimeoutError as error:
+            self._leave(peer_name, peer)
+            raise UnavailableError(
+                f"{self.bytes} bytes of answers wait to be read by clients; try again, or read "
+                "from the data plane"
+            ) from error
+        except asyncio.CancelledError:
+            self._leave(peer_name, peer)
+            raise
+        reservation = Reservation(peer_name, count, asyncio.get_running_loop().time())
+        self._held[reservation] = None
+        peer.bytes += count
+        self.bytes += count
+        return reservation
+
+    def release(self, reservation: Reservation) -> None:
+        """The answer was sent, or its call has ended."""
+        del self._held[reservation]
+        peer = self._peers[reservation.peer]
+        peer.bytes -= reservation.count
+        self.bytes -= reservation.count
+        self._leave(reservation.peer, peer)
+        self._room.set()
+
+    def _leave(self, name: str, peer: _Peer) -> None:
+        peer.users -= 1
+        if not peer.users:
+            del self._peers[name]
+
+    async def _wait(self) -> None:
+        """Wait until something is released, or until the next check."""
+        self._end_stalled()
+        self._room.clear()
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self._room.wait()
+        except TimeoutError:
+            pass  # The caller looks again.
+
+    def _end_stalled(self) -> None:
+        """Close the connection that has left an answer unread longest, if that is too long."""
+        oldest = next(iter(self._held), None)
+        now = asyncio.get_running_loop().time()
+        if oldest is None or now - oldest.since < STALL_SECONDS:
+            return
+        logger.warning("reader_hung_up_on", peer=oldest.peer, bytes=oldest.count)
+        # Once is enough: gRPC needs a moment to see the end; then the next connection follows.
+        del self._held[oldest]
+        oldest.since = now
+        self._held[oldest] = None
+        self._hang_up(oldest.peer)

@@ -1,0 +1,100 @@
+"""Restoring: batches that come back into a stream with the offsets and times they had.
+
+Only into a stream that was created for it (`restoring`), by its leader, at the end of its log, one
+request at a time. From the append on they are batches like all others: followers fetch them, and
+they commit by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    NotLeaderError,
+    PreconditionFailedError,
+    UnknownOutcomeError,
+)
+from jetstream_protocol.restored_batch import RestoredBatch, open_restored
+from jetstream_server.clocks import WallClock
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.replica_manager import ReplicaManager
+
+COMMIT_SECONDS = 8.0
+"""Then the client is told that the outcome is unknown; it asks where the log ends, and goes on."""
+AHEAD_US_MAX = 3600 * 1_000_000
+"""So far may a batch's time be ahead of this node's clock. Nothing is appended with an earlier time
+later, so one wrong time would be the time of everything that follows."""
+
+
+class Restores:
+    """`await restore(…)` on the leader."""
+
+    def __init__(self, replicas: ReplicaManager, wall_clock: WallClock) -> None:
+        self._replicas = replicas
+        self._wall_clock = wall_clock
+        self._checking = asyncio.Lock()  # At most one request's bytes are unpacked at a time.
+
+    async def restore(self, replica: Replica, data: bytes) -> int:
+        """Append the batches; returns where the next one is to begin, once they are committed.
+
+        Raises PreconditionFailedError for a stream that is not being restored, and for batches that
+        do not begin at its log end; UnknownOutcomeError when they do not commit in time.
+        """
+        _check_restoring(replica)
+        async with self._checking:
+            batches = await asyncio.to_thread(open_restored, data)
+        if batches[-1].timestamp > self._wall_clock() + AHEAD_US_MAX:
+            raise InvalidRequestError(
+                f"the batch at offset {batches[-1].base_offset} was appended in the future, by the "
+                "clock of this node: correct one of the two"
+            )
+        self._append(replica, batches)
+        await self._committed(replica, replica.stream.leader_epoch, batches[-1].next_offset)
+        return batches[-1].next_offset
+
+    def _append(self, replica: Replica, batches: Sequence[RestoredBatch]) -> None:
+        """All at once: nothing else is appended in between."""
+        _check_restoring(replica)  # It may have ended while the bytes were checked.
+        if replica.leadership is None:
+            raise NotLeaderError(f"node {replica.node_id} leads {replica.stream.full_name} no more")
+        replica.leadership.check_can_append()
+        end = replica.log.log_end_offset
+        if batches[0].base_offset != end:
+            raise PreconditionFailedError(
+                f"{replica.stream.full_name} ends at offset {end}: a batch at "
+                f"{batches[0].base_offset} does not continue it"
+            )
+        for batch in batches:
+            self._replicas.append(replica, batch.encoded, batch.timestamp)
+
+    async def _committed(self, replica: Replica, leader_epoch: int, offset: int) -> None:
+        risen = asyncio.Event()
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                while replica.high_watermark < offset:
+                    if replica.closed or replica.stream.leader_epoch != leader_epoch:
+                        break
+                    risen.clear()
+                    replica.add_waiter(risen.set)
+                    try:
+                        async with asyncio.timeout(0.5):
+                            await risen.wait()
+                    except TimeoutError:
+                        replica.remove_waiter(risen.set)
+        except TimeoutError:
+            pass
+        if replica.high_watermark < offset or replica.stream.leader_epoch != leader_epoch:
+            raise UnknownOutcomeError(
+                f"the records restored to {replica.stream.full_name} are appended, but not "
+                "committed yet: see where its log ends, and go on there"
+            )
+
+
+def _check_restoring(replica: Replica) -> None:
+    if not replica.stream.config.restoring:
+        raise PreconditionFailedError(
+            f"{replica.stream.full_name} takes its records from its subject: only a stream that "
+            "was created with `restoring` is restored, until that is altered"
+        )

@@ -1,0 +1,183 @@
+"""The `Security` service: tokens and ACL rules. Who may call it is decided before (guard.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc
+from jetstream_protocol.types import WallUs
+from jetstream_server.clocks import WallClock
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.state.commands import (
+    AddAcl,
+    BootstrapSecurity,
+    RemoveAcl,
+    RevokeToken,
+)
+from jetstream_server.metadata.state.commands import CreateToken as CreateTokenCommand
+from jetstream_server.security import tokens
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.acl import (
+    CLUSTER_OPERATIONS,
+    AclRule,
+    Operation,
+    check_principal,
+    deciding_rule,
+    denying_rule,
+)
+from jetstream_server.security.state import Token
+from jetstream_server.serving.grpc.grpc_loop import Call
+
+LIFETIME_US_MAX = 100 * 365 * 24 * 3600 * 1_000_000
+
+
+class SecurityService(api_pb2_grpc.SecurityServicer):
+    """randomness: so many bytes that nobody can guess."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        access: AccessControl,
+        wall_clock: WallClock,
+        randomness: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._metadata = metadata
+        self._access = access
+        self._wall_clock = wall_clock
+        self._randomness = randomness
+        self._hashing = asyncio.Lock()
+
+    async def CreateToken(
+        self, request: pb.CreateTokenRequest, call: Call
+    ) -> pb.CreateTokenResponse:
+        return await self._made(CreateTokenCommand, request.principal, request.lifetime_us)
+
+    async def Bootstrap(self, request: pb.BootstrapRequest, call: Call) -> pb.CreateTokenResponse:
+        return await self._made(BootstrapSecurity, request.principal, request.lifetime_us)
+
+    async def _made(
+        self,
+        command: type[CreateTokenCommand] | type[BootstrapSecurity],
+        principal: str,
+        lifetime_us: int,
+    ) -> pb.CreateTokenResponse:
+        check_principal(principal)
+        if not 0 <= lifetime_us <= LIFETIME_US_MAX:
+            raise InvalidRequestError("a token lives for up to 100 years; 0: it does not expire")
+        new = tokens.new_token(self._randomness(tokens.ID_BYTES + tokens.SECRET_BYTES))
+        salt = self._randomness(tokens.SALT_BYTES)
+        async with self._hashing:  # Each takes 16 MiB.
+            hashed = await asyncio.to_thread(tokens.slow_hash, new.text, salt)
+        now_us = self._wall_clock()
+        token = Token(
+            new.id, principal, hashed, now_us, WallUs(now_us + lifetime_us if lifetime_us else 0)
+        )
+        await self._metadata.propose(
+            command(
+                token_id=token.id,
+                principal=token.principal,
+                hash=token.hash,
+                created_at_us=token.created_at_us,
+                expires_at_us=token.expires_at_us,
+            )
+        )
+        return pb.CreateTokenResponse(token=_token(token), text=new.text)
+
+    async def ListTokens(self, request: pb.ListTokensRequest, call: Call) -> pb.ListTokensResponse:
+        return pb.ListTokensResponse(
+            tokens=map(_token, self._metadata.registry.security.tokens.values())
+        )
+
+    async def RevokeToken(
+        self, request: pb.RevokeTokenRequest, call: Call
+    ) -> pb.RevokeTokenResponse:
+        await self._metadata.propose(RevokeToken(token_id=request.id))
+        return pb.RevokeTokenResponse()
+
+    async def AddAcl(self, request: pb.AddAclRequest, call: Call) -> pb.AddAclResponse:
+        rule = request.rule
+        result = await self._metadata.propose(
+            AddAcl(
+                principal=rule.principal,
+                operations=tuple(rule.operations),
+                allow=rule.allow,
+                stream=rule.stream,
+                subject=rule.subject,
+            )
+        )
+        added = pb.AclRule()
+        added.CopyFrom(rule)
+        known = self._metadata.registry.security.rules.get(result["id"])
+        if known is not None:
+            added = _rule(known)
+        return pb.AddAclResponse(rule=added, created=result["created"])
+
+    async def ListAcls(self, request: pb.ListAclsRequest, call: Call) -> pb.ListAclsResponse:
+        state = self._metadata.registry.security
+        if request.principal:
+            return pb.ListAclsResponse(rules=map(_rule, state.rules_of(request.principal)))
+        return pb.ListAclsResponse(rules=map(_rule, state.rules.values()))
+
+    async def RemoveAcl(self, request: pb.RemoveAclRequest, call: Call) -> pb.RemoveAclResponse:
+        await self._metadata.propose(RemoveAcl(rule_id=request.id))
+        return pb.RemoveAclResponse()
+
+    async def TestAcl(self, request: pb.TestAclRequest, call: Call) -> pb.TestAclResponse:
+        """For others than who asks it takes the right to change rules."""
+        principal = request.principal or call.identity.principal
+        if principal != call.identity.principal:
+            self._access.check(call.identity, Operation.SECURITY_ALTER)
+        try:
+            operation = Operation(request.operation)
+        except ValueError:
+            known = ", ".join(Operation)
+            raise InvalidRequestError(f"no operation is called that: they are {known}") from None
+        if (operation in CLUSTER_OPERATIONS) is bool(request.stream):
+            where = "the cluster: name no stream" if request.stream else "streams: name one"
+            raise InvalidRequestError(f"{operation} is an operation on {where}")
+        rules = self._metadata.registry.security.rules_of(principal)
+        subject = request.subject or self._subject_of(request.stream, call)
+        decided = operation, request.stream, subject
+        allowing = deciding_rule(rules, *decided)
+        rule = allowing or denying_rule(rules, *decided)
+        return pb.TestAclResponse(
+            allowed=allowing is not None, rule=None if rule is None else _rule(rule)
+        )
+
+    def _subject_of(self, name: str, call: Call) -> str:
+        """The subject of the stream of that name, if there is just one that the caller knows."""
+        if not name:
+            return ""
+        known = [
+            stream.subject
+            for stream in self._metadata.registry.named(name)
+            if self._access.allows(call.identity, Operation.DESCRIBE, stream)
+        ]
+        if len(known) != 1:
+            raise InvalidRequestError(f"say which subject: {len(known)} streams are named {name!r}")
+        return known[0]
+
+
+def _token(token: Token) -> pb.Token:
+    """Without its hash."""
+    return pb.Token(
+        id=token.id,
+        principal=token.principal,
+        created_at_us=token.created_at_us,
+        expires_at_us=token.expires_at_us,
+    )
+
+
+def _rule(rule: AclRule) -> pb.AclRule:
+    return pb.AclRule(
+        id=rule.id,
+        principal=rule.principal,
+        operations=rule.operations,
+        allow=rule.allow,
+        stream=rule.stream,
+        subject=rule.subject,
+    )

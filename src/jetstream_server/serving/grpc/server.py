@@ -1,0 +1,209 @@
+"""The gRPC listener: our services, health and reflection on one port.
+
+gRPC's server ends for ever when a request causes an exception in it: from version 1.84 on, a path
+that is not UTF-8 does. It is then replaced by a new one; running calls are lost, and clients repeat
+them.
+
+All of it runs on gRPC's loop, and the methods on the node's loop (grpc_loop.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import structlog
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from jetstream_protocol.generated import (
+    api_pb2,
+    api_pb2_grpc,
+    cursors_pb2,
+    cursors_pb2_grpc,
+    groups_pb2,
+    groups_pb2_grpc,
+)
+from jetstream_server.background import run_in_background
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.serving.grpc.call_limiter import CALLS_MAX, CallLimiter
+from jetstream_server.serving.grpc.cluster_service import ClusterService
+from jetstream_server.serving.grpc.cursors_service import CursorsService
+from jetstream_server.serving.grpc.error_interceptor import LIMITS, ErrorInterceptor
+from jetstream_server.serving.grpc.groups_service import GroupsService
+from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
+from jetstream_server.serving.grpc.guard import Guarded
+from jetstream_server.serving.grpc.reads_service import ReadsService
+from jetstream_server.serving.grpc.security_service import SecurityService
+from jetstream_server.serving.grpc.streams_service import StreamsService
+from jetstream_server.serving.stream_access import StreamAccess
+
+RESPONSE_BYTES_MAX = 128 * 1024 * 1024
+METADATA_BYTES_MAX = 16 * 1024
+HANDSHAKE_MS_MAX = 10_000
+"""A client that has not completed the handshake by then only holds a descriptor."""
+IDLE_MS_MAX = 300_000
+"""For a connection without a call; its client reconnects when it needs to."""
+_STOP_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
+
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", max(LIMITS.values())),
+    ("grpc.max_send_message_length", RESPONSE_BYTES_MAX),
+    # Above the first, some requests are refused; above the second, all.
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.enable_channelz", 1),
+    ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
+    # A second server on the same port must fail to start, not share it.
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+_SERVICES = ("Streams", "Reads", "Cluster", "Cursors", "Groups", "Security")
+
+logger = structlog.get_logger("jetstream.api")
+
+
+class ApiServer:
+    """`start` listens, `stop` ends every call."""
+
+    def __init__(
+        self,
+        streams: StreamsService,
+        reads: ReadsService,
+        cluster: ClusterService,
+        cursors: CursorsService,
+        groups: GroupsService,
+        security: SecurityService,
+        access: StreamAccess,
+        callers: CallLimiter,
+        grpc_loop: GrpcLoop,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """certificates: the port speaks TLS with them."""
+        self._certificates = certificates
+        services = (streams, reads, cluster, cursors, groups, security)
+        self._services = [
+            Guarded(service, name, access)
+            for service, name in zip(services, service_names(), strict=True)
+        ]
+        self._loop = grpc_loop
+        self._health = health.aio.HealthServicer()
+        self._callers = callers
+        self._guard = ErrorInterceptor(callers)
+        self._watching: asyncio.Task[None] | None = None
+        self._server: aio.Server | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    async def start(self, address: str) -> None:
+        """Raises OSError when the address cannot be listened on."""
+        await self._loop.run(self._start(address))
+
+    async def _start(self, address: str) -> None:
+        await self._listen(address)
+        for name in ("", *service_names()):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._watching = run_in_background(self._callers.watch(), "gRPC callers")
+        self._supervisor = run_in_background(self._supervise(address), "gRPC supervisor")
+
+    async def _listen(self, address: str) -> None:
+        server = aio.server(
+            options=_OPTIONS, interceptors=[self._guard], maximum_concurrent_rpcs=CALLS_MAX
+        )
+        streams, reads, cluster, cursors, groups, security = map(self._loop.relayed, self._services)
+        api_pb2_grpc.add_StreamsServicer_to_server(streams, server)
+        api_pb2_grpc.add_ReadsServicer_to_server(reads, server)
+        api_pb2_grpc.add_ClusterServicer_to_server(cluster, server)
+        cursors_pb2_grpc.add_CursorsServicer_to_server(cursors, server)
+        groups_pb2_grpc.add_GroupsServicer_to_server(groups, server)
+        api_pb2_grpc.add_SecurityServicer_to_server(security, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            [*service_names(), health.SERVICE_NAME, reflection.SERVICE_NAME], server
+        )
+        try:
+            if self._certificates is None:
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, _credentials(self._certificates))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}") from error
+        self._server = server
+        await server.start()
+
+    async def _supervise(self, address: str) -> None:
+        """Replace a server that ended by itself."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            assert self._server is not None
+            # `wait_for_termination` returns minutes later, because nothing ends the running calls.
+            if self._server._server.is_running():  # type: ignore[attr-defined]
+                continue
+            logger.warning("grpc_server_replaced")
+            await self._server.stop(None)
+            await self._listen_again(address)
+
+    async def _listen_again(self, address: str) -> None:
+        while True:
+            try:
+                await self._listen(address)
+                return
+            except OSError as error:
+                logger.warning("grpc_server_not_replaced", reason=str(error))
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def stop(self) -> None:
+        await self._loop.run(self._stop())
+
+    async def _stop(self) -> None:
+        tasks = [task for task in (self._supervisor, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is None:
+            return
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                # It waits until every watcher has read the change; a watcher that reads nothing
+                # never does.
+                await self._health.enter_graceful_shutdown()
+        except TimeoutError:
+            pass
+        await self._server.stop(_STOP_SECONDS)
+
+
+def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """gRPC asks for news at every handshake. It can demand certificates of clients, or not ask for
+    any: there is nothing in between."""
+    given = certificates.generation
+
+    def present() -> grpc.ServerCertificateConfiguration:
+        pem = certificates.pem
+        return grpc.ssl_server_certificate_configuration(
+            [(pem.key, pem.certificate)], pem.ca or None
+        )
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal given
+        if given == certificates.generation:
+            return None
+        given = certificates.generation
+        return present()
+
+    return grpc.dynamic_ssl_server_credentials(
+        present(),
+        changed,  # type: ignore[arg-type]  # None says: no news.
+        require_client_authentication=certificates.requires_clients,
+    )
+
+
+def service_names() -> list[str]:
+    found = {}
+    for module in (api_pb2, cursors_pb2, groups_pb2):
+        found.update(module.DESCRIPTOR.services_by_name)
+    return [found[name].full_name for name in _SERVICES]

@@ -1,0 +1,298 @@
+"""The `Streams` service: create, describe, list, alter, purge, pause, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+
+from jetstream_protocol import subjects
+from jetstream_protocol.errors import (
+    JetstreamError,
+    NotLeaderError,
+    StorageFullError,
+    UnavailableError,
+)
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.types import NO_NODE
+from jetstream_server.clocks import WallClock
+from jetstream_server.metadata.client.metadata_log import MetadataLog
+from jetstream_server.metadata.client.streams import Streams
+from jetstream_server.metadata.state.commands import DeleteStream, SetStreamAccess
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.compaction import status_of
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.serving.grpc.convert import (
+    config_from_proto,
+    leaderless_state,
+    stream_to_proto,
+)
+from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.peers import Peers, was_forwarded
+from jetstream_server.serving.grpc.purges import Purges
+from jetstream_server.serving.grpc.restores import Restores
+from jetstream_server.serving.stream_access import StreamAccess
+
+DAMAGED_MAX = 100
+_DESCRIBED_PER_TURN = 50
+"""About 2 ms of the event loop; then others have their turn."""
+
+Confirm = Callable[[int], Awaitable[None]]
+"""(stream id): returns once this node, its leader, has its subscription confirmed by NATS."""
+
+Drained = Callable[[], Awaitable[None]]
+"""Returns once everything is stored that NATS has delivered to streams that were paused."""
+
+
+class StreamsService(api_pb2_grpc.StreamsServicer):
+    """Checks the request; the registry decides. Who may ask is decided before (guard.py)."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        replicas: ReplicaManager,
+        access: StreamAccess,
+        streams: Streams,
+        confirm: Confirm,
+        drained: Drained,
+        peers: Peers,
+        node_id: int,
+        wall_clock: WallClock,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._access = access
+        self._streams = streams
+        self._confirm = confirm
+        self._drained = drained
+        self._peers = peers
+        self._node_id = node_id
+        self._purges = Purges(metadata, replicas)
+        self._restores = Restores(replicas, wall_clock)
+        self._listing = asyncio.Lock()
+
+    async def CreateStream(
+        self, request: pb.CreateStreamRequest, call: Call
+    ) -> pb.CreateStreamResponse:
+        subjects.check_own_name(request.name)
+        subjects.check_pattern(request.subject)
+        if request.config.group:
+            subjects.check_name(request.config.group)
+        if self._replicas.full_reason:
+            # Nothing could be appended to it, and the metadata needs the remaining space.
+            raise StorageFullError(self._replicas.full_reason)
+        stream, created = await self._streams.create(
+            request.name,
+            request.subject,
+            config_from_proto(request.config),
+            request.allow_same_name,
+        )
+        if stream.leader == NO_NODE:
+            raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")
+        if stream.leader == self._node_id:
+            await self._confirm(stream.id)
+        elif was_forwarded(call):
+            raise NotLeaderError(f"node {stream.leader} leads stream {stream.name!r}; try again")
+        else:
+            await self._peers.create_stream(stream.leader, request)
+        return pb.CreateStreamResponse(stream=stream_to_proto(stream), created=created)
+
+    async def DescribeStream(
+        self, request: pb.DescribeStreamRequest, call: Call
+    ) -> pb.DescribeStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        if request.registry_only:
+            known = pb.StreamDescription(stream=stream_to_proto(stream))
+            return pb.DescribeStreamResponse(description=known)
+        if stream.leader == NO_NODE:
+            description = pb.StreamDescription(
+                stream=stream_to_proto(stream),
+                state=leaderless_state(stream, self._metadata.registry),
+            )
+            return pb.DescribeStreamResponse(description=description)
+        replica = self._replicas.resolve_led(common_pb2.StreamRef(id=stream.id))
+        return pb.DescribeStreamResponse(description=_description(replica))
+
+    async def ListStreams(
+        self, request: pb.ListStreamsRequest, call: Call
+    ) -> pb.ListStreamsResponse:
+        registry = self._metadata.registry
+        if request.feeding_subject:
+            subjects.check_literal(request.feeding_subject)
+            fed = registry.feeding(request.feeding_subject)
+            streams = [stream for stream in fed if not stream.config.restoring]
+        else:
+            listed = (
+                stream
+                for stream in registry.streams.values()
+                if request.include_internal or not stream.is_internal
+            )
+            streams = sorted(listed, key=lambda s: (s.name, s.subject))
+        streams = [stream for stream in streams if self._access.knows(call.identity, stream)]
+        async with (
+            self._listing
+        ):  # One call per turn, whatever the number of callers: 5 µs a stream.
+            answer = pb.ListStreamsResponse(
+                streams=map(stream_to_proto, streams), revision=registry.revision
+            )
+            await asyncio.sleep(0)
+            if request.describe_led:
+                led = [stream.id for stream in streams if stream.leader == self._node_id]
+                for start in range(0, len(led), _DESCRIBED_PER_TURN):
+                    answer.led.extend(self._described(led[start : start + _DESCRIBED_PER_TURN]))
+                    await asyncio.sleep(0)
+        return answer
+
+    def _described(self, stream_ids: Sequence[int]) -> Iterator[pb.StreamDescription]:
+        """The descriptions of streams that this node leads."""
+        for stream_id in stream_ids:
+            with suppress(JetstreamError):
+                yield _description(self._replicas.resolve_led(common_pb2.StreamRef(id=stream_id)))
+
+    async def DeleteStream(
+        self, request: pb.DeleteStreamRequest, call: Call
+    ) -> pb.DeleteStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        await self._metadata.propose(DeleteStream(stream_id=stream.id))
+        return pb.DeleteStreamResponse()
+
+    async def PurgeStream(
+        self, request: pb.PurgeStreamRequest, call: Call
+    ) -> pb.PurgeStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        replica = self._replicas.resolve_led(common_pb2.StreamRef(id=stream.id))
+        offset = request.offset if request.HasField("offset") else None
+        start = await self._purges.purge(replica, offset)
+        return pb.PurgeStreamResponse(stream_id=stream.id, log_start_offset=start)
+
+    async def RestoreBatches(
+        self, request: pb.RestoreBatchesRequest, call: Call
+    ) -> pb.RestoreBatchesResponse:
+        stream = self._replicas.stream_of(request.stream)
+        replica = self._replicas.resolve_led(common_pb2.StreamRef(id=stream.id))
+        next_offset = await self._restores.restore(replica, request.batches)
+        return pb.RestoreBatchesResponse(stream_id=stream.id, next_offset=next_offset)
+
+    async def AlterStream(
+        self, request: pb.AlterStreamRequest, call: Call
+    ) -> pb.AlterStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        epoch = request.stream_epoch if request.HasField("stream_epoch") else None
+        altered = await self._streams.alter(stream, config_from_proto(request.config), epoch)
+        return pb.AlterStreamResponse(stream=stream_to_proto(altered))
+
+    async def SetStreamReadonly(
+        self, request: pb.SetStreamReadonlyRequest, call: Call
+    ) -> pb.SetStreamReadonlyResponse:
+        stream = self._replicas.stream_of(request.stream)
+        after = await self._set_access(stream, readonly=request.readonly)
+        return pb.SetStreamReadonlyResponse(stream=stream_to_proto(after))
+
+    async def PauseStream(
+        self, request: pb.PauseStreamRequest, call: Call
+    ) -> pb.PauseStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        after = await self._set_access(stream, paused=True)
+        await self._drained()
+        return pb.PauseStreamResponse(stream=stream_to_proto(after))
+
+    async def ResumeStream(
+        self, request: pb.ResumeStreamRequest, call: Call
+    ) -> pb.ResumeStreamResponse:
+        stream = self._replicas.stream_of(request.stream)
+        after = await self._set_access(stream, paused=False)
+        if after.leader == self._node_id:
+            await self._confirm(after.id)
+        return pb.ResumeStreamResponse(stream=stream_to_proto(after))
+
+    async def _set_access(
+        self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None
+    ) -> StreamMetadata:
+        """The stream afterwards. Raises NotLeaderError, also when the leadership has moved
+        meanwhile: asked again, the next leader has applied it once it answers."""
+        ref = common_pb2.StreamRef(id=stream.id)
+        if stream.leader != NO_NODE:
+            self._replicas.resolve_led(ref)
+        await self._metadata.propose(
+            SetStreamAccess(stream_id=stream.id, readonly=readonly, paused=paused)
+        )
+        after = self._replicas.stream_of(ref)
+        if after.leader != NO_NODE:
+            self._replicas.resolve_led(ref)
+        return after
+
+
+def _description(replica: Replica) -> pb.StreamDescription:
+    """The description of a stream that this node leads."""
+    log = replica.log
+    counters = replica.counters
+    return pb.StreamDescription(
+        stream=stream_to_proto(replica.stream),
+        log_start_offset=log.log_start_offset,
+        high_watermark=replica.high_watermark,
+        log_end_offset=log.log_end_offset,
+        flushed_offset=log.flushed_offset,
+        size_bytes=log.size_bytes,
+        segments=log.segment_count,
+        state=f"offline: {log.offline_reason}" if log.offline_reason else "online",
+        records_appended=counters.records_appended,
+        acks_sent=counters.acks_sent,
+        nacks_sent=counters.nacks_sent,
+        acks_suppressed=counters.acks_suppressed,
+        suspected_gaps=counters.suspected_gaps,
+        hand_overs=counters.hand_overs,
+        hand_over_gap_us=counters.hand_over_gap_us,
+        progress=_progress(replica),
+        damaged=_damaged(replica),
+        compaction=_compaction(replica) if replica.stream.was_compacted else None,
+        last_append_us=log.last_append_timestamp if log.log_end_offset else None,
+    )
+
+
+def _compaction(replica: Replica) -> pb.Compaction:
+    status = status_of(replica)
+    state = status.state
+    return pb.Compaction(
+        cleaned_to=state.cleaned_to,
+        dirty_bytes=status.dirty_bytes,
+        clean_bytes=status.clean_bytes,
+        ended_at_us=state.ended_at_us,
+        duration_us=state.duration_us,
+        bytes_before=state.bytes_before,
+        bytes_after=state.bytes_after,
+        records_removed=state.records_removed,
+        tombstones=state.tombstones,
+    )
+
+
+def _damaged(replica: Replica) -> list[pb.DamagedRange]:
+    """The ranges that the leader's disk has lost, and the first range of each follower."""
+    damaged = [
+        pb.DamagedRange(
+            node_id=replica.node_id, start_offset=bad.start_offset, end_offset=bad.end_offset
+        )
+        for bad in replica.log.damage.ranges[:DAMAGED_MAX]
+    ]
+    leadership = replica.leadership
+    for node_id in replica.stream.replicas:
+        if leadership is not None and node_id != replica.node_id:
+            first = leadership.damaged_of(node_id)
+            if first is not None:
+                damaged.append(
+                    pb.DamagedRange(node_id=node_id, start_offset=first[0], end_offset=first[1])
+                )
+    return damaged
+
+
+def _progress(replica: Replica) -> list[pb.ReplicaProgress]:
+    """The progress of each follower."""
+    leadership = replica.leadership
+    if leadership is None:
+        return []
+    return [
+        pb.ReplicaProgress(node_id=node_id, offset=leadership.position_of(node_id))
+        for node_id in replica.stream.replicas
+        if node_id != replica.node_id
+    ]

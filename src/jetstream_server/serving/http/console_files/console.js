@@ -1,0 +1,601 @@
+"use strict";
+// The console. It only shows what /api/v1/ answers. Text from outside becomes text nodes, never markup.
+
+const POLL_MS = 2000;
+const SAMPLES_MAX = 60;
+const TAIL_MAX = 500;
+const PAGE = 200;
+const TOKEN = "jetstream-token"; // of this tab only, and gone with it
+
+const $ = (id) => document.getElementById(id);
+
+/** An element: attributes (on… are listeners), then children: nodes, texts, lists of them, or null. */
+function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** Put new content in place of the old; whoever was in a field or on a button stays there. */
+function put(where, ...content) {
+  const focused = document.activeElement;
+  const id = where.contains(focused) ? focused.id : "";
+  where.replaceChildren(...content.flat());
+  const again = id && $(id);
+  if (!again || again === document.activeElement) return;
+  again.focus({ preventScroll: true });
+  if (again.tagName === "INPUT" && again !== focused) {
+    again.value = focused.value;
+    again.setSelectionRange(focused.selectionStart, focused.selectionEnd);
+  }
+}
+
+// Numbers and times as people read them.
+
+const count = (value) => Number(value).toLocaleString("en-US");
+
+function size(value) {
+  let number = Number(value);
+  for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
+    if (number < 1024 || unit === "TiB") return `${unit === "B" ? number : number.toFixed(1)} ${unit}`;
+    number /= 1024;
+  }
+}
+
+function rate(value) {
+  if (value === null) return "–";
+  return value >= 100 ? count(Math.round(value)) : value.toFixed(value && value < 10 ? 1 : 0);
+}
+
+const moment = (us) => new Date(Number(us) / 1000).toISOString().replace("T", " ").replace("Z", "");
+
+function span(us) {
+  const seconds = Number(us) / 1e6;
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]])
+    if (seconds >= length) return `${+(seconds / length).toFixed(1)} ${unit}`;
+  return `${seconds} s`;
+}
+
+const fullName = (stream) => (stream.subject ? `${stream.name}@${stream.subject}` : stream.name);
+const path = (name) => `streams/${encodeURIComponent(name)}`;
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
+
+// Asking.
+
+class Refused extends Error {}
+
+async function api(what, body, signal) {
+  const headers = {};
+  const token = sessionStorage.getItem(TOKEN);
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const options = { headers, signal };
+  if (body !== undefined) {
+    headers["Content-Type"] = "application/json";
+    Object.assign(options, { method: "POST", body: JSON.stringify(body) });
+  }
+  const answer = await fetch(`api/v1/${what}`, options);
+  const found = await answer.json().catch(() => ({}));
+  if (answer.ok) return found;
+  const error = new Refused(found.error ? found.error.message : `${answer.status} ${answer.statusText}`);
+  error.status = answer.status;
+  throw error;
+}
+
+// What the commands to copy begin with.
+let server = "";
+const command = (...words) => ["jetstream", ...(server ? ["--server", server] : []), ...words].map(quoted).join(" ");
+
+function copyable(text) {
+  const code = h("code", { tabindex: "0" }, text);
+  const copy = async (event) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // Only pages of https and of this machine may use the clipboard: select it, at least.
+      getSelection().selectAllChildren(code);
+    }
+    event.target.textContent = "Copied";
+    setTimeout(() => { event.target.textContent = "Copy"; }, 1500);
+  };
+  const button = h("button", { class: "small", type: "button", "aria-label": `Copy: ${text}`, onclick: copy }, "Copy");
+  return h("span", { class: "command" }, code, button);
+}
+
+/** columns: [heading, cell(row), is a number]. */
+function table(label, columns, rows, key) {
+  if (!rows.length) return h("div", { class: "empty" }, "Nothing here.");
+  const head = columns.map(([title, , number]) => h("th", { class: number ? "n" : "", scope: "col" }, title));
+  const body = rows.map((row) => h("tr", { "data-key": key(row) }, columns.map(([title, cell, number]) =>
+    h("td", { class: number ? "n" : title === "Name" ? "name" : "", "data-label": title }, cell(row)))));
+  return h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
+}
+
+function section(title, text, content, ...more) {
+  return h("section", {}, h("div", { class: "head" }, h("h2", {}, title), ...more, h("span", { class: "grow" }),
+    text ? copyable(text) : null), content);
+}
+
+const card = (title, value, kind = "") => h("div", { class: "card" }, h("span", { class: "dim" }, title), h("b", { class: kind }, value));
+
+// Rates, from one look to the next.
+
+const seen = new Map();
+
+function sampled(name, total, now) {
+  const known = seen.get(name) || { samples: [] };
+  const records = Number(total);
+  if (now - known.at < POLL_MS / 2) return known.samples; // Too short to tell a rate.
+  if (known.at !== undefined && now > known.at)
+    known.samples = [...known.samples, Math.max(0, records - known.records) / ((now - known.at) / 1000)].slice(-SAMPLES_MAX);
+  Object.assign(known, { at: now, records });
+  seen.set(name, known);
+  return known.samples;
+}
+
+function chart(samples, width, height, kind = "") {
+  const top = Math.max(...samples, 1e-9);
+  const points = samples.map((value, at) =>
+    `${((SAMPLES_MAX - samples.length + at) / (SAMPLES_MAX - 1) * width).toFixed(1)},${(height - value / top * (height - 2) - 1).toFixed(1)}`);
+  const last = samples.length ? samples.at(-1) : null;
+  const label = `records a second: ${rate(last)} now, ${rate(samples.length ? Math.max(...samples) : null)} at most`;
+  const picture = svg("svg", { class: `chart ${kind}`, preserveAspectRatio: "none", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+  if (points.length > 1) {
+    const begin = points[0].split(",")[0];
+    picture.append(svg("polygon", { class: "area", points: `${begin},${height} ${points.join(" ")} ${width},${height}` }),
+      svg("polyline", { class: "line", points: points.join(" ") }));
+  }
+  return picture;
+}
+
+// Changing.
+
+const mayChange = () => $("changes").checked;
+
+function ask(title, fields, text, act) {
+  const dialog = $("dialog");
+  const problem = h("div", { class: "error", role: "alert", hidden: true });
+  const inputs = fields.map(([name, label, input]) => { input.name = name; return h("label", {}, label, input); });
+  const shown = h("code", {}, typeof text === "function" ? text({}) : text || "");
+  const values = () => Object.fromEntries(fields.map(([name, , input]) => [name, input.type === "checkbox" ? input.checked : input.value.trim()]));
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      await act(values());
+      dialog.close();
+      refresh();
+    } catch (error) {
+      problem.textContent = error.message;
+      problem.hidden = false;
+    }
+  };
+  const form = h("form", { onsubmit: submit, oninput: () => { if (typeof text === "function") shown.textContent = text(values()); } },
+    h("h2", {}, title), inputs, problem, text ? h("span", { class: "command" }, shown) : null,
+    h("div", { class: "row" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+      h("button", { class: "main", type: "submit" }, "OK")));
+  dialog.replaceChildren(form);
+  dialog.showModal();
+}
+
+function action(id, label, act) {
+  return mayChange() ? h("button", { id, class: "small", type: "button", onclick: act }, label) : null;
+}
+
+function login() {
+  const input = h("input", { type: "password", autocomplete: "off", "aria-label": "Token" });
+  ask("Log in", [["token", "Token (empty: log out)", input]], "", async ({ token }) => {
+    if (token) sessionStorage.setItem(TOKEN, token);
+    else sessionStorage.removeItem(TOKEN);
+    showLogin();
+  });
+}
+
+const showLogin = () => { $("login").textContent = sessionStorage.getItem(TOKEN) ? "Logged in" : "Log in"; };
+
+// Pages. Each: look() asks, draw(found) shows. `stop` ends what runs on.
+
+const clusterPage = () => ({
+  title: "Cluster",
+  look: () => api("cluster"),
+  draw(found) {
+    const nodes = found.nodes || [];
+    const room = (use) => use ? [h("meter", { min: 0, max: 1, high: 0.999, value: full(use), "aria-label": "Free space until the reserve" }), ` ${size(use.disk_free_bytes)} free`] : "–";
+    const full = (use) => Math.min(1, Number(use.disk_reserve_bytes) / Math.max(1, Number(use.disk_free_bytes)));
+    const columns = [
+      ["Node", (n) => [String(n.address.node_id), n.address.node_id === found.controller ? h("span", { class: "dim" }, " controller") : null]],
+      ["State", (n) => state(n)],
+      ["Rack", (n) => n.rack || "–"],
+      ["Session", (n) => h("span", { class: "mono" }, String(n.incarnation))],
+      ["Leads", (n) => n.use ? `${count(n.use.streams_led)} of ${count(n.use.streams)}` : "–", true],
+      ["Logs", (n) => n.use ? size(n.use.log_bytes) : "–", true],
+      ["Disk", (n) => room(n.use)],
+      ["Address", (n) => h("span", { class: "mono" }, n.address.grpc)],
+    ];
+    if (mayChange()) columns.push(["", (n) => action(`drain-${n.address.node_id}`, n.draining ? "Take work again" : "Drain", () => drain(n))]);
+    return [
+      h("h1", {}, "Cluster"),
+      h("div", { class: "cards" },
+        card("Nodes", `${nodes.filter((n) => !n.fenced).length} of ${nodes.length}`, nodes.some((n) => n.fenced) ? "bad" : "good"),
+        card("Controller", found.controller < 0 ? "none" : `node ${found.controller}`, found.controller < 0 ? "bad" : ""),
+        card("Version", found.server_version)),
+      section("Nodes", command("cluster", "status"), table("Nodes", columns, nodes, (n) => n.address.node_id)),
+      section("NATS", "", h("div", { class: "body mono" }, (found.nats || []).join(", ") || "–")),
+      h("p", { class: "dim mono" }, `cluster ${found.cluster_id}`),
+    ];
+  },
+});
+
+function state(node) {
+  if (node.fenced) return h("span", { class: "bad" }, "fenced: not heard");
+  const reasons = node.not_ready || [];
+  if (reasons.length) return h("span", { class: "bad" }, `not ready: ${reasons.join(", ")}`);
+  return node.draining ? h("span", { class: "warn" }, "draining") : h("span", { class: "good" }, "serving");
+}
+
+function drain(node) {
+  const id = node.address.node_id;
+  const words = ["node", "drain", String(id), ...(node.draining ? ["--undo"] : [])];
+  ask(node.draining ? `Let node ${id} lead again?` : `Move all leaderships away from node ${id}?`, [], command(...words),
+    () => api(`nodes/${id}/drain`, { draining: !node.draining }));
+}
+
+let typing = 0;
+
+const streamsPage = (query) => ({
+  title: "Streams",
+  look: () => api(`streams?${new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE })}`),
+  draw(found) {
+    const now = performance.now();
+    const start = Number(query.get("start") || 0);
+    const go = (more) => { location.hash = `#/streams?${new URLSearchParams({ ...Object.fromEntries(query), ...more })}`; };
+    const search = h("input", { id: "search", type: "search", placeholder: "Name or subject", "aria-label": "Search for a name or subject",
+      value: query.get("match") || "", oninput: (event) => {
+        clearTimeout(typing);
+        typing = setTimeout(() => go({ match: event.target.value, start: 0 }), 300);
+      } });
+    const columns = [
+      ["Name", (s) => h("a", { id: `to-${s.stream.id}`, href: `#/${path(fullName(s.stream))}` }, s.stream.name)],
+      ["Subject", (s) => h("span", { class: "mono" }, s.stream.subject || "–")],
+      ["Leader", (s) => s.stream.leader < 0 ? h("span", { class: "bad" }, "none") : String(s.stream.leader), true],
+      ["In sync", (s) => sync(s.stream), true],
+      ["Records", (s) => count(s.high_watermark - s.log_start_offset), true],
+      ["Size", (s) => size(s.size_bytes), true],
+      ["Lag", (s) => lag(s), true],
+      ["Records/s", (s) => rate(s.samples.length ? s.samples.at(-1) : null), true],
+      ["", (s) => chart(s.samples, 120, 24)],
+    ];
+    for (const each of found.streams) each.samples = sampled(each.stream.id, each.high_watermark, now);
+    const pages = found.total > PAGE ? h("span", {},
+      h("button", { id: "before", class: "small", type: "button", disabled: start === 0, onclick: () => go({ start: Math.max(0, start - PAGE) }) }, "Before"),
+      ` ${start + 1}–${Math.min(start + PAGE, found.total)} of ${count(found.total)} `,
+      h("button", { id: "after", class: "small", type: "button", disabled: start + PAGE >= found.total, onclick: () => go({ start: start + PAGE }) }, "After")) : null;
+    return [h("h1", {}, "Streams"),
+      section(`${count(found.total)} ${found.total === 1 ? "stream" : "streams"}`, command("stream", "list"),
+        table("Streams", columns, found.streams, (s) => s.stream.id), search, pages, action("create", "Create a stream", create))];
+  },
+});
+
+const sync = (stream) => {
+  const all = stream.replicas.length, now = stream.isr.length;
+  return h("span", { class: now < (stream.config.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}`);
+};
+
+function lag(described) {
+  const lags = (described.progress || []).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
+  if (lags.includes(null)) return "unknown";
+  return lags.length ? count(Math.max(0, ...lags)) : "–";
+}
+
+const field = (attributes = {}) => h("input", attributes);
+const WHOLE = { inputmode: "numeric", pattern: "[0-9]*" };
+
+function create() {
+  const words = (v) => command("stream", "create", v.name || "NAME", "--subject", v.subject || "SUBJECT",
+    ...(v.replicas ? ["--replicas", v.replicas] : []), ...(v.max_age ? ["--max-age", `${v.max_age}s`] : []),
+    ...(v.max_bytes ? ["--max-bytes", v.max_bytes] : []), ...(v.compact ? ["--compact"] : []));
+  ask("Create a stream", [
+    ["name", "Name", field({ required: true })], ["subject", "NATS subject; * and > as in NATS", field({ required: true })],
+    ["replicas", "Replicas (empty: 3, or as many as there are nodes)", field(WHOLE)],
+    ["max_age", "Keep records for, in seconds (empty: for ever)", field(WHOLE)],
+    ["max_bytes", "Keep at most, in bytes (empty: unlimited)", field(WHOLE)],
+    ["compact", "Keep only the last record of each key", field({ type: "checkbox" })],
+  ], words, async (v) => {
+    const config = {};
+    if (v.replicas) config.replicas = Number(v.replicas);
+    if (v.max_age) config.max_age_us = `${v.max_age}000000`;
+    if (v.max_bytes) config.max_bytes = v.max_bytes;
+    if (v.compact) config.compact = true;
+    await api("streams", { name: v.name, subject: v.subject, config });
+  });
+}
+
+function alter(stream) {
+  const name = fullName(stream), config = stream.config;
+  const seconds = (us) => String(Math.round(Number(us || 0) / 1e6));
+  const before = { max_age: seconds(config.max_age_us), max_bytes: String(config.max_bytes || 0), max_messages: String(config.max_messages || 0), min_insync_replicas: String(config.min_insync_replicas || 1) };
+  const changed = (v) => Object.keys(before).filter((key) => v[key] !== undefined && v[key] !== "" && v[key] !== before[key]);
+  const words = (v) => command("stream", "alter", name, ...changed(v).flatMap((key) => [`--${key.replaceAll("_", "-")}`, key === "max_age" ? `${v[key]}s` : v[key]]));
+  ask(`Alter ${name}`, [
+    ["max_age", "Keep records for, in seconds (0: for ever)", field({ ...WHOLE, value: before.max_age })],
+    ["max_bytes", "Keep at most, in bytes (0: unlimited)", field({ ...WHOLE, value: before.max_bytes })],
+    ["max_messages", "Keep at most, in records (0: unlimited)", field({ ...WHOLE, value: before.max_messages })],
+    ["min_insync_replicas", "Replicas in sync without which nothing is acknowledged", field({ ...WHOLE, value: before.min_insync_replicas })],
+  ], words, async (v) => {
+    const wanted = {};
+    for (const key of changed(v)) {
+      if (key === "max_age") wanted.max_age_us = `${v.max_age}000000`;
+      else wanted[key] = key === "min_insync_replicas" ? Number(v[key]) : v[key];
+    }
+    await api(`${path(name)}/alter`, { config: wanted, stream_epoch: stream.stream_epoch });
+  });
+}
+
+const streamPage = (name) => {
+  const browser = messageBrowser(name);
+  const overview = h("div");
+  return {
+    title: name,
+    look: () => api(path(name)),
+    draw(found) {
+      put(overview, streamOverview(name, found));
+      return overview.isConnected ? null : [overview, browser.element];
+    },
+    stop: browser.stop,
+  };
+};
+
+function streamOverview(name, found) {
+  const stream = found.stream, config = stream.config;
+  const samples = sampled(stream.id, found.high_watermark, performance.now());
+  const progress = new Map((found.progress || []).map((p) => [p.node_id, p.offset]));
+  const online = found.state === "online";
+  const replicas = stream.replicas.map((node) => ({ node }));
+  const role = ({ node }) => node === stream.leader ? "leader" : stream.isr.includes(node) ? h("span", { class: "good" }, "in sync") : h("span", { class: "warn" }, "out of sync");
+  const offset = ({ node }) => node === stream.leader ? count(found.log_end_offset) : progress.has(node) && progress.get(node) >= 0 ? count(progress.get(node)) : "unknown";
+  const behind = ({ node }) => node === stream.leader ? "–" : progress.has(node) && progress.get(node) >= 0 ? count(found.log_end_offset - progress.get(node)) : "unknown";
+  const columns = [["Node", (r) => String(r.node)], ["Role", role], ["Position", offset, true], ["Lag", behind, true]];
+  if (mayChange()) columns.push(["", ({ node }) => node !== stream.leader && stream.isr.includes(node) ? action(`lead-${node}`, "Make it the leader", () => transfer(name, node)) : null]);
+  const limits = [config.max_age_us > 0 && span(config.max_age_us), config.max_bytes > 0 && size(config.max_bytes), config.max_messages > 0 && `${count(config.max_messages)} records`, config.compact && "the last record of each key"].filter(Boolean);
+  const facts = [
+    ["Subject", stream.subject || "none: internal"], ["Keeps", limits.join(", ") || "everything"],
+    ["Flush", String(config.flush).replace("FLUSH_", "").toLowerCase()], ["Acks", String(config.acks).replace("ACKS_", "").toLowerCase()],
+    ["Needs in sync", String(config.min_insync_replicas)], ["Group", config.group || "–"], ["Leader epoch", String(stream.leader_epoch)],
+    ["Acks, refusals since start", `${count(found.acks_sent)}, ${count(found.nacks_sent)}`],
+    ["Suspected gaps", count(found.suspected_gaps)], ["Created", moment(stream.created_at_us)],
+  ];
+  return [
+    h("h1", {}, stream.name),
+    online ? null : h("div", { class: "error", role: "alert" }, found.state),
+    h("div", { class: "cards" },
+      card("Records", count(found.high_watermark - found.log_start_offset)), card("Offsets", `${count(found.log_start_offset)} – ${count(found.high_watermark)}`),
+      card("Size", size(found.size_bytes)), card("Not committed", count(found.log_end_offset - found.high_watermark)),
+      card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : "–")),
+    section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(samples.length ? samples.at(-1) : null)), chart(samples, 600, 60, "wide"))),
+    section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node)),
+    section("Settings", "", h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
+  ].filter(Boolean);
+}
+
+function transfer(name, node) {
+  ask(`Make node ${node} the leader of ${name}?`, [], command("stream", "transfer-leader", name, String(node)),
+    () => api(`${path(name)}/transfer-leader`, { node_id: node }));
+}
+
+// Messages.
+
+function messageBrowser(name) {
+  const list = h("div", { id: "messages", "aria-live": "off" }, h("div", { class: "empty" }, "Loading…"));
+  const from = h("select", { id: "from" }, [["last", "The last records"], ["offset", "From an offset"], ["time", "From a time"], ["earliest", "From the first on"]].map(([value, text]) => h("option", { value }, text)));
+  const at = h("input", { id: "at", placeholder: "0", "aria-label": "Offset or time", hidden: true });
+  const subject = h("input", { id: "subject", placeholder: "orders.eu.>" });
+  const key = h("input", { id: "key" });
+  const limit = h("input", { id: "limit", type: "number", min: 1, max: 500, value: 50 });
+  const note = h("span", { class: "dim", role: "status" });
+  const tail = h("button", { id: "tail", type: "button", "aria-pressed": "false" }, "Live tail");
+  const shown = h("span", {});
+  let page = null, running = null;
+
+  const filters = () => ({ ...(subject.value && { subject: subject.value }), ...(key.value && { key: key.value }) });
+  const fetchCommand = (...place) => command("fetch", name, ...place, ...(subject.value ? ["--filter", subject.value] : []), ...(key.value ? ["--key", key.value] : []));
+
+  async function show(more, place) {
+    endTail();
+    try {
+      page = await api(`${path(name)}/messages?${new URLSearchParams({ limit: limit.value, ...filters(), ...more })}`);
+      shown.replaceChildren(copyable(fetchCommand(...place)));
+      const rows = page.messages.map(messageRow);
+      if (more.last) rows.reverse(); // Of the last records the newest is on top.
+      list.replaceChildren(...(rows.length ? rows : [h("div", { class: "empty" }, "No such record here.")]));
+      const first = page.messages.length ? page.messages[0].offset : null;
+      note.textContent = first === null ? `looked up to offset ${page.next_offset}` : `${page.messages.length} records, ${first} to ${page.messages.at(-1).offset}`;
+    } catch (error) {
+      list.replaceChildren(h("div", { class: "error", role: "alert" }, error.message));
+    }
+  }
+
+  function begin() {
+    const value = at.value.trim();
+    if (from.value === "offset") return show({ offset: value || 0 }, ["--from", value || "0"]);
+    if (from.value === "earliest") return show({ timestamp_us: 0 }, ["--from", "earliest"]);
+    if (from.value === "time") {
+      const time = Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(value) ? value : `${value}Z`);
+      if (Number.isNaN(time) || time < 0) { note.textContent = "a time is written so: 2026-01-31T12:00:00 (UTC)"; return undefined; }
+      return show({ timestamp_us: time * 1000 }, ["--from", new Date(time).toISOString()]);
+    }
+    return show({ last: limit.value }, ["--from", `last:${limit.value}`]);
+  }
+
+  const older = () => page && show({ offset: Math.max(Number(page.log_start_offset), (page.messages.length ? page.messages[0].offset : page.next_offset) - Number(limit.value)) }, ["--from", "earliest"]);
+  const newer = () => page && show({ offset: page.next_offset }, ["--from", String(page.next_offset)]);
+
+  async function follow() {
+    const controller = running = new AbortController();
+    tail.setAttribute("aria-pressed", "true");
+    shown.replaceChildren(copyable(fetchCommand("--follow", "--from", "latest")));
+    let offset = null;
+    if (list.querySelector(".empty, .error")) list.replaceChildren();
+    while (running === controller) {
+      try {
+        const place = offset === null ? { last: 0 } : { offset, wait_ms: 15000 };
+        const found = await api(`${path(name)}/messages?${new URLSearchParams({ limit: 200, ...filters(), ...place })}`, undefined, controller.signal);
+        offset = found.next_offset;
+        list.prepend(...found.messages.map(messageRow).reverse());
+        while (list.children.length > TAIL_MAX) list.lastChild.remove();
+        note.textContent = `following, at offset ${offset}`;
+      } catch (error) {
+        if (running !== controller) return;
+        note.textContent = `${error.message}; trying again`;
+        await new Promise((done) => setTimeout(done, POLL_MS));
+      }
+    }
+  }
+
+  function endTail() {
+    if (running) { running.abort(); running = null; note.textContent = ""; }
+    tail.setAttribute("aria-pressed", "false");
+  }
+
+  tail.addEventListener("click", () => (running ? endTail() : follow()));
+  from.addEventListener("change", () => {
+    at.hidden = !["offset", "time"].includes(from.value);
+    at.placeholder = from.value === "time" ? "2026-01-31T12:00:00" : "0";
+  });
+  const form = h("form", { onsubmit: (event) => { event.preventDefault(); begin(); } },
+    h("label", {}, "Where", from), at, h("label", {}, "Subject", subject), h("label", {}, "Key", key), h("label", {}, "How many", limit),
+    h("button", { id: "show", class: "main", type: "submit" }, "Show"), h("button", { type: "button", onclick: older }, "Older"),
+    h("button", { type: "button", onclick: newer }, "Newer"), tail);
+  begin();
+  const element = h("section", { "aria-label": "Messages" }, h("div", { class: "head" }, h("h2", {}, "Messages"), note, h("span", { class: "grow" }), shown),
+    h("div", { class: "body" }, form), list);
+  return { element, stop: endTail };
+}
+
+function messageRow(message) {
+  const value = message.value, key = message.key;
+  const text = (part) => part === null ? null : part.text !== undefined ? part.text : `${count(part.size)} bytes`;
+  const preview = value === null ? "tombstone" : text(value).slice(0, 300);
+  const body = h("div");
+  const details = h("details", { "data-offset": message.offset, ontoggle: () => { if (details.open && !body.childNodes.length) body.append(...messageBody(message)); } },
+    h("summary", {}, h("span", { class: "mono" }, String(message.offset)), h("span", { class: "mono dim" }, moment(message.timestamp_us)),
+      h("span", { class: "mono" }, message.subject), h("span", { class: "mono" }, key === null ? "–" : text(key)), h("span", { class: "mono" }, preview)), body);
+  return details;
+}
+
+function messageBody(message) {
+  const facts = [["Offset", String(message.offset)], ["Time (UTC)", moment(message.timestamp_us)], ["Subject", message.subject]];
+  if (message.key !== null) facts.push(["Key", message.key.text !== undefined ? message.key.text : `base64 ${message.key.base64}`]);
+  for (const [name, value] of message.headers) facts.push([name, value]);
+  if (message.value !== null) facts.push(["Size", `${count(message.value.size)} bytes`]);
+  return [h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", { class: "mono" }, value)])),
+    message.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, ...laidOut(message.value))];
+}
+
+/** JSON with an indent, its numbers as they are written; all else as it is. */
+function laidOut(value) {
+  if (value.text === undefined) return [`base64 ${value.base64}`];
+  const text = value.text;
+  if (!/^\s*[[{]/.test(text)) return [text];
+  try { JSON.parse(text); } catch { return [text]; }
+  const parts = [];
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"(?:\s*:)?|[[\]{},]|[^\s[\]{},"]+/g)) {
+    if (token === "{" || token === "[") { depth += 1; parts.push(token, line()); }
+    else if (token === "}" || token === "]") { depth -= 1; parts.push(line(), token); }
+    else if (token === ",") parts.push(token, line());
+    else if (token.endsWith(":")) parts.push(h("span", { class: "k" }, token.slice(0, -1).trimEnd()), ": ");
+    else parts.push(h("span", { class: token.startsWith('"') ? "s" : "l" }, token));
+  }
+  return parts;
+}
+
+// Going from page to page, and looking again.
+
+let page = null, timer = 0, turn = 0, asked = false;
+
+function pageOf(hash) {
+  const [place, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [kind, name] = place.split("/");
+  if (kind === "streams" && name) return streamPage(decodeURIComponent(name));
+  return kind === "streams" ? streamsPage(new URLSearchParams(query)) : clusterPage();
+}
+
+function open() {
+  if (page && page.stop) page.stop();
+  page = pageOf(location.hash);
+  const inStreams = location.hash.startsWith("#/streams");
+  for (const [id, here] of [["to-streams", inStreams], ["to-cluster", !inStreams]]) {
+    if (here) $(id).setAttribute("aria-current", "page");
+    else $(id).removeAttribute("aria-current");
+  }
+  document.title = `${page.title} – Jetstream`;
+  scrollTo(0, 0);
+  refresh();
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const mine = turn += 1, current = page, begun = performance.now();
+  try {
+    if (!document.hidden && !$("dialog").open) {
+      const found = await current.look();
+      if (mine !== turn) return;
+      const content = current.draw(found);
+      if (content) put($("main"), content);
+      $("status").textContent = `as of ${new Date().toLocaleTimeString()}`;
+    }
+  } catch (error) {
+    if (mine !== turn) return;
+    $("status").textContent = "";
+    if (!(error instanceof Refused) && !(error instanceof TypeError)) throw error;
+    const message = error instanceof Refused ? error.message : "this node does not answer; trying again";
+    put($("main"), h("div", { class: "error", role: "alert" }, message));
+    if (error.status === 401 && !asked) {
+      asked = true;
+      login();
+    }
+  }
+  // A look that takes long is not taken more often.
+  timer = setTimeout(refresh, Math.max(POLL_MS, 5 * (performance.now() - begun)));
+}
+
+async function watchHealth() {
+  try {
+    const found = await api("cluster");
+    const nodes = found.nodes || [];
+    const bad = found.controller < 0 ? "no controller" : nodes.some((n) => n.fenced || (n.not_ready || []).length) ? "a node is not well" : "";
+    const answering = nodes.find((n) => n.address.node_id === found.answering_node);
+    if (answering) server = answering.address.grpc;
+    put($("health"), h("span", { class: bad ? "bad" : "good" }, bad ? `● ${bad}` : "● nodes are well"));
+  } catch {
+    put($("health"), h("span", { class: "bad" }, "● no answer"));
+  }
+  setTimeout(watchHealth, 3 * POLL_MS);
+}
+
+addEventListener("hashchange", open);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || $("dialog").open || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const go = { c: "#/", s: "#/streams" }[event.key];
+  if (go) location.hash = go;
+  else if (event.key === "/") {
+    event.preventDefault();
+    const field = $("search") || $("subject");
+    if (field) field.focus(); else location.hash = "#/streams";
+  }
+});
+$("login").addEventListener("click", login);
+$("changes").addEventListener("change", refresh);
+showLogin();
+watchHealth().then(open);

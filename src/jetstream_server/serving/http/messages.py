@@ -1,0 +1,189 @@
+"""A page of a stream's records as JSON, for people: what is text as text, the rest in base64, and
+no more than a screen can take.
+
+With a subject or a key, records are looked through from the start of the page on; a page that has
+looked at LOOKED_AT_MAX of them ends, and says where to go on.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from jetstream_protocol.errors import InvalidRequestError, from_proto
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.subjects import check_pattern, matches
+from jetstream_server.serving.http.gateway import Gateway
+
+SHOWN_BYTES_MAX = 64 * 1024
+"""Of one value; `size` says how long it is."""
+_SECONDS = 10.0
+
+
+LIMIT_MAX = 500
+LOOKED_AT_MAX = 20_000
+_FETCH_BYTES = 256 * 1024
+WAIT_MS_MAX = 20_000
+"""How long a page may wait for the first record: browsers and proxies give up after half a
+minute."""
+
+
+class MessagePages:
+    """See the module."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def page(
+        self,
+        stream: common_pb2.StreamRef,
+        authorization: str,
+        *,
+        offset: int | None,
+        timestamp_us: int | None,
+        last: int | None,
+        limit: int,
+        subject: str = "",
+        key: str | None = None,
+        wait_ms: int = 0,
+    ) -> dict[str, Any]:
+        """From `offset` on, from the first record of that time on, or the `last` ones (if nothing
+        is said, as many as `limit`). Raises the JetstreamErrors of a fetch."""
+        if not 0 < limit <= LIMIT_MAX:
+            raise InvalidRequestError(f"limit is from 1 to {LIMIT_MAX}")
+        if wait_ms > WAIT_MS_MAX:
+            raise InvalidRequestError(f"wait_ms is at most {WAIT_MS_MAX}")
+        if subject:
+            check_pattern(subject)
+        if offset is None:
+            position = limit if last is None else last
+            offset = await self._start(stream, authorization, timestamp_us, position)
+        page = _Page(limit, subject, None if key is None else key.encode())
+        while True:
+            fetch = pb.FetchRequest(
+                stream=stream,
+                offset=offset,
+                bytes_max=_FETCH_BYTES,
+                wait_ms_max=0 if page.messages else wait_ms,
+                decode=True,
+            )
+            answer = await self._gateway.call(
+                "Reads", "Fetch", fetch, authorization, seconds=_SECONDS + wait_ms / 1000
+            )
+            before, offset = offset, page.take(answer)
+            is_all = offset >= answer.high_watermark or offset == before
+            if page.is_full or is_all or wait_ms:
+                return {
+                    "messages": page.messages,
+                    "next_offset": offset,
+                    "log_start_offset": answer.log_start_offset,
+                    "high_watermark": answer.high_watermark,
+                }
+
+    async def _start(
+        self,
+        stream: common_pb2.StreamRef,
+        authorization: str,
+        timestamp_us: int | None,
+        last: int,
+    ) -> int:
+        query = pb.ListOffsetsRequest.Query
+        earliest = query(stream=stream, earliest=True)
+        if timestamp_us is None:
+            wanted = query(stream=stream, latest=True)
+        else:
+            wanted = query(stream=stream, timestamp_us=timestamp_us)
+        first, found = [await self._offset(each, authorization) for each in (earliest, wanted)]
+        return found if timestamp_us is not None else max(first, found - last)
+
+    async def _offset(self, query: pb.ListOffsetsRequest.Query, authorization: str) -> int:
+        """Of the leader: who is not raises, with who is."""
+        described = await self._gateway.call(
+            "Streams",
+            "DescribeStream",
+            pb.DescribeStreamRequest(stream=query.stream, registry_only=True),
+            authorization,
+        )
+        leader = described.description.stream.leader
+        answer = await self._gateway.call(
+            "Reads",
+            "ListOffsets",
+            pb.ListOffsetsRequest(queries=[query]),
+            authorization,
+            node_id=leader if leader >= 0 else None,
+        )
+        (result,) = answer.results
+        if result.HasField("error"):
+            raise from_proto(result.error)
+        return int(result.offset)
+
+
+class _Page:
+    """What has been found so far."""
+
+    def __init__(self, limit: int, subject: str, key: bytes | None) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._limit = limit
+        self._subject = subject
+        self._key = key
+        self._looked_at = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.messages) == self._limit or self._looked_at >= LOOKED_AT_MAX
+
+    def take(self, answer: pb.FetchResponse) -> int:
+        """Pick what is wanted; returns where to go on."""
+        for message in answer.messages:
+            if self.is_full:
+                return int(message.offset)
+            self._looked_at += 1
+            if is_wanted(message, self._subject, self._key):
+                self.messages.append(message_to_json(message))
+        return int(answer.next_offset)
+
+
+def message_to_json(message: pb.Message) -> dict[str, Any]:
+    """value, key: see `bytes_to_json`; null: there is none."""
+    return {
+        "offset": message.offset,
+        "timestamp_us": message.timestamp_us,
+        "subject": message.subject.decode("utf-8", "backslashreplace"),
+        "key": bytes_to_json(message.key) if message.HasField("key") else None,
+        "value": bytes_to_json(message.value) if message.HasField("value") else None,
+        "headers": headers_of(message.header_block),
+    }
+
+
+def bytes_to_json(data: bytes) -> dict[str, Any]:
+    """`text` or `base64`, cut off at SHOWN_BYTES_MAX, and the whole `size` in bytes."""
+    shown = data[:SHOWN_BYTES_MAX]
+    try:
+        return {"text": _text(shown, is_cut=len(shown) < len(data)), "size": len(data)}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(shown).decode(), "size": len(data)}
+
+
+def _text(data: bytes, *, is_cut: bool) -> str:
+    """Raises UnicodeDecodeError. A character that was cut through is left out."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if is_cut and error.start > len(data) - 4:
+            return data[: error.start].decode()
+        raise
+
+
+def headers_of(block: bytes) -> list[tuple[str, str]]:
+    """Names and values in their order; the first line is NATS's own."""
+    lines = block.decode("utf-8", "backslashreplace").split("\r\n")[1:]
+    pairs = (line.partition(":") for line in lines if line)
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def is_wanted(message: pb.Message, subject: str, key: bytes | None) -> bool:
+    """subject: a pattern, "" for all. key: None for all."""
+    if key is not None and not (message.HasField("key") and message.key == key):
+        return False
+    return not subject or matches(subject, message.subject.decode("utf-8", "backslashreplace"))

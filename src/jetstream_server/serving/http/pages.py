@@ -1,0 +1,51 @@
+"""What the paths for machines answer: `/healthz` (the process runs), `/readyz` (it serves; else why
+not), `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_server.security.acl import Operation
+from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.metrics.page import CONTENT_TYPE, MetricsPage
+
+Readiness = Callable[[], list[str]]
+"""The reasons why this node should not be sent work; empty: it is ready."""
+
+PATTERN_LENGTH_MAX = 500
+
+
+class Pages:
+    """Health, readiness and metrics of one node."""
+
+    def __init__(self, readiness: Readiness, metrics: MetricsPage) -> None:
+        self._readiness = readiness
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._metrics_text, Operation.CLUSTER_DESCRIBE),
+        ]
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reasons = self._readiness()
+        if reasons:
+            return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
+        return web.Response(text="ready\n")
+
+    async def _metrics_text(self, request: web.Request) -> web.Response:
+        pattern = request.query.get("streams", "")
+        if len(pattern) > PATTERN_LENGTH_MAX:
+            raise InvalidRequestError(
+                f"streams: a pattern has at most {PATTERN_LENGTH_MAX} characters"
+            )
+        body = await self._metrics.text(pattern)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

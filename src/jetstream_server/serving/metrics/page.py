@@ -1,0 +1,91 @@
+"""The page `/metrics`, in Prometheus' text format, written without holding up the event loop.
+
+Everything is read from counters that the parts keep anyway. The loop has a turn after
+REPLICAS_PER_TURN replicas and after each family; one page is written at a time, however many ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Protocol
+
+from prometheus_client import ProcessCollector
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+
+from jetstream_server.clocks import MonotonicClock
+from jetstream_server.replication.core.counters import Counters
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.serving.metrics import stream_series
+from jetstream_server.serving.metrics.families import families
+from jetstream_server.serving.metrics.histograms import Histograms
+from jetstream_server.serving.metrics.snapshot import Snapshot
+
+REPLICAS_PER_TURN = 200
+"""About 2 ms of the event loop."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Replicas(Iterable[Replica], Sized, Protocol):
+    """ReplicaManager, as far as the page needs it."""
+
+    gone: Counters
+
+
+class MetricsPage:
+    """See the module."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        snapshot: Callable[[], Snapshot],
+        histograms: Histograms,
+        monotonic_clock: MonotonicClock,
+    ) -> None:
+        """snapshot: everything but the sums over the streams."""
+        self._replicas = replicas
+        self._snapshot = snapshot
+        self._histograms = histograms
+        self._clock = monotonic_clock
+        self._process = ProcessCollector(registry=None)
+        self._writing = asyncio.Lock()
+
+    async def text(self, streams: str = "") -> bytes:
+        """The page. streams: a pattern; each stream that it matches has series of its own."""
+        async with self._writing:
+            snapshot = self._snapshot()
+            snapshot.streams.counters.add(self._replicas.gone)
+            found: list[Replica] = []
+            for count, replica in enumerate(list(self._replicas), 1):
+                snapshot.streams.add(replica, self._clock())
+                if streams and stream_series.matches(replica, streams):
+                    found.append(replica)
+                if count % REPLICAS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            parts = [_text(self._of_node(snapshot))]
+            await asyncio.sleep(0)
+            if streams:
+                for family in stream_series.series(found, self._clock()):
+                    parts.append(_text([family]))
+                    await asyncio.sleep(0)
+            return b"".join(parts)
+
+    def _of_node(self, snapshot: Snapshot) -> Iterator[Metric]:
+        yield from families(snapshot)
+        yield from self._histograms.collect()
+        yield from self._process.collect()
+
+
+class _Collected:
+    """Metrics that were collected already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _text(metrics: Iterable[Metric]) -> bytes:
+    return generate_latest(_Collected(metrics))

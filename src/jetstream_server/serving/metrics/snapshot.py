@@ -1,0 +1,51 @@
+"""Everything that the metrics of one scrape are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jetstream_protocol.types import NodeId
+from jetstream_server.metadata.raft.status import MetadataStatus
+from jetstream_server.replication.core.leaderships import Leaderships
+from jetstream_server.replication.drivers.compaction import CompactionCounters
+from jetstream_server.serving.long_poll import FetchTimes
+from jetstream_server.serving.metrics.sums import StreamSums
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The parts' own counters, and single numbers. nodes: how many, by state.
+    disk_free_bytes: None when it cannot be told."""
+
+    raft: MetadataStatus
+    leaderships: Leaderships
+    compaction: CompactionCounters = field(default_factory=CompactionCounters)
+    fetches: FetchTimes = field(default_factory=FetchTimes)
+    streams: StreamSums = field(default_factory=StreamSums)
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    ingest_form: str = ""
+    is_ready: bool = False
+    session_held: bool = False
+    nats_connected: bool = False
+    nats_messages: int = 0
+    nats_disconnects: int = 0
+    nats_reconnects: int = 0
+    nats_writes_refused: int = 0
+    data_plane_connections: int = 0
+    waiting_fetches: int = 0
+    pending_acks: int = 0
+    uncommitted_bytes: int = 0
+    scrubbed_bytes: int = 0
+    damaged_ranges_found: int = 0
+    damaged_ranges_repaired: int = 0
+    retention_removed_records: int = 0
+    authentication_failures: int = 0
+    authorization_failures: int = 0
+    disk_free_bytes: int | None = None
+    disk_reserve_bytes: int = 0
+
+    @classmethod
+    def empty(cls) -> Snapshot:
+        """Of a node that has done nothing yet."""
+        return cls(MetadataStatus.absent(NodeId(0), ()), Leaderships(0))

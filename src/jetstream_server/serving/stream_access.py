@@ -1,0 +1,96 @@
+"""The stream that a request names, if whoever asks may do that to it.
+
+Nobody learns of a stream that they may not describe. Asked for by name, it is refused in the same
+words whether or not there is one. Asked for by id, there is none. An ambiguous name is resolved
+among the streams that they may describe.
+"""
+
+from __future__ import annotations
+
+from jetstream_protocol.errors import (
+    AmbiguousStreamError,
+    JetstreamError,
+    StreamExistsError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication.replica_manager import ReplicaManager
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.acl import Operation
+from jetstream_server.security.identity import Identity
+
+
+class StreamAccess:
+    def __init__(self, access: AccessControl, replicas: ReplicaManager, registry: Registry) -> None:
+        self.control = access
+        self._replicas = replicas
+        self._registry = registry
+
+    def resolve(
+        self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
+    ) -> StreamMetadata:
+        """Raises UnauthenticatedError, PermissionDeniedError, and as ReplicaManager.stream_of."""
+        access = self.control
+        if not access.enabled or identity.is_node:
+            return self._replicas.stream_of(ref)
+        try:
+            stream = self._replicas.stream_of(ref)
+            if access.permits(identity, operation, stream):
+                return stream
+            access.check_current(identity, operation)
+        except AmbiguousStreamError:
+            stream = self._among_known(identity, operation, ref)
+        except StreamNotFoundError:
+            access.check_current(identity, operation)
+            name = ref.name.partition("@")[0]
+            if ref.id or access.may_exist(identity, operation, name):
+                raise
+            raise access.denied(identity, operation, _as_asked(ref)) from None
+        if access.allows(identity, operation, stream):
+            access.check(identity, operation, stream)
+            return stream
+        is_known = self.knows(identity, stream)
+        resource = stream.full_name if is_known or ref.id else _as_asked(ref)
+        error = access.denied(identity, operation, resource)
+        if ref.id and not is_known:
+            raise StreamNotFoundError(f"there is no stream with id {ref.id}: was it deleted?")
+        raise error
+
+    def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
+        """Whether whoever asks may know that there is such a stream."""
+        return self.control.allows(identity, Operation.DESCRIBE, stream)
+
+    def check_taken(self, identity: Identity, name: str) -> None:
+        """Raise StreamExistsError, which tells no more, where a stream of that name is one that
+        they may not know of."""
+        if not all(self.knows(identity, stream) for stream in self._registry.named(name)):
+            raise StreamExistsError(f"the name {name!r} is taken: choose another one")
+
+    def name_of(self, ref: common_pb2.StreamRef) -> str:
+        """For the audit log: the stream's full name, or what was asked for."""
+        try:
+            return self._replicas.stream_of(ref).full_name
+        except JetstreamError:
+            return _as_asked(ref)
+
+    def _among_known(
+        self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
+    ) -> StreamMetadata:
+        """The stream of an ambiguous name."""
+        self.control.check_current(identity, operation)
+        named = self._registry.named(ref.name)
+        known = [stream for stream in named if self.knows(identity, stream)]
+        if not known:
+            raise self.control.denied(identity, operation, _as_asked(ref))
+        if len(known) > 1:
+            names = tuple(stream.full_name for stream in known)
+            raise AmbiguousStreamError(
+                f"{ref.name!r} could be any of {', '.join(names)}: name one of them in full", names
+            )
+        return known[0]
+
+
+def _as_asked(ref: common_pb2.StreamRef) -> str:
+    return f"{ref.name}@{ref.subject}" if ref.subject else ref.name

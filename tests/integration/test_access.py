@@ -1,0 +1,484 @@
+"""Who may do what, on a real server with security on, over every port."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from jetstream_client import (
+    Client,
+    JetstreamError,
+    NotFoundError,
+    PermissionDeniedError,
+    StreamExistsError,
+    StreamNotFoundError,
+    UnauthenticatedError,
+)
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2, cursors_pb2, groups_pb2
+from jetstream_server.node.bootstrap import Refused
+from jetstream_server.security import node_proof
+from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
+from jetstream_server.security.requirements import RPCS, Scope
+from tests.support import command
+from tests.support.secured import CREDENTIAL, SecuredServer, secured_server
+
+NAMES = count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+    with secured_server(tmp_path_factory.mktemp("secured") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(server: SecuredServer) -> Iterator[Client]:
+    with server.client() as client:
+        client.create_stream("orders", "orders.>")
+        client.publish("orders.eu", b"one")
+        client.create_stream("secret", "secret.>")
+        client.publish("secret.plan", b"two")
+        yield client
+
+
+@pytest.fixture
+def principal() -> str:
+    """Somebody new, without any rights."""
+    return f"user:p{next(NAMES)}"
+
+
+@pytest.fixture
+def user(server: SecuredServer, admin: Client, principal: str) -> Iterator[Client]:
+    with server.client(admin.create_token(principal).text) as client:
+        yield client
+
+
+def raw(server: SecuredServer, name: str, request: object, authorization: str) -> Exception | None:
+    """Call an RPC by its full name; its error."""
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.unary_stream(
+            name,
+            request_serializer=lambda each: each.SerializeToString(),
+            response_deserializer=bytes,
+        )
+        metadata = (("authorization", authorization),) if authorization else None
+        try:
+            next(iter(call(request, timeout=5, metadata=metadata)), None)  # type: ignore[arg-type]
+        except grpc.RpcError as error:
+            return error
+    return None
+
+
+def status(error: Exception | None) -> str:
+    return "" if error is None else error.code().name  # type: ignore[attr-defined]
+
+
+ASKED = {
+    "stream": common_pb2.StreamRef(name="orders"),
+    "name": "new",
+    "subject": "new.>",
+}
+
+
+def request_of(name: str) -> object:
+    """A request of that RPC, with what it takes of the above."""
+    service, _, method = name.removeprefix("/jetstream.v1.").partition("/")
+    module: Any = {"Cursors": cursors_pb2, "Groups": groups_pb2}.get(service, pb)
+    described = module.DESCRIPTOR.services_by_name[service].methods_by_name[method].input_type
+    fields = {key: value for key, value in ASKED.items() if key in described.fields_by_name}
+    if method == "TestAcl":
+        fields = {"operation": "read", "stream": "orders"}
+    return getattr(module, described.name)(**fields)
+
+
+OURS = [name for name in sorted(RPCS) if name.startswith("/jetstream.v1.")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_rpc_answers_a_stranger_a_wrong_token_or_one_without_rights(
+    name: str, server: SecuredServer, admin: Client
+) -> None:
+    request = request_of(name)
+    assert status(raw(server, name, request, "")) == "UNAUTHENTICATED"
+    assert status(raw(server, name, request, "Bearer jst_nonsense")) == "UNAUTHENTICATED"
+    assert status(raw(server, name, request, "Basic dTpw")) == "UNAUTHENTICATED"
+    token = admin.create_token("user:nobody").text
+    found = status(raw(server, name, request, f"Bearer {token}"))
+    if RPCS[name].scope in (Scope.AUTHENTICATED, Scope.EACH):
+        assert found != "UNAUTHENTICATED"
+    else:
+        assert found == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_nodes_proof_opens_what_is_between_nodes_and_nothing_else(
+    name: str, server: SecuredServer, admin: Client
+) -> None:
+    node = admin.describe_cluster().nodes[0]
+
+    def proof(incarnation: int, secret: bytes = CREDENTIAL.encode(), target: int = 0) -> str:
+        return node_proof.proof(secret, name, sender=1, target=target, incarnation=incarnation)
+
+    request = request_of(name)
+    found = status(raw(server, name, request, proof(node.incarnation)))
+    opened = RPCS[name].nodes or RPCS[name].scope is Scope.NODE
+    if name.endswith("/Bootstrap") or not opened:
+        assert found == "PERMISSION_DENIED"
+    else:
+        assert found not in ("PERMISSION_DENIED", "UNAUTHENTICATED")
+    for wrong in (
+        proof(node.incarnation, b"another credential"),
+        proof(node.incarnation, b""),
+        proof(node.incarnation + 1),
+        proof(node.incarnation, target=1),
+        "Node 1:00",
+        "Node x",
+    ):
+        assert status(raw(server, name, request, wrong)) == "UNAUTHENTICATED"
+    if not name.endswith("/Bootstrap"):
+        assert (
+            status(raw(server, name, request, proof(node_proof.BOOTSTRAP))) == "PERMISSION_DENIED"
+        )
+
+
+def test_without_a_token_or_with_a_wrong_one_the_client_is_told_what_to_do(
+    server: SecuredServer, admin: Client
+) -> None:
+    with server.client("") as nobody, pytest.raises(UnauthenticatedError, match="JETSTREAM_TOKEN"):
+        nobody.list_streams()
+    wrong = f"{server.admin[:-4]}AAAA"
+    with server.client(wrong) as liar, pytest.raises(UnauthenticatedError, match="wrong") as found:
+        liar.list_streams()
+    assert wrong not in str(found.value)
+
+
+RIGHTS: dict[str, Callable[[Client], object]] = {
+    "create": lambda client: client.create_stream("mine", "mine.>"),
+    "describe": lambda client: client.describe_stream("mine"),
+    "alter": lambda client: client.alter_stream("mine", max_messages=10),
+    "read": lambda client: client.fetch("mine"),
+    "purge": lambda client: client.purge_stream("mine"),
+    "delete": lambda client: client.delete_stream("mine"),
+    "cluster_alter": lambda client: client.drain_node(0, undo=True),
+    "security_alter": lambda client: client.list_tokens(),
+}
+
+
+def test_every_right_lets_do_just_what_it_says(admin: Client, user: Client, principal: str) -> None:
+    assert {*RIGHTS, "cluster_describe"} == {*STREAM_OPERATIONS, *CLUSTER_OPERATIONS}
+    for operation, act in RIGHTS.items():
+        with pytest.raises(PermissionDeniedError, match=f"`{operation}`.*acl add {principal}"):
+            act(user)
+        where = {} if "_" in operation else {"stream": "mine", "subject": "mine.>"}
+        rule = admin.add_acl(principal, operation, **where)  # type: ignore[arg-type]
+        assert user.test_acl(operation, **where).allowed  # type: ignore[arg-type]
+        act(user)
+        if operation in ("describe", "delete"):
+            continue  # The client looks up by name what it alters; and what is gone is gone.
+        admin.remove_acl(rule.id)
+        with pytest.raises(PermissionDeniedError):
+            act(user)
+
+
+def test_the_right_to_a_name_is_not_the_right_to_a_subject(
+    admin: Client, user: Client, principal: str
+) -> None:
+    admin.add_acl(principal, ["create", "read"], stream="*", subject="orders.>")
+    with pytest.raises(PermissionDeniedError):
+        user.create_stream("trick", "secret.>")
+    with pytest.raises(PermissionDeniedError):
+        user.create_stream("trick", ">")
+    with pytest.raises(PermissionDeniedError):
+        user.fetch("secret")
+    assert user.fetch("orders")[0].value == b"one"
+
+
+def test_a_stream_that_one_may_not_know_of_is_as_one_that_is_not_there(
+    admin: Client, user: Client, principal: str
+) -> None:
+    admin.add_acl(principal, "read", stream="orders", subject="orders.>")
+    assert [stream.name for stream in user.list_streams()] == ["orders"]
+    told = []
+    for name in ("secret", "missing"):
+        with pytest.raises(PermissionDeniedError) as found:
+            user.describe_stream(name)
+        told.append(str(found.value).replace(name, "NAME"))
+    assert told[0] == told[1]
+    hidden = admin.describe_stream("secret").id
+    for stream_id in (hidden, 999_999):
+        with pytest.raises(StreamNotFoundError):
+            user.fetch(stream_id)
+
+
+def test_a_name_that_is_taken_tells_nothing_of_what_has_it(
+    admin: Client, user: Client, principal: str
+) -> None:
+    admin.add_acl(principal, "create", stream="*", subject="free.>")
+    with pytest.raises(StreamExistsError) as found:
+        user.create_stream("secret", "free.>")
+    assert str(found.value) == "the name 'secret' is taken: choose another one"
+
+
+def test_a_denial_wins_and_a_rule_for_everybody_holds_for_each(
+    admin: Client, user: Client, principal: str
+) -> None:
+    everybody = admin.add_acl("*", "read", stream="orders", subject="orders.>")
+    assert user.fetch("orders")
+    denial = admin.add_acl(principal, "read", allow=False, stream="ord*")
+    with pytest.raises(PermissionDeniedError):
+        user.fetch("orders")
+    assert admin.fetch("orders")
+    for rule in (everybody, denial):
+        admin.remove_acl(rule.id)
+    with pytest.raises(NotFoundError):
+        admin.remove_acl(denial.id)
+
+
+def within_a_second(act: Callable[[], object], refused: type[JetstreamError]) -> None:
+    """Wait until it is refused."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < 5.0:
+        try:
+            act()
+        except refused:
+            assert time.monotonic() - begun < 1.0
+            return
+    raise AssertionError("it is allowed still")
+
+
+def test_a_change_of_rules_reaches_open_connections_and_fetches_that_wait(
+    admin: Client, user: Client, principal: str
+) -> None:
+    admin.create_stream("wait", "wait.>")
+    rule = admin.add_acl(principal, "read", stream="wait", subject="wait.>")
+    user.fetch("wait")  # Its connection is open.
+    refused: list[Exception] = []
+
+    def wait_for_records() -> None:
+        try:
+            user.fetch("wait", max_wait=4.0)
+        except PermissionDeniedError as error:
+            refused.append(error)
+
+    waiting = threading.Thread(target=wait_for_records)
+    waiting.start()
+    time.sleep(0.3)
+    admin.remove_acl(rule.id)
+    within_a_second(lambda: user.fetch("wait"), PermissionDeniedError)
+    admin.publish("wait.now", b"secret by now")
+    waiting.join(8)
+    assert refused
+
+
+def test_a_revoked_token_ends_its_connections_and_is_refused(
+    server: SecuredServer, admin: Client, principal: str
+) -> None:
+    made = admin.create_token(principal)
+    admin.add_acl(principal, "read", stream="orders", subject="orders.>")
+    with server.client(made.text) as user:
+        assert user.fetch("orders")
+        admin.revoke_token(made.token.id)
+        within_a_second(lambda: user.fetch("orders"), UnauthenticatedError)
+        within_a_second(user.list_streams, UnauthenticatedError)
+    assert made.token.id not in [token.id for token in admin.list_tokens()]
+
+
+def test_an_expired_token_is_refused_on_connections_that_are_open(
+    server: SecuredServer, admin: Client, principal: str
+) -> None:
+    admin.add_acl(principal, "read", stream="orders", subject="orders.>")
+    with server.client(admin.create_token(principal, lifetime=1.5).text) as user:
+        assert user.fetch("orders")
+        time.sleep(1.5)
+        within_a_second(lambda: user.fetch("orders"), UnauthenticatedError)
+
+
+def test_the_first_administrator_is_made_once(server: SecuredServer, admin: Client) -> None:
+    with pytest.raises(Refused, match="there is an administrator already: user:admin"):
+        server.bootstrap("user:other")
+    arguments = ["token", "--bootstrap", "--config", str(server.config_file)]
+    again = subprocess.run(
+        [sys.executable, "-m", "jetstream_server", *arguments], capture_output=True, text=True
+    )
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.startswith("error: there is an administrator already")
+
+
+def test_the_command_line_makes_tokens_and_rules(
+    server: SecuredServer, admin: Client, principal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str, code: int = 0) -> str:
+        done = command.jetstream("--server", server.grpc, *arguments)
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    monkeypatch.setenv("JETSTREAM_TOKEN", server.admin)
+    token = run("token", "create", principal, "--expires", "1h").strip()
+    token_id = token.split("_")[1]
+    assert token_id in run("token", "list")
+    assert token not in run("token", "list", "--json")
+    assert "say the subject" in run(
+        "acl", "add", principal, "--allow", "read", "--stream", "orders", code=2
+    )
+    said = run(
+        "acl", "add", principal, "--allow", "read", "--subject", "orders.>", "--stream", "o*"
+    )
+    rule = said.removeprefix("rule ").partition(":")[0]
+    assert principal in run("acl", "list")
+    assert "allowed" in run("acl", "test", "read", "--stream", "orders", "--principal", principal)
+    monkeypatch.setenv("JETSTREAM_TOKEN", token)
+    assert "denied" in run("acl", "test", "delete", "--stream", "orders", code=1)
+    assert "one" in run("fetch", "orders", "--format", "%v\\n")
+    assert "`delete`" in run("stream", "delete", "orders", "--yes", code=1)
+    monkeypatch.setenv("JETSTREAM_TOKEN", server.admin)
+    run("acl", "remove", rule)
+    run("token", "revoke", token_id)
+    run("token", "revoke", token_id, code=3)
+
+
+def test_http_wants_a_token_but_for_probes(server: SecuredServer, admin: Client) -> None:
+    def get(path: str, token: str = "") -> int:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(server.http + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    assert get("/healthz") == get("/readyz") == get("/metrics", server.admin) == 200
+    assert get("/metrics") == get("/metrics", "jst_wrong") == 401
+    assert failures(server)["authentication"] >= 2
+    before = failures(server)["authorization"]
+    assert get("/metrics", admin.create_token("user:unknown").text) == 403
+    assert failures(server)["authorization"] == before + 1
+
+
+def failures(server: SecuredServer) -> dict[str, float]:
+    """As the metrics count them."""
+    headers = {"Authorization": f"Bearer {server.admin}"}
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{server.http}/metrics", headers=headers), timeout=5
+    ) as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^jetstream_(\w+)_failures_total (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_the_api_of_the_console_lets_do_what_grpc_does_and_no_more(
+    server: SecuredServer, admin: Client, principal: str
+) -> None:
+    token = admin.create_token(principal).text
+
+    def asked(path: str, authorization: str = "", body: bytes | None = None) -> int:
+        headers = {"Content-Type": "application/json"}
+        if authorization:
+            headers["Authorization"] = authorization
+        request = urllib.request.Request(f"{server.http}/api/v1/{path}", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    bearer = f"Bearer {token}"
+    paths = ("cluster", "streams", "streams/orders", "streams/orders/messages", "streams/nobody")
+    for nothing in ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {token}", node_proof.SCHEME):
+        assert {asked(path, nothing) for path in paths} == {401}
+        assert asked("streams", nothing, b'{"name": "n", "subject": "n"}') == 401
+        assert asked("nodes/0/drain", nothing, b'{"draining": true}') == 401
+    assert asked("cluster", bearer) == 200
+    assert asked("streams/orders/messages", bearer) in (403, 404)
+    assert asked("nodes/0/drain", bearer, b'{"draining": true}') == 403
+    admin.add_acl(principal, ["read", "describe"], stream="orders", subject="orders.>")
+    assert asked("streams/orders/messages", bearer) == 200
+    assert asked("streams/secret/messages", bearer) in (403, 404)
+    assert asked("streams/orders/alter", bearer, b'{"config": {"max_bytes": "9"}}') == 403
+
+
+def test_the_same_rule_twice_is_one_and_wrong_ones_are_refused(
+    admin: Client, principal: str
+) -> None:
+    rule = admin.add_acl(principal, "describe", stream="a*")
+    assert admin.add_acl(principal, "describe", stream="a*") == rule
+    for wrong in (
+        {"principal": "alice", "operations": "describe", "stream": "a"},
+        {"principal": principal, "operations": "fly", "stream": "a"},
+        {"principal": principal, "operations": "describe"},
+        {"principal": principal, "operations": "cluster_alter", "stream": "a"},
+        {"principal": principal, "operations": "describe", "stream": "a b"},
+        {"principal": principal, "operations": "describe", "stream": "a", "subject": "a..b"},
+    ):
+        with pytest.raises(JetstreamError) as found:
+            admin.add_acl(**wrong)  # type: ignore[arg-type]
+        assert found.value.code == "invalid_request"
+
+
+def test_a_token_is_for_a_principal(server: SecuredServer, admin: Client) -> None:
+    with pytest.raises(JetstreamError, match="user:NAME"):
+        admin.create_token("admin")
+    assert not [token for token in admin.list_tokens() if token.principal == "admin"]
+
+
+def test_no_secret_is_in_anything_that_is_written(
+    server: SecuredServer, admin: Client, principal: str
+) -> None:
+    made = admin.create_token(principal)
+    wrong = f"{made.text[:-4]}BBBB"
+    said = []
+    for token in (made.text, wrong, "not a token but secret-4711"):
+        try:
+            with server.client(token.replace(" ", "-")) as client:
+                client.describe_stream("secret")
+        except JetstreamError as error:
+            said.append(str(error))
+    said += [repr(admin.list_tokens()), repr(made), repr(admin.config), server.log_text]
+    said.append(Path(f"/proc/{server.pid}/cmdline").read_text())
+    with urllib.request.urlopen(
+        urllib.request.Request(
+            f"{server.http}/metrics", headers={"Authorization": f"Bearer {server.admin}"}
+        )
+    ) as answer:
+        said.append(answer.read().decode())
+    written = "\n".join(said)
+    secrets = [made.text, wrong, server.admin, CREDENTIAL, "secret-4711", "planted"]
+    secrets += [text.split("_", 2)[2] for text in (made.text, wrong, server.admin)]
+    assert [secret for secret in secrets if secret in written] == []
+    assert "scrypt" not in written
+    assert '"event": "audit"' in server.log_text
+
+
+def test_a_consumer_group_is_for_those_who_may_read_all_of_its_streams(
+    admin: Client, user: Client, principal: str
+) -> None:
+    for number in range(2):
+        admin.create_stream(f"jobs-{number}", "jobs.>", group="jobs")
+    admin.add_acl(principal, "read", stream="jobs-0", subject="jobs.>")
+    told = []
+    for source in ("jobs", "missing"):
+        with pytest.raises(PermissionDeniedError) as found:
+            user.consume_group(source, "workers")
+        told.append(str(found.value).replace(source, "NAME"))
+    assert told[0] == told[1]
+    with admin.consume_group("jobs", "workers", session_timeout=1.0):
+        assert user.list_groups() == []
+        admin.add_acl(principal, "read", stream="jobs-1", subject="jobs.>")
+        with user.consume_group("jobs", "workers", session_timeout=1.0):
+            assert [group.name for group in user.list_groups()] == ["workers"]
+    for number in range(2):
+        admin.delete_stream(f"jobs-{number}")

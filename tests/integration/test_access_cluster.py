@@ -1,0 +1,100 @@
+"""Security switched on in a running cluster, node by node; then nodes still work together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jetstream_client import Client, JetstreamError, PermissionDeniedError, UnauthenticatedError
+from jetstream_server.node.bootstrap import bootstrap
+from jetstream_server.node.config import load
+from tests.support.cluster import TestCluster, running_cluster
+
+
+def switch_on(cluster: TestCluster) -> None:
+    """In the file that all nodes share."""
+    path = cluster.cluster.config_file
+    config = {**yaml.safe_load(path.read_text()), "security": {"enabled": True}}
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def administrator(cluster: TestCluster) -> str:
+    config = load(cluster.cluster.config_file, environment={})
+    return bootstrap(config, config.nodes[1], "user:admin", 3600 * 1_000_000)
+
+
+class Reader(threading.Thread):
+    """Publishes and reads with its token, as long as it lasts; `failures` are what went wrong."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self.client = client
+        self.ended = threading.Event()
+        self.failures: list[JetstreamError] = []
+        self.rounds = 0
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            try:
+                self.client.publish("orders.eu", b"x", timeout=20)
+                assert self.client.fetch("orders", "earliest", max_messages=1)
+                self.rounds += 1
+            except JetstreamError as error:
+                self.failures.append(error)
+            time.sleep(0.05)
+
+
+def test_security_is_switched_on_by_a_rolling_restart_without_a_client_noticing(
+    tmp_path: Path,
+) -> None:
+    with running_cluster(tmp_path) as cluster:
+        token = administrator(cluster)
+        with Client(cluster.servers, token=token, timeout=20) as admin:
+            admin.create_stream("orders", "orders.>", replicas=3)
+            admin.add_acl("user:app", "read", stream="orders", subject="orders.>")
+            app = admin.create_token("user:app").text
+            with Client(cluster.servers, token=app, timeout=20) as client:
+                reader = Reader(client)
+                reader.start()
+                try:
+                    switch_on(cluster)
+                    for node in cluster.nodes:
+                        cluster.stop(node)
+                        cluster.restart(node)
+                        cluster.wait_for(
+                            "all are in sync",
+                            lambda: sorted(admin.describe_stream("orders").isr) == cluster.nodes,
+                        )
+                finally:
+                    reader.ended.set()
+                    reader.join()
+                assert reader.failures == []
+                assert reader.rounds > 10
+                with pytest.raises(PermissionDeniedError):
+                    client.delete_stream("orders")
+            with (
+                Client(cluster.servers, token="", timeout=5) as nobody,
+                pytest.raises(UnauthenticatedError),
+            ):
+                nobody.list_streams()
+            _nodes_still_work_together(cluster, admin)
+
+
+def _nodes_still_work_together(cluster: TestCluster, admin: Client) -> None:
+    """Creation is forwarded, leaderships are handed over, readiness is asked for all around."""
+    for number in range(6):
+        admin.create_stream(f"more{number}", f"more{number}.>", replicas=3)
+    leader = admin.describe_stream("orders").leader
+    target = next(node for node in cluster.nodes if node != leader)
+    assert admin.transfer_leader("orders", target).leader == target
+    admin.publish("orders.eu", b"after the hand-over")
+    assert all(not node.not_ready for node in admin.describe_cluster().nodes)
+    log = "".join(map(cluster.log, cluster.nodes))
+    assert "not_handed_over" not in log
+    assert "the proof of a node does not hold" not in log
+    cluster.kill(target)
+    admin.publish("orders.eu", b"after a failover", timeout=30)

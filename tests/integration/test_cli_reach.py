@@ -1,0 +1,209 @@
+"""The command line's comforts against a server: positions, formats, lists, watching, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import Client
+from jetstream_client.cli.main import run as run_command
+from tests.support.server import ServerProcess
+
+Run = Callable[..., str]
+COMMAND = [sys.executable, "-m", "jetstream_client"]
+COUNT = 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("orders", "orders.*.new", max_bytes=10**9)
+        client.create_stream("empty", "empty", compact=True)
+        with client.publisher("orders.eu.new") as publisher:
+            publisher.publish_many([b"%d" % number for number in range(COUNT)])
+
+
+@pytest.fixture
+def jetstream(server: ServerProcess, capfd: pytest.CaptureFixture[str]) -> Run:
+    """The command within this process; returns what it prints."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        found = run_command(["--server", server.grpc, *arguments])
+        sys.stdout.flush()
+        out, error = capfd.readouterr()
+        assert found == code, error
+        return out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("position", "count"),
+    [("-10", 10), ("last:3", 3), ("1h", COUNT), ("0s", 0), ("2020-01-31", COUNT), ("18", 2)],
+)
+def test_positions_are_said_as_elsewhere(jetstream: Run, position: str, count: int) -> None:
+    assert jetstream("fetch", "orders", "--from", position).count("\n") == count
+
+
+def test_records_are_written_in_the_format_asked_for(jetstream: Run) -> None:
+    written = jetstream("fetch", "orders", "--from", "-2", "--format", r"%o %s %v\n")
+    assert written == "18 orders.eu.new 18\n19 orders.eu.new 19\n"
+
+
+def test_records_are_written_newest_first(jetstream: Run) -> None:
+    newest_first = ["fetch", "orders", "--reverse", "--format", "%o "]
+    assert jetstream(*newest_first, "--max", "3").split() == ["19", "18", "17"]
+    assert jetstream(*newest_first, "--from", "5", "--to", "8").split() == ["7", "6", "5"]
+    assert jetstream(*newest_first).split() == [f"{offset}" for offset in reversed(range(COUNT))]
+    jetstream("fetch", "orders", "--reverse", "--follow", code=2)
+
+
+def test_records_are_filtered_by_subject_and_key(jetstream: Run, server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("regions", "regions.>")
+        for number in range(12):
+            client.publish(f"regions.{number % 2}", b"%d" % number, key=str(number % 3))
+    every = ["fetch", "regions", "--format", "%v "]
+    assert jetstream(*every, "--filter", "regions.1").split() == ["1", "3", "5", "7", "9", "11"]
+    assert jetstream(*every, "--filter", "*.1", "--key", "0").split() == ["3", "9"]
+    assert jetstream(*every, "--from", "0", "--max", "1", "--key", "2").split() == ["2"]
+
+
+def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
+    head, empty, orders, *_ = jetstream("stream", "list").splitlines()
+    assert head.split() == [
+        "NAME",
+        "SUBJECT",
+        "GROUP",
+        "LEADER",
+        "REPLICAS",
+        "MESSAGES",
+        "BYTES",
+        "LAST",
+    ]
+    assert empty.split() == ["empty", "empty", "-", "0", "1/1", "<=0", "0B", "-"]
+    assert re.fullmatch(r"orders +orders\.\*\.new +- +0 +1/1 +20 +\d+B +\d+s", orders)
+    row = json.loads(jetstream("--json", "stream", "list", "--feeding", "orders.x.new"))
+    assert row["high_watermark"] == COUNT
+    assert row["last_append"].endswith("Z")
+
+
+def test_what_has_no_limit_is_said_to_be_unlimited(jetstream: Run) -> None:
+    told = dict(
+        line.split(maxsplit=1) for line in jetstream("stream", "describe", "orders").splitlines()
+    )
+    assert told["max_age"] == told["max_messages"] == "unlimited"
+    assert told["max_bytes"] == "1000000000"
+
+
+@pytest.mark.parametrize(
+    "command", [["stream", "list"], ["stream", "describe", "orders"], ["cluster", "status"]]
+)
+def test_watching_shows_it_again_until_ctrl_c(server: ServerProcess, command: list[str]) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--json", "--server", server.grpc, *command, "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        lines = 3 if command[1] == "list" else 1
+        looks = [[watching.stdout.readline() for _ in range(lines)] for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=10) == 130
+        assert watching.stderr.read() == ""
+    for look in looks:
+        assert all(isinstance(json.loads(line), dict) for line in look)
+
+
+def test_on_a_terminal_watching_draws_over_what_was_there(server: ServerProcess) -> None:
+    leader, follower = pty.openpty()
+    watching = subprocess.Popen(
+        [*COMMAND, "stream", "list", "--watch", "--server", server.grpc],
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(follower)
+    with open(leader, "rb", buffering=0) as terminal:
+        shown = b""
+        while shown.count(b"orders.*.new") < 2:
+            shown += terminal.read(4096)
+        watching.send_signal(signal.SIGINT)
+        watching.wait(timeout=10)
+    assert shown.startswith(b"\x1b[H\x1b[2J")
+    assert shown.count(b"\x1b[H\x1b[2J") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("jetstream stream describe or", ["orders"]),
+        ("jetstream --server SERVER fetch e", ["empty"]),
+        ("jetstream publish or", ["orders."]),
+        ("jetstream fetch --server 127.0.0.1:1 or", []),
+    ],
+)
+def test_a_shell_is_offered_names_and_subjects(
+    server: ServerProcess, words: str, offered: list[str]
+) -> None:
+    words = words.replace("SERVER", server.grpc)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("jetstream")],
+        env={
+            **os.environ,
+            "JETSTREAM_SERVERS": server.grpc,
+            "_JETSTREAM_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout.split() == offered
+    assert done.stderr == ""
+
+
+def test_bench_measures_publishing_latency_and_fetching(jetstream: Run) -> None:
+    jetstream("stream", "create", "bench", "--subject", "bench.>")
+    published = json.loads(
+        jetstream("bench", "publish", "bench.a", "--messages", "2500", "--size", "100", "--json")
+    )
+    assert (published["messages"], published["bytes"]) == (2500, 250_000)
+    assert published["messages_per_second"] > 0
+    one = json.loads(jetstream("bench", "latency", "bench.a", "--messages", "20", "--json"))
+    assert 0 < one["p50_us"] <= one["p99_us"] <= one["max_us"]
+    fetched = json.loads(jetstream("bench", "fetch", "bench", "--json"))
+    assert fetched["messages"] == 1 + 2500 + 1 + 20  # Each begins with one that is not measured.
+    told = jetstream("bench", "fetch", "bench", "--messages", "100")
+    assert re.search(r"messages +100\nrate +[\d,]+ messages/s, .*B/s\n", told), told
+
+
+def test_top_shows_the_busiest_streams_again_and_again(server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("busy", "busy")
+        with subprocess.Popen(
+            [*COMMAND, "--server", server.grpc, "top"], stdout=subprocess.PIPE, text=True
+        ) as watching:
+            assert watching.stdout is not None
+            try:
+                assert "records/s" in watching.stdout.readline()
+                for _ in range(10):
+                    client.publish("busy", b"")
+                while watching.stdout.readline().strip():
+                    pass
+                assert re.search(r"streams, [1-9]", watching.stdout.readline())
+                assert "RATE" in watching.stdout.readline()
+                assert re.match(r"busy +busy +[1-9]+/s", watching.stdout.readline())
+            finally:
+                watching.send_signal(signal.SIGINT)

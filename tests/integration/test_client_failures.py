@@ -1,0 +1,447 @@
+"""Ordinary failures: what a program that uses the SDK is told, when, and that nothing else is said.
+
+Programs are processes of their own: what asyncio, gRPC and nats-py would say past them is on
+standard error, and that is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jetstream_client
+from jetstream_client import (
+    AsyncClient,
+    Client,
+    ClientConfig,
+    ConnectionEvent,
+    InvalidRequestError,
+    JetstreamError,
+    UnavailableError,
+)
+from jetstream_client.cli.main import run
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess, free_port_base
+
+PATIENCE = 2.0
+SLACK = 1.2
+"""A timeout may be late by a fifth."""
+
+
+def program(code: str, *arguments: str, warnings: str = "error") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", warnings, "-c", code, *arguments],
+        env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Its standard output. Nothing is on standard error, and it has not failed."""
+    with process:
+        stdout, stderr = process.communicate(timeout=60)
+    assert (stderr, process.returncode) == ("", 0)
+    return stdout
+
+
+# What others say past us.
+
+SENDING = """
+import asyncio, sys, time
+from jetstream_client import AsyncClient, Client, JetstreamError
+def tell(error):
+    print(type(error).__module__, type(error).__name__, flush=True)
+with Client(sys.argv[1], timeout=1) as client:
+    client.create_stream("sent", "sent.>")
+    print("sending", flush=True)
+    try:
+        with client.publisher("sent.x", delivery_timeout=1.5) as publisher:
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                publisher.send(b"x" * 100)
+                time.sleep(0.001)
+    except JetstreamError as error:
+        tell(error)
+async def main():
+    async with AsyncClient(sys.argv[1], timeout=1) as client:
+        tasks = [asyncio.ensure_future(client.publish("sent.x", b"1")) for _ in range(100)]
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        tell(outcomes[0])
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_server_that_ends_under_a_publisher_is_an_error_of_ours_and_no_more(
+    own_server: ServerProcess, ending: str
+) -> None:
+    own_server.start()
+    process = program(SENDING, own_server.grpc)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "sending\n"
+    time.sleep(0.5)
+    getattr(own_server, ending)()
+    for line in ended(process).splitlines():
+        assert line.startswith("jetstream_protocol.errors ")
+
+
+FORKING = """
+import gc, multiprocessing, os, sys
+from jetstream_client import Client, InvalidRequestError
+client = Client(sys.argv[1])
+client.create_stream("forked", "forked.>")
+publisher = client.publisher("forked.x")
+publisher.send(b"1").result()
+consumer = iter(client.consume("forked"))
+next(consumer)
+child = os.fork()
+if child == 0:
+    try:
+        client.list_streams()
+    except InvalidRequestError as error:
+        print(error, flush=True)
+    del client, consumer, publisher
+    gc.collect()
+    sys.exit(0)
+os.waitpid(child, 0)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(abs, [-1, -2]), flush=True)
+publisher.send(b"2").result()
+print(next(consumer).value, len(client.list_streams()) > 0, flush=True)
+client.close()
+"""
+
+
+def test_a_fork_hears_of_it_in_an_error_and_not_from_grpc(server: ServerProcess) -> None:
+    said = ended(program(FORKING, server.grpc, warnings="ignore"))
+    first, *others = said.splitlines()
+    assert "made in another process" in first
+    assert others == ["[1, 2]", "b'2' True"]
+
+
+CLIENTS = """
+import asyncio, random, sys, threading
+from jetstream_client import AsyncClient, Client
+address = sys.argv[1]
+def churn():
+    for _ in range(10):
+        clients = [Client(address), Client(address)]
+        for client in clients:
+            client.list_streams()
+        random.shuffle(clients)
+        clients[0].close()
+        clients[1].list_streams()
+        clients[1].close()
+threads = [threading.Thread(target=churn) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+with Client(address) as client:
+    client.create_stream("shared", "shared.>")
+async def main():
+    client = AsyncClient(address)  # never closed
+    await asyncio.gather(*(client.list_streams() for _ in range(20)))
+    await client.publish("shared.x", b"1")
+    async for _ in client.consume("shared"):
+        break
+for _ in range(5):
+    asyncio.run(main())
+left = [Client(address) for _ in range(3)]  # neither
+for client in left:
+    client.list_streams()
+consumer = left[0].consume("shared")
+next(consumer)
+print("end")
+"""
+
+
+def test_clients_are_closed_in_any_order_or_never(server: ServerProcess) -> None:
+    assert ended(program(CLIENTS, server.grpc, warnings="ignore")) == "end\n"
+
+
+# Timeouts.
+
+
+def in_time(wait: Callable[[], object], attempts: int = 4) -> None:
+    """`wait` takes PATIENCE seconds, and no more than a fifth over. A machine that is busy may be
+    late, but not each time."""
+    for _ in range(attempts):
+        begun = time.monotonic()
+        wait()
+        seconds = time.monotonic() - begun
+        if seconds < PATIENCE * SLACK:
+            return
+    raise AssertionError(f"{seconds:.2f} s in place of {PATIENCE}")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of somebody who takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+CALLS: list[Callable[[Client], Any]] = [
+    lambda client: client.publish("a", b"", timeout=PATIENCE),
+    lambda client: next(client.consume("a", patience=PATIENCE)),
+    lambda client: next(client.consume("a", 0, patience=PATIENCE)),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=["publish", "consume", "consume an offset"])
+def test_a_timeout_of_a_call_holds_whatever_the_client_s_is(
+    silent: str, call: Callable[[Client], Any]
+) -> None:
+    with Client(silent, timeout=60) as client:
+
+        def wait() -> None:
+            with pytest.raises(UnavailableError):
+                call(client)
+
+        in_time(wait)
+
+
+def test_patience_ends_in_time_on_an_idle_stream_and_when_the_server_freezes(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=60) as client:
+        client.create_stream("idle", "idle.>")
+        client.publish("idle.x", b"1")
+        consumer = client.consume("idle", patience=PATIENCE)
+        next(consumer)
+
+        def wait() -> None:
+            with pytest.raises(UnavailableError):
+                next(consumer)
+
+        def publish() -> None:
+            with pytest.raises(UnavailableError):
+                client.publish("idle.y", b"", timeout=PATIENCE)
+
+        in_time(wait)
+        os.kill(own_server.pid, signal.SIGSTOP)
+        in_time(wait)
+        in_time(publish)
+
+
+@pytest.mark.parametrize("command", ["stream list", "fetch a", "publish a x", "cluster status"])
+def test_the_command_line_s_timeout_is_one(
+    silent: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait() -> None:
+        assert run([*command.split(), "--server", silent, "--timeout", str(PATIENCE)]) == 4
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: cannot reach {silent}: it does not answer")
+        assert said.count("\n") == 1
+
+    in_time(wait)
+
+
+# Where nobody is, or somebody else.
+
+
+def test_a_refused_connection_is_said_at_once_and_what_to_try() -> None:
+    with Client("127.0.0.1:1", timeout=60) as client:
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError, match="jetstream-server --dev"):
+            client.list_streams()
+        with pytest.raises(UnavailableError, match="connection refused"):
+            client.publish("a", b"")
+        assert time.monotonic() - begun < 10
+
+
+def test_who_has_met_a_server_waits_for_it_to_come_back(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc, timeout=PATIENCE) as client:
+        client.list_streams()
+        own_server.kill()
+
+        def wait() -> None:
+            with pytest.raises(UnavailableError, match="connection refused"):
+                client.list_streams()
+
+        begun = time.monotonic()
+        in_time(wait)
+        assert time.monotonic() - begun > PATIENCE * 0.4
+
+
+def test_who_says_so_waits_for_a_server_that_was_never_there() -> None:
+    config = ClientConfig(("127.0.0.1:1",), timeout=PATIENCE, retry_on_failed_connect=True)
+    with Client.from_config(config) as client:
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError, match="connection refused"):
+            client.list_streams()
+        assert time.monotonic() - begun > PATIENCE * 0.4
+
+
+@pytest.mark.parametrize(
+    ("port", "name"), [(1, "the data plane's port"), (3, "an HTTP port"), (4, "NATS")]
+)
+def test_a_wrong_port_of_ours_is_named(server: ServerProcess, port: int, name: str) -> None:
+    address = f"127.0.0.1:{server.port_base + port}"
+    with Client(address, timeout=60) as client:
+        begun = time.monotonic()
+        with pytest.raises(InvalidRequestError, match=f"{address} is {name}.*gRPC port"):
+            client.list_streams()
+        assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("port", "name"), [(0, "the gRPC port"), (1, "the data plane's port"), (3, "an HTTP port")]
+)
+def test_a_port_of_ours_that_is_not_nats_is_named(
+    server: ServerProcess, port: int, name: str
+) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("elsewhere", "elsewhere.>")
+    url = f"nats://127.0.0.1:{server.port_base + port}"
+    with Client(server.grpc, nats=url, timeout=60) as client:
+        begun = time.monotonic()
+        with pytest.raises(InvalidRequestError, match=f"{url} is {name}.* not NATS"):
+            client.publish("elsewhere.x", b"")
+        assert time.monotonic() - begun < 15
+
+
+def test_nats_where_nobody_listens_is_said_at_once(server: ServerProcess) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("elsewhere", "elsewhere.>")
+    with Client(server.grpc, nats="nats://127.0.0.1:1", timeout=60) as client:
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"cannot connect to NATS.*refused"):
+            client.publish("elsewhere.x", b"")
+        assert time.monotonic() - begun < 10
+
+
+# The log.
+
+
+def test_connections_lost_and_found_are_in_the_log(
+    own_server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "jetstream_client")
+    own_server.start()
+
+    def wait_for(*words: str) -> None:
+        deadline = time.monotonic() + 20
+        while not any(all(word in line for word in words) for line in caplog.messages):
+            assert time.monotonic() < deadline, caplog.messages
+            time.sleep(0.05)
+
+    with Client(own_server.grpc, timeout=30) as client:
+        client.create_stream("logged", "logged.>")
+        with client.publisher("logged.x") as publisher:
+            publisher.send(b"1").result()
+            consumer = client.consume("logged")
+            next(consumer)
+            for words in ("the node", own_server.grpc), ("connected to NATS",), ("data plane",):
+                wait_for(*words)
+            caplog.clear()
+            own_server.kill()
+            wait_for("lost NATS")
+            wait_for("lost the data plane")
+            delivery = publisher.send(b"2")
+            wait_for("'logged.x'", "trying again")
+            own_server.start()
+            delivery.result(30)
+            assert next(consumer).value == b"2"
+            wait_for("'logged.x' goes on")
+            wait_for("connected to NATS", "again")
+            client.list_streams()
+    assert {record.name for record in caplog.records} == {"jetstream_client"}
+
+
+def test_callbacks_are_told_of_connections_and_of_errors(own_server: ServerProcess) -> None:
+    """A callback runs in a thread of its own: it may use the client."""
+    lost: list[ConnectionEvent] = []
+    found: list[ConnectionEvent] = []
+    errors: list[JetstreamError] = []
+    closed: list[str] = []
+    own_server.start()
+
+    def wait_for(what: str, events: list[ConnectionEvent]) -> None:
+        deadline = time.monotonic() + 20
+        while {each.kind for each in events} != {"grpc", "data", "nats"}:
+            assert time.monotonic() < deadline, (what, events)
+            time.sleep(0.05)
+
+    def reconnected(event: ConnectionEvent) -> None:
+        assert client.list_streams()
+        found.append(event)
+
+    with Client(
+        own_server.grpc,
+        timeout=30,
+        disconnected_cb=lost.append,
+        reconnected_cb=reconnected,
+        error_cb=errors.append,
+        closed_cb=lambda: closed.append("closed"),
+    ) as client:
+        client.create_stream("told", "told.>")
+        client.publish("told.x", b"1")
+        consumer = client.consume("told")
+        next(consumer)
+        assert (lost, found, errors) == ([], [], [])
+        own_server.kill()
+        own_server.start()
+        client.publish("told.x", b"2")
+        assert next(consumer).value == b"2"
+        client.list_streams()
+        wait_for("lost", lost)
+        wait_for("found", found)
+    assert all(event.reason for event in lost)
+    assert {event.address for event in found if event.kind == "grpc"} == {own_server.grpc}
+    assert errors
+    assert {type(error).__module__ for error in errors} == {"jetstream_protocol.errors"}
+    assert closed == ["closed"]
+
+
+@on_loop
+async def test_coroutine_functions_are_awaited_and_what_they_raise_is_logged(
+    own_server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    called = []
+
+    async def closed() -> None:
+        await asyncio.sleep(0)
+        called.append("closed")
+        raise RuntimeError("a mistake of the program")
+
+    client = AsyncClient(own_server.grpc, closed_cb=closed)
+    await client.aclose()
+    assert called == ["closed"]
+    assert "a mistake of the program" in caplog.text
+
+
+def test_the_logger_is_silent_by_default() -> None:
+    handlers = logging.getLogger("jetstream_client").handlers
+    assert [type(handler) for handler in handlers] == [logging.NullHandler]
+
+
+def test_private_classes_stay_inside(server: ServerProcess, tmp_path: Path) -> None:
+    """What is raised is of a class that `jetstream_client` names."""
+    base = free_port_base()
+    errors: list[JetstreamError] = []
+    for servers in (f"127.0.0.1:{base}", [f"127.0.0.1:{base}", f"127.0.0.1:{base + 1}"]):
+        with Client(servers, timeout=0.5) as client:
+            for call in (client.list_streams, lambda: client.publish("a", b"")):
+                with pytest.raises(JetstreamError) as caught:
+                    call()
+                errors.append(caught.value)
+    for error in errors:
+        assert getattr(jetstream_client, type(error).__name__) is type(error)
+        assert error.__suppress_context__ or error.__context__ is None

@@ -1,0 +1,245 @@
+"""The console and the API behind it: what they show, what they change, and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetstream_client import Client
+from tests.support.browser import Page, browser, needs_chromium
+from tests.support.server import ServerProcess
+
+PAGE_BYTES_MAX = 150 * 1024
+HOSTILE = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)>"
+
+
+def ask(
+    server: ServerProcess, path: str, body: Any = None, **headers: str
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON. body: sent as JSON, unless it is bytes."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    if data is not None:
+        names.setdefault("Content-Type", "application/json")
+    request = urllib.request.Request(f"{server.http}/api/v1/{path}", data=data, headers=names)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.fixture
+def stream(client: Client, name: str) -> Iterator[str]:
+    client.create_stream(name, f"{name}.>")
+    yield name
+    client.delete_stream(name)
+
+
+def test_a_page_of_messages_has_keys_headers_and_values_as_people_read_them(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    client.publish(f"{stream}.a", b'{"n": 1}', key=b"k", headers={"Trace": "t-1"})
+    client.publish(f"{stream}.b", b"\xff\x00")
+    client.publish(f"{stream}.a", None, key=b"k")
+    client.publish(f"{stream}.a", b"x" * 100_000)
+    _, page = ask(server, f"streams/{stream}/messages")
+    first, second, third, fourth = page["messages"]
+    assert (first["offset"], first["subject"]) == (0, f"{stream}.a")
+    assert first["value"] == {"text": '{"n": 1}', "size": 8}
+    assert first["key"] == {"text": "k", "size": 1}
+    assert ["Trace", "t-1"] in first["headers"]
+    assert second["value"] == {"base64": "/wA=", "size": 2}
+    assert (second["key"], third["value"]) == (None, None)
+    assert (len(fourth["value"]["text"]), fourth["value"]["size"]) == (65_536, 100_000)
+    assert (page["log_start_offset"], page["next_offset"], page["high_watermark"]) == (0, 4, 4)
+
+
+def test_messages_are_found_by_offset_time_key_and_subject(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    for number in range(10):
+        client.publish(f"{stream}.{number % 2}", str(number).encode(), key=str(number % 3))
+
+    def found(query: str) -> list[int]:
+        _, page = ask(server, f"streams/{stream}/messages?{query}")
+        return [message["offset"] for message in page["messages"]]
+
+    assert found("last=3") == [7, 8, 9]
+    assert found("offset=2&limit=3") == [2, 3, 4]
+    assert found(f"offset=0&subject={stream}.1") == [1, 3, 5, 7, 9]
+    assert found("offset=0&key=2") == [2, 5, 8]
+    assert found(f"offset=0&key=2&subject={stream}.0") == [2, 8]
+    _, page = ask(server, f"streams/{stream}/messages?offset=4&limit=1")
+    assert found(f"timestamp_us={page['messages'][0]['timestamp_us']}")[-6:] == list(range(4, 10))
+    assert found("timestamp_us=0") == list(range(10))
+
+
+def test_who_waits_for_messages_gets_the_next_one(
+    server: ServerProcess, client: Client, stream: str
+) -> None:
+    publish = threading.Timer(0.3, client.publish, (f"{stream}.a", b"late"))
+    publish.start()
+    _, page = ask(server, f"streams/{stream}/messages?offset=0&wait_ms=10000")
+    publish.join()
+    assert [message["value"]["text"] for message in page["messages"]] == ["late"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "streams/{}/messages?limit=0",
+        "streams/{}/messages?offset=-1",
+        "streams/{}/messages?offset=99999999999999999999",
+        "streams/{}/messages?wait_ms=999999",
+        "streams/{}/messages?subject=a..b",
+        "streams/{}/messages?offset=7",
+        "streams?limit=x",
+    ],
+)
+def test_what_cannot_be_meant_is_said(server: ServerProcess, stream: str, path: str) -> None:
+    status, found = ask(server, path.format(stream))
+    assert status == 400
+    assert found["error"]["code"] in ("invalid_request", "offset_out_of_range")
+    assert ask(server, "streams/nobody")[0] == 404
+
+
+def test_a_stream_is_created_and_altered_and_a_node_drained(
+    server: ServerProcess, client: Client, name: str
+) -> None:
+    config = {"max_age_us": "3600000000"}
+    assert ask(server, "streams", {"name": name, "subject": name, "config": config})[0] == 200
+    before = client.describe_stream(name)
+    assert before.max_age == 3600
+    full_name = f"{name}@{name}"
+    change = {"config": {"max_bytes": "1000000"}, "stream_epoch": before.stream_epoch}
+    assert ask(server, f"streams/{full_name}/alter", change)[0] == 200
+    assert client.describe_stream(name).max_bytes == 1_000_000
+    status, found = ask(server, f"streams/{full_name}/alter", change)
+    assert (status, found["error"]["code"]) == (400, "precondition_failed"), "it has changed since"
+    for draining in (True, False):
+        assert ask(server, "nodes/0/drain", {"draining": draining})[0] == 200
+        _, cluster = ask(server, "cluster")
+        assert cluster["nodes"][0]["draining"] is draining
+    assert int(cluster["nodes"][0]["use"]["disk_free_bytes"]) > 0
+    status, found = ask(server, "streams?match=" + name.upper())
+    assert (status, found["total"], found["streams"][0]["stream"]["name"]) == (200, 1, name)
+
+
+def test_a_page_of_another_server_can_change_nothing(server: ServerProcess, name: str) -> None:
+    body = {"name": name, "subject": name}
+    assert ask(server, "streams", body, Origin="http://evil.example")[0] == 403
+    simple = json.dumps(body).encode()
+    assert ask(server, "streams", simple, Content_Type="text/plain")[0] == 400
+    assert ask(server, "streams", b"{")[0] == 400
+    assert ask(server, "streams", {"nonsense": 1})[0] == 400
+    assert ask(server, f"streams/{name}")[0] == 404
+    assert ask(server, "cluster", Authorization="jetstream-node 1 x")[0] == 401
+
+
+def test_nothing_of_the_console_comes_from_elsewhere_or_is_inline(server: ServerProcess) -> None:
+    total = 0
+    for path in ("", "console.css", "console.js", "icon.svg"):
+        with urllib.request.urlopen(f"{server.http}/{path}") as answer:
+            body = answer.read().decode()
+            policy = answer.headers["Content-Security-Policy"]
+        total += len(body)
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        outside = body.replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in outside
+        assert "https://" not in outside
+        assert "innerHTML" not in body
+    assert total < PAGE_BYTES_MAX
+
+
+@needs_chromium
+def test_an_operator_looks_searches_reads_and_follows_in_a_browser(
+    server: ServerProcess, client: Client, stream: str, tmp_path: Path
+) -> None:
+    client.publish(f"{stream}.a", b'{"n": 12345678901234567890}', headers={"Trace": HOSTILE})
+    client.publish(f"{stream}.a", HOSTILE.encode(), key=HOSTILE)
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.look()
+            await page.open(f"{server.http}/")
+            await page.until("document.querySelector('table[aria-label=Nodes] tbody tr')")
+            await _finds_the_stream(page, stream)
+            await _reads_what_is_there(page)
+            await _follows(page, client, stream)
+            await page.look(390, 844, dark=True, phone=True)
+            wide = await page.value("document.documentElement.scrollWidth")
+            assert wide <= 390, "nothing sticks out on a phone"
+            assert page.problems == []
+
+    asyncio.run(walk())
+
+
+async def _finds_the_stream(page: Page, stream: str) -> None:
+    """By the keyboard alone."""
+    await page.key("s")
+    await page.until("document.getElementById('search')")
+    await page.key("/")
+    for letter in stream[-20:]:
+        await page.key(letter)
+    await page.until("document.querySelectorAll('table[aria-label=Streams] tbody tr').length == 1")
+    assert await page.value("document.activeElement.id") == "search"
+    copied = await page.value("document.querySelector('section code').textContent")
+    assert copied.endswith("stream list")
+    await page.value("document.querySelector('tbody a').focus()")
+    await page.key("Enter")
+    await page.until("document.querySelectorAll('#messages details').length == 2")
+
+
+async def _reads_what_is_there(page: Page) -> None:
+    for each in ("0", "1"):
+        await page.value(f"document.querySelector('details[data-offset=\"{each}\"]').open = true")
+    await page.until("document.querySelectorAll('#messages pre').length == 2")
+    shown = await page.value("document.getElementById('messages').innerText")
+    assert '"n": 12345678901234567890' in await page.value(
+        "document.querySelector('details[data-offset=\"0\"] pre').innerText"
+    )
+    assert shown.count(HOSTILE) == 6, "a header, the key in three places, the value in two"
+    assert await page.value("document.title") != "broken"
+    assert await page.value("document.querySelectorAll('#messages img').length") == 0
+
+
+async def _follows(page: Page, client: Client, stream: str) -> None:
+    await page.value("document.getElementById('tail').click()")
+    await page.until("document.querySelector('[role=status].dim').textContent.startsWith('follow')")
+    await asyncio.to_thread(client.publish, f"{stream}.live", b"live")
+    await page.until("document.querySelector('details[data-offset=\"2\"]')")
+    await page.value("document.getElementById('tail').click()")
+
+
+@needs_chromium
+def test_a_change_is_made_in_a_browser_only_once_changes_are_allowed(
+    server: ServerProcess, client: Client, name: str, tmp_path: Path
+) -> None:
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams")
+            await page.until("document.getElementById('search')")
+            assert not await page.value("!!document.getElementById('create')")
+            await page.value("document.getElementById('changes').click()")
+            await page.until("document.getElementById('create')")
+            await page.value("document.getElementById('create').click()")
+            for field, value in (("name", name), ("subject", f"{name}.>"), ("max_age", "60")):
+                await page.value(
+                    f"document.querySelector('dialog [name={field}]').value = {json.dumps(value)}"
+                )
+            await page.value("document.querySelector('dialog form').requestSubmit()")
+            await page.until("!document.getElementById('dialog').open")
+            assert page.problems == []
+
+    asyncio.run(walk())
+    assert client.describe_stream(name).max_age == 60

@@ -1,0 +1,336 @@
+"""Cursors with a real server: resuming, checkpoints, and streams that are not what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from jetstream_client import (
+    AsyncClient,
+    Client,
+    Consumer,
+    DivergedError,
+    InvalidRequestError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+)
+from jetstream_client.cli.main import run as run_command
+from jetstream_client.reading import consumer as consumers
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+
+@pytest.fixture
+def stream(client: Client, name: str) -> Iterator[str]:
+    """A stream with the records 0 to 9."""
+    client.create_stream(name, name)
+    for number in range(10):
+        client.publish(name, b"%d" % number)
+    yield name
+    with suppress(StreamNotFoundError):
+        client.delete_stream(name)
+
+
+def offsets(consumer: Consumer, count: int) -> list[int]:
+    return [next(consumer).offset for _ in range(count)]
+
+
+def position(client: Client, cursor: str, stream: str) -> int:
+    return client.describe_cursor(cursor, stream).offset
+
+
+class TestResuming:
+    def test_a_cursor_resumes_where_the_block_before_ended_well(
+        self, client: Client, stream: str
+    ) -> None:
+        with client.consume(stream, cursor="billing") as consumer:
+            assert offsets(consumer, 4) == [0, 1, 2, 3]
+        assert position(client, "billing", stream) == 4
+        with client.consume(stream, cursor="billing") as consumer:
+            assert consumer.committed == consumer.position == 4
+            assert offsets(consumer, 3) == [4, 5, 6]
+        with client.consume(stream, cursor="audit") as consumer:
+            assert offsets(consumer, 1) == [0]
+
+    def test_a_record_whose_handling_failed_comes_again(self, client: Client, stream: str) -> None:
+        def handle_some() -> None:
+            with client.consume(stream, cursor="billing") as consumer:
+                for message in consumer:
+                    _ = 1 // (3 - message.offset)
+
+        with pytest.raises(ZeroDivisionError):
+            handle_some()
+        assert position(client, "billing", stream) == 3
+        with client.consume(stream, cursor="billing") as consumer:
+            assert offsets(consumer, 1) == [3]
+
+    def test_a_consumer_that_is_only_closed_repeats_its_last_record(
+        self, client: Client, stream: str
+    ) -> None:
+        consumer = client.consume(stream, cursor="billing")
+        offsets(consumer, 3)
+        consumer.close()
+        assert position(client, "billing", stream) == 2
+
+    def test_start_says_where_a_new_cursor_begins_and_nothing_later(
+        self, client: Client, stream: str
+    ) -> None:
+        with client.consume(stream, 7, cursor="billing") as consumer:
+            assert offsets(consumer, 2) == [7, 8]
+        with client.consume(stream, 7, stop="latest", cursor="billing") as consumer:
+            assert [message.offset for message in consumer] == [9]
+        assert position(client, "billing", stream) == 10
+
+    def test_batches_are_done_once_the_next_is_asked_for(self, client: Client, stream: str) -> None:
+        consumer = client.consume(stream, cursor="billing")
+        batches = consumer.batches()
+        first = next(batches)
+        assert len(first) == 10
+        consumer.close()
+        with pytest.raises(NotFoundError):
+            position(client, "billing", stream)
+        with client.consume(stream, stop="latest", cursor="billing") as consumer:
+            assert sum(map(len, consumer.batches())) == 10
+        assert position(client, "billing", stream) == 10
+
+    def test_a_filter_does_not_hold_the_cursor_back(self, client: Client, stream: str) -> None:
+        with client.consume(stream, stop="latest", key=b"none", cursor="billing") as consumer:
+            assert list(consumer) == []
+        assert position(client, "billing", stream) == 10
+
+    def test_a_paused_consumer_counts_what_it_keeps_as_not_done(
+        self, client: Client, stream: str
+    ) -> None:
+        with client.consume(stream, cursor="billing") as consumer:
+            offsets(consumer, 2)
+            consumer.pause()
+            consumer.resume()
+            assert offsets(consumer, 1) == [2]
+            consumer.pause()
+        assert position(client, "billing", stream) == 3
+
+    @on_loop
+    async def test_an_asynchronous_client_alike(self, server: ServerProcess) -> None:
+        async with AsyncClient(server.grpc) as client:
+            await client.create_stream("asynchronous", "asynchronous")
+            for _ in range(5):
+                await client.publish("asynchronous", b"")
+            async with client.consume("asynchronous", cursor="billing") as consumer:
+                assert [(await anext(consumer)).offset for _ in range(2)] == [0, 1]
+
+            async def handle_some() -> None:
+                async with client.consume("asynchronous", cursor="billing") as consumer:
+                    async for message in consumer:
+                        _ = 1 // (3 - message.offset)
+
+            with pytest.raises(ZeroDivisionError):
+                await handle_some()
+            found = await client.describe_cursor("billing", "asynchronous")
+            assert (found.offset, found.lag) == (3, 2)
+
+
+class TestCheckpoints:
+    def test_it_commits_by_itself_while_it_waits(
+        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consumers, "CHECKPOINT_SECONDS", 0.05)
+        with client.consume(stream, cursor="billing") as consumer:
+            offsets(consumer, 5)
+            eventually(lambda: consumer.committed == 4)
+            offsets(consumer, 1)
+            eventually(lambda: position(client, "billing", stream) == 5)
+
+    def test_by_hand_nothing_else_commits(self, client: Client, stream: str) -> None:
+        with client.consume(stream, cursor="billing", auto_commit=False) as consumer:
+            offsets(consumer, 4)
+            consumer.commit(2)
+            assert consumer.committed == 2
+            consumer.commit(metadata="batch 7")
+            offsets(consumer, 2)
+        found = client.describe_cursor("billing", stream)
+        assert (found.offset, found.metadata, found.last_epoch) == (4, "batch 7", 0)
+        assert found.owner
+
+    def test_without_a_cursor_there_is_nothing_to_commit(self, client: Client, stream: str) -> None:
+        with (
+            client.consume(stream) as consumer,
+            pytest.raises(InvalidRequestError, match="no cursor"),
+        ):
+            consumer.commit()
+
+    def test_the_second_of_two_consumers_is_refused(self, client: Client, stream: str) -> None:
+        first = client.consume(stream, cursor="billing", auto_commit=False)
+        second = client.consume(stream, cursor="billing", auto_commit=False)
+        offsets(first, 3)
+        offsets(second, 5)
+        first.commit()
+        with pytest.raises(PreconditionFailedError, match="one consumer at a time"):
+            second.commit()
+        offsets(first, 1)
+        first.commit()
+        assert position(client, "billing", stream) == 4
+        for consumer in (first, second):
+            consumer.close()
+
+    def test_a_consumer_whose_cursor_was_moved_ends(
+        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consumers, "CHECKPOINT_SECONDS", 0.05)
+        with client.consume(stream, cursor="billing") as consumer:
+            offsets(consumer, 3)
+            eventually(lambda: consumer.committed == 2)
+            client.seek_cursor("billing", stream, "earliest")
+            with pytest.raises(PreconditionFailedError, match="by hand"):
+                list(consumer)
+        assert position(client, "billing", stream) == 0
+
+
+class TestReset:
+    def test_records_that_were_removed_are_no_silent_jump(
+        self, client: Client, stream: str
+    ) -> None:
+        client.seek_cursor("billing", stream, 2)
+        client.purge_stream(stream, 6)
+        assert client.describe_cursor("billing", stream).state == "truncated"
+        with (
+            client.consume(stream, cursor="billing") as consumer,
+            pytest.raises(OffsetOutOfRangeError) as told,
+        ):
+            next(consumer)
+        assert any("on_reset" in note for note in told.value.__notes__)
+        with client.consume(stream, cursor="billing", on_reset="earliest") as consumer:
+            assert offsets(consumer, 2) == [6, 7]
+        assert position(client, "billing", stream) == 8
+
+    def test_a_stream_made_anew_is_not_the_one_that_was_read(
+        self, client: Client, stream: str
+    ) -> None:
+        client.seek_cursor("billing", stream, 3)
+        client.delete_stream(stream)
+        full_name = f"{stream}@{stream}"
+        assert client.describe_cursor("billing", full_name).state == "stream deleted"
+        client.create_stream(stream, stream)
+        for _ in range(5):
+            client.publish(stream, b"new")
+        assert client.describe_cursor("billing", stream).state == "stream re-created"
+        with pytest.raises(DivergedError, match="created again since"):
+            client.consume(stream, cursor="billing")
+        with client.consume(stream, cursor="billing", on_reset="latest") as consumer:
+            assert consumer.position == 5
+            client.publish(stream, b"newer")
+            assert offsets(consumer, 1) == [5]
+        found = client.describe_cursor("billing", stream)
+        assert (found.state, found.offset) == ("current", 6)
+
+    def test_an_epoch_of_another_history_is_no_silent_jump(
+        self, client: Client, stream: str
+    ) -> None:
+        client.publish(stream, b"")
+        client.commit_cursor("billing", stream, 4, last_epoch=7)
+        with (
+            client.consume(stream, cursor="billing", patience=1.0) as consumer,
+            pytest.raises(Exception, match="epoch 7"),
+        ):
+            next(consumer)
+
+
+class TestLooking:
+    def test_lag_is_told_in_records_and_seconds(self, client: Client, stream: str) -> None:
+        client.seek_cursor("billing", stream, 4)
+        client.seek_cursor("audit", stream, "latest")
+        first, second = client.describe_cursors(stream=stream)
+        assert (first.name, first.lag, first.lag_seconds) == ("audit", 0, 0.0)
+        assert (second.name, second.lag, second.state) == ("billing", 6, "current")
+        assert second.lag_seconds is not None
+        assert 0.0 < second.lag_seconds < 60.0
+
+    def test_a_deleted_cursor_begins_anew(self, client: Client, stream: str) -> None:
+        client.seek_cursor("billing", stream, 4)
+        client.delete_cursor("billing", stream)
+        assert client.list_cursors("billing", stream=stream) == []
+        with pytest.raises(NotFoundError):
+            client.delete_cursor("billing", stream)
+        with client.consume(stream, cursor="billing") as consumer:
+            assert offsets(consumer, 1) == [0]
+
+    def test_a_cursor_is_not_moved_to_what_the_stream_does_not_hold(
+        self, client: Client, stream: str
+    ) -> None:
+        with pytest.raises(OffsetOutOfRangeError):
+            client.seek_cursor("billing", stream, 99)
+        with pytest.raises(InvalidRequestError, match="cursor name"):
+            client.seek_cursor("with space", stream, 1)
+        with pytest.raises(StreamNotFoundError):
+            client.seek_cursor("billing", "nowhere", 1)
+
+    def test_the_stream_of_the_cursors_is_listed_only_when_asked_for(
+        self, client: Client, stream: str
+    ) -> None:
+        client.seek_cursor("billing", stream, 1)
+        assert "__cursors" not in [each.name for each in client.list_streams()]
+        found = [each for each in client.list_streams(internal=True) if each.name == "__cursors"]
+        assert [each.subject for each in found] == [""]
+        with pytest.raises(InvalidRequestError, match="the server's own"):
+            client.delete_stream("__cursors")
+        with pytest.raises(InvalidRequestError, match="the server's own"):
+            client.commit_cursor("billing", "__cursors", 1)
+        with pytest.raises(InvalidRequestError, match="for the server's own"):
+            client.create_stream("__mine", "mine")
+
+
+class TestCommand:
+    def test_cursors_are_moved_shown_and_forgotten(
+        self,
+        server: ServerProcess,
+        client: Client,
+        stream: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def command(*arguments: str, code: int = 0) -> str:
+            assert run_command(["--server", server.grpc, "cursor", *arguments]) == code
+            captured = capsys.readouterr()
+            return captured.err if code else captured.out
+
+        assert "at offset 7" in command("seek", "billing", stream, "-3")
+        assert "at offset 0" in command("seek", "billing", stream, "1h")
+        assert "at offset 10" in command("seek", "billing", stream, "latest")
+        found = json.loads(command("seek", "billing", stream, "4", "--json"))
+        assert (found["offset"], found["lag"], found["state"]) == (4, 6, "current")
+        heading, row = command("list", "--stream", stream).splitlines()
+        assert heading.split()[:5] == ["CURSOR", "STREAM", "OFFSET", "LAG", "BEHIND"]
+        assert row.split()[:4] == ["billing", f"{stream}@{stream}", "4", "6"]
+        lines = command("list", "--cursor", "billing", "--stream", stream, "--json").splitlines()
+        assert [json.loads(line)["lag"] for line in lines] == [6]
+        assert "high_watermark" in command("describe", "billing", stream)
+        assert "holds" in command("seek", "billing", stream, "99", code=1)
+        client.delete_stream(stream)
+        full_name = f"{stream}@{stream}"
+        assert "stream deleted" in command("describe", "billing", full_name)
+        command("delete", "billing", full_name, "--yes")
+        assert "no cursor" in command("delete", "billing", full_name, "--yes", code=3)
+        assert run_command(["--server", server.grpc, "stream", "list", "--internal"]) == 0
+        assert "__cursors" in capsys.readouterr().out
+
+
+@on_loop
+async def test_many_commits_at_once_share_calls(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await client.create_stream("shared", "shared")
+        commits = [client.commit_cursor(f"c{number}", "shared", 0) for number in range(600)]
+        assert len(await asyncio.gather(*commits)) == 600
+        assert len(await client.list_cursors(stream="shared")) == 600
+
+
+def eventually(holds: object, seconds: float = 10.0) -> None:
+    assert callable(holds)
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,52 @@
+"""`jetstream debug bundle` of a running server: everything for support, and nothing secret."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import Client
+from tests.support.command import jetstream
+from tests.support.server import ServerProcess, free_port_base
+
+PLANTED = "pl4nted"
+
+
+def test_a_bundle_has_what_support_needs_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {
+        "JETSTREAM_CREDENTIAL": f"{PLANTED}-credential",
+        "JETSTREAM_NATS__ADVERTISE": json.dumps([f"nats://me:{PLANTED}-password@127.0.0.1:4222"]),
+    }
+    monkeypatch.setenv("JETSTREAM_TOKEN", f"{PLANTED}-token")
+    server = ServerProcess(tmp_path / "data", port_base=free_port_base(), environment=secrets)
+    path = tmp_path / "bundle.tar.gz"
+    try:
+        server.start()
+        with Client(server.grpc) as client:
+            client.create_stream("orders", "orders.>")
+        done = jetstream("--server", server.grpc, "debug", "bundle", "--output", str(path))
+        assert (done.returncode, done.stdout) == (0, f"{path}: 8 files\n")
+    finally:
+        server.kill()
+    with tarfile.open(path) as archive:
+        files = {
+            member.name.removeprefix("bundle/"): archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+        }
+    assert sorted(files) == [
+        "client.json", "cluster.json", "health.json",
+        "nodes/0/config.json", "nodes/0/log.jsonl", "nodes/0/metrics.txt", "nodes/0/versions.json",
+        "streams.json",
+    ]  # fmt: skip
+    assert PLANTED not in "".join(files.values())
+    assert json.loads(files["nodes/0/config.json"])["credential"] == "***"
+    assert json.loads(files["streams.json"])[0]["name"] == "orders"
+    assert json.loads(files["health.json"]) == []
+    assert "\njetstream_streams 1.0\n" in files["nodes/0/metrics.txt"]
+    lines = [json.loads(line) for line in files["nodes/0/log.jsonl"].splitlines()]
+    assert any(line["event"] == "ingest_form" for line in lines)

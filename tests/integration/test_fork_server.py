@@ -1,0 +1,67 @@
+"""A forked process is like one that was started anew: what a test says of it, holds of that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.fork_server import ForkedProcess, fork_server
+
+
+def forked(code: str, **environment: str) -> ForkedProcess:
+    return fork_server.start(
+        [sys.executable, "-m", "tests.support.run_code", code, "one", "two"],
+        environment=environment,
+        stdout=subprocess.PIPE,
+        stderr=2,
+    )
+
+
+def said(process: ForkedProcess) -> str:
+    assert process.stdout is not None
+    with process.stdout:
+        return process.stdout.read()
+
+
+def test_it_has_the_environment_the_arguments_and_the_descriptors_it_is_given() -> None:
+    code = (
+        "import json, os, sys; print(json.dumps([dict(os.environ), "
+        "sys.argv[2:], os.listdir('/proc/self/fd'), os.getcwd()]))"
+    )
+    process = forked(code, ONE="1")
+    environment, arguments, descriptors, folder = json.loads(said(process))
+    assert environment == {"ONE": "1"}
+    assert arguments == ["one", "two"]
+    assert sorted(descriptors) == ["0", "1", "2", "3"]  # 3 lists them.
+    assert folder == os.getcwd()
+    assert process.wait(10) == 0
+
+
+def test_its_exit_status_is_told_and_it_exits_as_any_other() -> None:
+    process = forked("import atexit, sys; atexit.register(print, 'the end'); sys.exit(3)")
+    assert said(process) == "the end\n"
+    assert process.wait(10) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_signals_end_it(number: signal.Signals) -> None:
+    process = forked("import time; print('begun', flush=True); time.sleep(60)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.send_signal(number)
+    assert process.wait(10) == -number
+    assert said(process) == ""
+
+
+def test_no_two_draw_the_same_random_numbers() -> None:
+    code = "import random, secrets; print(random.random(), secrets.token_hex())"
+    first, second = (said(forked(code)).splitlines()[0] for _ in range(2))
+    assert first != second

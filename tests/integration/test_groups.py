@@ -1,0 +1,206 @@
+"""Consumer groups with a real server: sharing, moving, members that die, freeze and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from jetstream_client import (
+    AsyncClient,
+    AsyncGroupConsumer,
+    Client,
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+)
+from jetstream_client.cli.main import run as run_command
+from tests.support.loops import eventually as until
+from tests.support.loops import on_loop
+from tests.support.server import ServerProcess
+
+SESSION = 1.0
+STREAMS = 4
+
+
+async def prepare(client: AsyncClient, name: str, records: int = 40) -> None:
+    """A group of streams on one subject, with records in each."""
+    for number in range(STREAMS):
+        await client.create_stream(f"{name}-{number}", f"{name}.>", group=name)
+    for number in range(records):
+        await client.publish(f"{name}.x", b"%d" % number, acks="any")
+
+
+class Worker:
+    """A member that reads on, and notes what it was told."""
+
+    def __init__(self, client: AsyncClient, name: str, **options: object) -> None:
+        self.values: list[bytes | None] = []
+        self.events: list[tuple[str, int]] = []
+        self.consumer: AsyncGroupConsumer = client.consume_group(
+            name,
+            f"{name}-workers",
+            session_timeout=SESSION,
+            on_assigned=lambda names: self.events.append(("assigned", len(names))),
+            on_revoked=lambda names: self.events.append(("revoked", len(names))),
+            **options,  # type: ignore[arg-type]
+        )
+        self.task = asyncio.ensure_future(self.run())
+
+    async def run(self) -> None:
+        async with self.consumer as consumer:
+            async for message in consumer:
+                self.values.append(message.value)
+
+    @property
+    def count(self) -> int:
+        return len(self.consumer.streams)
+
+    async def end(self) -> None:
+        await self.consumer.aclose()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@on_loop
+async def test_members_share_the_streams_and_only_what_moves_stops(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await prepare(client, "shared")
+        first = Worker(client, "shared")
+        await until(lambda: len(first.values) == 40)
+        second = Worker(client, "shared")
+        await until(lambda: first.count == second.count == 2)
+        assert first.events == [("assigned", 4), ("revoked", 2)]
+        found = await client.describe_group("shared-workers")
+        assert (found.source, len(found.members), len(found.streams)) == ("shared", 2, STREAMS)
+        assert [len(member.streams) for member in found.members] == [2, 2]
+        assert found.is_settled
+        for number in range(40, 80):
+            await client.publish("shared.x", b"%d" % number, acks="any")
+        await until(lambda: len(first.values) + len(second.values) == 80)
+        await first.end()
+        await until(lambda: second.count == STREAMS)
+        assert second.events == [("assigned", 2), ("assigned", 2)]
+        await second.end()
+        # Nothing twice: who leaves commits before anybody else begins.
+        assert sorted(first.values + second.values) == sorted(b"%d" % n for n in range(80))
+        cursors = await client.describe_cursors("shared-workers")
+        assert [(each.lag, each.state) for each in cursors] == [(0, "current")] * STREAMS
+        assert (await client.describe_group("shared-workers")).members == ()
+
+
+@on_loop
+async def test_a_member_that_falls_silent_is_given_up_and_cannot_commit(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc) as frozen_client, AsyncClient(server.grpc) as client:
+        await prepare(client, "silent")
+        zombie = frozen_client.consume_group(
+            "silent", "silent-workers", session_timeout=SESSION, auto_commit=False
+        )
+        await anext(zombie)
+        beating = zombie._membership._beating
+        assert beating is not None
+        beating.cancel()  # Its process stands still.
+        heir = Worker(client, "silent")
+        await until(lambda: heir.count == STREAMS and len(heir.values) == 40)
+        with pytest.raises(PreconditionFailedError, match="does not own the stream any more"):
+            await zombie.commit()
+        await heir.end()
+        cursors = await client.describe_cursors("silent-workers")
+        assert [each.lag for each in cursors] == [0] * STREAMS
+
+
+@on_loop
+async def test_a_member_that_was_given_up_joins_anew(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await prepare(client, "again")
+        member = Worker(client, "again")
+        await until(lambda: len(member.values) == 40)
+        await client.describe_group("again-workers")
+        groups = member.consumer._membership._groups
+        await groups.leave("again-workers", "again", member.consumer._membership.id)
+        await until(lambda: member.events[-2:] == [("revoked", 4), ("assigned", 4)])
+        await member.end()
+
+
+@on_loop
+async def test_a_named_member_takes_its_place_again_and_nothing_moves(
+    server: ServerProcess,
+) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await prepare(client, "named")
+        other = Worker(client, "named")
+        first = Worker(client, "named", instance="a")
+        await until(lambda: first.count == other.count == 2)
+        streams = sorted(first.consumer.streams)
+        events = list(other.events)
+        await first.end()  # As if it were restarted: its place is kept.
+        second = Worker(client, "named", instance="a")
+        await until(lambda: second.count == 2)
+        assert sorted(second.consumer.streams) == streams
+        assert other.events == events
+        await second.end()
+        await until(lambda: other.count == STREAMS)  # Its session has ended.
+        await other.end()
+
+
+@on_loop
+async def test_only_members_commit_while_there_are_any(server: ServerProcess) -> None:
+    async with AsyncClient(server.grpc) as client:
+        await prepare(client, "owned", 4)
+        member = Worker(client, "owned")
+        await until(lambda: len(member.values) == 4)
+        with pytest.raises(PreconditionFailedError, match="only they commit"):
+            await client.seek_cursor("owned-workers", "owned-0", "earliest")
+        await member.end()
+        await client.seek_cursor("owned-workers", "owned-0", "earliest")
+        with pytest.raises(InvalidRequestError, match="session_timeout"):
+            client.consume_group("owned", "owned-workers", session_timeout=0.1)
+        with pytest.raises(StreamNotFoundError):
+            await client.consume_group("nowhere", "workers").begin()
+
+
+def test_a_client_without_asyncio_alike(client: Client) -> None:
+    for number in range(2):
+        client.create_stream(f"plain-{number}", "plain.>", group="plain")
+    for number in range(10):
+        client.publish("plain.x", b"%d" % number, acks="any")
+    told: list[tuple[str, ...]] = []
+    with client.consume_group(
+        "plain", "plain-workers", session_timeout=SESSION, on_assigned=lambda n: told.append((*n,))
+    ) as consumer:
+        values = [next(consumer).value for _ in range(7)]
+        consumer.commit()
+    with client.consume_group("plain", "plain-workers", session_timeout=SESSION) as consumer:
+        values += [next(consumer).value for _ in range(3)]
+    assert sorted(values) == [b"%d" % number for number in range(10)]
+    assert told == [("plain-0@plain.>", "plain-1@plain.>")]
+    assert [group.name for group in client.list_groups()].count("plain-workers") == 1
+
+
+def test_the_command_line_shows_who_reads_what(
+    server: ServerProcess, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(*arguments: str, code: int = 0) -> str:
+        assert run_command(["--server", server.grpc, "group", *arguments]) == code
+        captured = capsys.readouterr()
+        return captured.err if code else captured.out
+
+    for number in range(2):
+        client.create_stream(f"told-{number}", "told.>", group="told")
+    for number in range(4):
+        client.publish("told.x", b"%d" % number, acks="any")
+    with client.consume_group("told", "told-workers", instance="one") as consumer:
+        for _ in range(4):
+            next(consumer)
+        consumer.commit()
+        row = next(line for line in command("list").splitlines() if "told-workers" in line)
+        assert row.split()[1:2] + row.split()[3:] == ["told", "1", "2", "stable"]
+        shown = command("describe", "told-workers")
+        assert "stable" in shown
+        assert shown.count(" one ") == 2
+        found = json.loads(command("describe", "told-workers", "--json"))
+        assert [member["instance"] for member in found["members"]] == ["one"]
+        assert sum(cursor["offset"] for cursor in found["cursors"]) == 4
+    assert "no consumer group" in command("describe", "nobody", code=3)

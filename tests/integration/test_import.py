@@ -1,0 +1,211 @@
+"""Imports and mirrors: from a real NATS JetStream, from files, and from Kafka, where one is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import nats as nats_py
+import pytest
+
+from jetstream_client import Client
+from jetstream_client.migration.kafka import header_block
+from jetstream_protocol.errors import InvalidRequestError
+from tests.support import command
+from tests.support.kafka import running_kafka
+from tests.support.nats_server import NatsServer
+from tests.support.server import ServerProcess
+
+RAW = b"NATS/1.0\r\nx-lower: a\r\nX-Twice: 1\r\nX-Twice:  2\r\nJetstream-Key: k\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[NatsServer]:
+    with NatsServer() as server:
+        server.reconfigure(f"jetstream {{ store_dir: {server.folder}/store }}")
+        server.stop()
+        server.start()
+        yield server
+
+
+def jetstream(server: ServerProcess, *arguments: str, code: int = 0) -> str:
+    done = command.jetstream("--server", server.grpc, *arguments)
+    assert done.returncode == code, done
+    return done.stderr if code else done.stdout
+
+
+async def _filled(url: str, name: str) -> list[tuple[int, str, bytes, int]]:
+    """A stream with a purged beginning and a hole; what it holds."""
+    client = await nats_py.connect(url)
+    try:
+        js = client.jetstream()
+        await js.add_stream(name=name, subjects=[f"{name}.>"], max_age=3600)
+        for number in range(50):
+            await js.publish(f"{name}.a.{number % 3}", b"%d" % number)
+        raw = b"HPUB %s.raw %d %d\r\n" % (name.encode(), len(RAW), len(RAW) + 4)
+        client._transport.write(raw + RAW + b"body\r\n")  # Headers that no client would write.
+        await client.flush()
+        await js.purge_stream(name, seq=4)
+        await js.delete_msg(name, 20)
+        found = []
+        for sequence in [*range(4, 20), *range(21, 52)]:
+            message = await js.get_msg(name, sequence)
+            found.append((sequence, message.subject, message.data, 0))
+        return found
+    finally:
+        await client.close()
+
+
+async def _publish(url: str, subject: str, values: list[bytes]) -> None:
+    client = await nats_py.connect(url)
+    try:
+        for value in values:
+            await client.jetstream().publish(subject, value)
+    finally:
+        await client.close()
+
+
+def read(client: Client, name: str) -> list[Any]:
+    return list(client.consume(name, stop="latest", patience=10))
+
+
+def test_a_stream_of_jetstream_is_imported_with_its_sequences_times_and_headers(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    wanted = asyncio.run(_filled(peer.url, "ORDERS"))
+    arguments = ("import", "orders", "--from-jetstream", "ORDERS", "--nats", peer.url)
+    said = json.loads(jetstream(server, *arguments, "--json"))
+    assert said["records"] == len(wanted) == 47
+    found = read(client, "orders")
+    assert [(each.offset + 1, each.subject, each.value) for each in found] == [
+        each[:3] for each in wanted
+    ]
+    assert (found[-1].header_block, found[-1].key) == (RAW, b"k")
+    stream = client.describe_stream("orders")
+    assert (stream.log_start_offset, stream.subject, stream.max_age) == (3, "ORDERS.>", 3600)
+    assert abs(found[0].timestamp.timestamp() - stream.created_at.timestamp()) < 60
+    assert found[0].timestamp < found[-1].timestamp < stream.created_at
+    # It listens now, on its own cluster's NATS.
+    assert client.publish("ORDERS.a.0", b"next").offset == 51
+    assert "exists with another configuration" in jetstream(server, *arguments, code=1)
+    missing = ("import", "none", "--from-jetstream", "NONE", "--nats", peer.url)
+    assert "no stream 'NONE'" in jetstream(server, *missing, code=3)
+
+
+def test_a_mirror_follows_until_it_is_cut_over(
+    server: ServerProcess, client: Client, peer: NatsServer
+) -> None:
+    asyncio.run(_filled(peer.url, "LIVE"))
+    arguments = ["mirror", "live", "--from-jetstream", "LIVE", "--nats", peer.url]
+    following = subprocess.Popen(
+        [sys.executable, "-m", "jetstream_client", "--server", server.grpc, *arguments, "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["next_offset"] == 51
+        asyncio.run(_publish(peer.url, "LIVE.more", [b"one", b"two"]))
+        while json.loads(following.stdout.readline())["next_offset"] < 53:
+            pass
+    finally:
+        following.send_signal(signal.SIGINT)
+        assert following.wait(20) == 130
+        following.stdout.close()
+    assert client.describe_stream("live").restoring
+    asyncio.run(_publish(peer.url, "LIVE.more", [b"three"]))
+    said = json.loads(jetstream(server, *arguments, "--cut-over", "--json"))
+    assert said["records"] == 50
+    assert [each.value for each in read(client, "live")][-3:] == [b"one", b"two", b"three"]
+    assert client.publish("LIVE.more", b"four").offset == 54
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_an_export_is_imported_as_it_was(
+    server: ServerProcess, client: Client, tmp_path: Path, suffix: str
+) -> None:
+    name = f"from-{suffix}"
+    client.create_stream(name, f"{suffix}.>")
+    with client.publisher(f"{suffix}.a") as publisher:
+        publisher.publish_many([b"v", b"\xff\x00", b""], keys=[b"k", b"\xfe", None])
+    client.publish(f"{suffix}.b", None, key="k", headers={"X": ["1", "2"]})
+    file = tmp_path / f"file.{suffix}"
+    jetstream(server, "export", name, "--format", suffix, "--output", str(file))
+    copy = ("import", f"{name}-copy", "--from", str(file), "--subject", f"copy.{suffix}")
+    assert "4 records" in jetstream(server, *copy)
+    for before, after in zip(read(client, name), read(client, f"{name}-copy"), strict=True):
+        for field in ("offset", "timestamp_us", "subject", "key", "value", "header_block"):
+            assert getattr(after, field) == getattr(before, field), field
+
+
+def test_a_file_that_is_no_export_is_refused_by_its_line(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"offset": "one"}\n')
+    said = jetstream(server, "import", "bad", "--from", str(file), "--subject", "bad", code=2)
+    assert "line 1 is no record" in said
+
+
+def test_headers_that_nats_cannot_carry_are_refused_by_the_offset_of_their_record() -> None:
+    assert header_block([("A", b"1"), ("A", None)], 0) == b"NATS/1.0\r\nA: 1\r\nA: \r\n\r\n"
+    with pytest.raises(InvalidRequestError, match="offset 7"):
+        header_block([("A", b"1\r\nB: 2")], 7)
+
+
+@pytest.fixture
+def kafka_address(tmp_path: Path) -> Iterator[str]:
+    address, jars = os.environ.get("TEST_KAFKA", ""), os.environ.get("TEST_KAFKA_JARS", "")
+    if address:
+        yield address
+    elif jars:
+        with running_kafka(jars, tmp_path) as started:
+            yield started
+    else:
+        pytest.skip("no Kafka: set TEST_KAFKA=host:port, or TEST_KAFKA_JARS (scripts/kafka)")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_topic_of_kafka_becomes_streams_of_a_group(
+    server: ServerProcess, client: Client, kafka_address: str
+) -> None:
+    import kafka
+    from kafka.admin import KafkaAdminClient, NewTopic
+
+    topic = f"test-{uuid.uuid4()}"
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_address)) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    with closing(kafka.KafkaProducer(bootstrap_servers=kafka_address)) as producer:
+        for number in range(10):
+            producer.send(
+                topic, b"%d" % number, key=b"k", headers=[("h", b"1")], partition=number % 2,
+                timestamp_ms=1_700_000_000_000 + number,
+            )  # fmt: skip
+        producer.flush()
+    jetstream(
+        server,
+        "import",
+        "topic",
+        "--from-kafka",
+        topic,
+        "--kafka",
+        kafka_address,
+        "--subject",
+        "topic",
+    )
+    found = read(client, "topic-1")
+    assert [(each.offset, each.value) for each in found] == [
+        (0, b"1"), (1, b"3"), (2, b"5"), (3, b"7"), (4, b"9"),
+    ]  # fmt: skip
+    assert (found[0].key, found[0].headers["h"]) == (b"k", "1")
+    assert found[0].timestamp_us == 1_700_000_000_001_000
+    assert client.describe_stream("topic-0").group == "topic"

@@ -1,0 +1,194 @@
+"""Commands that are ended early: by Ctrl-C at any moment, by a reader that leaves, by a server that
+hangs up. On standard error there is nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jetstream_client import Client
+from tests.support.server import ServerProcess, free_port_base
+
+BEGIN = (
+    "from jetstream_command import client, end_at_interrupt, server\n"
+    "end_at_interrupt()\n"
+    "print('begun', flush=True)\n"
+)
+JETSTREAM = [sys.executable, "-c", BEGIN + "client()"]
+SERVER = [sys.executable, "-c", BEGIN + "server()"]
+INTERRUPTED = (130, -signal.SIGINT)
+"""As shells see it both are 130."""
+
+COMMANDS = {
+    "fetch": ["fetch", "early", "--follow"],
+    "publish": ["publish", "early.x", "-"],
+    "count": ["publish", "early.x", "v", "--count", "10000000"],
+    "sql": ["sql", "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"],
+    "export": ["export", "early", "--from", "0", "--to", "1000000000"],
+    "list": ["stream", "list", "--watch"],
+    "silent": ["cluster", "status", "--server", "SILENT", "--timeout", "60"],
+}
+
+
+@pytest.fixture(scope="module")
+def silent() -> Iterator[str]:
+    """The address of a server that accepts connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def environment(server: ServerProcess) -> dict[str, str]:
+    with Client(server.grpc) as client:
+        client.create_stream("early", "early.>")
+        client.publish("early.x", b"1")
+    return {**os.environ, "JETSTREAM_SERVERS": server.grpc}
+
+
+def begun(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process in which our first line has run: what Python says before that is Python's."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # Which we have set for ourselves by importing the client.
+        env={name: value for name, value in environment.items() if name != "GRPC_VERBOSITY"},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    return process
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    with process:
+        try:
+            _, stderr = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert stderr == b""
+    return process.returncode
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.4, 0.8])
+def test_ctrl_c_in_the_first_second_ends_a_command_without_a_word(
+    environment: dict[str, str], delay: float
+) -> None:
+    process = begun([*JETSTREAM, *COMMANDS["fetch"]], environment)
+    time.sleep(delay)
+    interrupt(process)
+    assert ended(process) in INTERRUPTED
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+def test_ctrl_c_ends_every_command_without_a_word(
+    environment: dict[str, str], silent: str, twice: bool
+) -> None:
+    commands = [
+        [word.replace("SILENT", silent) for word in command] for command in COMMANDS.values()
+    ]
+    processes = [begun([*JETSTREAM, *command], environment) for command in commands]
+    time.sleep(3.0)
+    for process in processes:
+        interrupt(process)
+        if twice:
+            time.sleep(0.01)
+            interrupt(process)
+    assert [ended(process) for process in processes] == [130] * len(COMMANDS)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 0.6, 1.2])
+def test_ctrl_c_ends_a_server_that_is_starting(tmp_path: Path, delay: float) -> None:
+    base = str(free_port_base())
+    arguments = ["--dev", "--data", str(tmp_path / "data"), "--port-base", base]
+    process = begun([*SERVER, *arguments, "--log-level", "error"], dict(os.environ))
+    time.sleep(delay)
+    interrupt(process)
+    time.sleep(0.02)
+    interrupt(process)
+    assert ended(process) in (0, 130)
+
+
+def test_nothing_is_imported_before_ctrl_c_is_seen_to() -> None:
+    code = "import sys; before = set(sys.modules); import jetstream_command; "
+    code += "print(*sorted(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert not {"jetstream_client", "jetstream_server", "asyncio", "grpc", "typer"} & loaded
+
+
+def test_ctrl_c_that_was_switched_off_stays_off(environment: dict[str, str]) -> None:
+    """As in `nohup`, or for what a script runs in the background."""
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    command = [sys.executable, "-c", f"{ignoring}{BEGIN}client()", *COMMANDS["publish"]]
+    process = begun(command, environment)
+    for _ in range(10):
+        interrupt(process)
+        time.sleep(0.1)
+    with process:
+        stdout, stderr = process.communicate(b"one\n", timeout=20)
+    assert (process.returncode, stderr) == (0, b"")
+    assert b"stored in early" in stdout
+
+
+@pytest.mark.parametrize("command", ["fetch", "list"])
+def test_a_reader_that_leaves_ends_a_command_that_has_nothing_to_write(
+    environment: dict[str, str], command: str
+) -> None:
+    process = begun([*JETSTREAM, *COMMANDS[command]], environment)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    assert ended(process) == 141
+
+
+@pytest.fixture
+def impatient(own_server: ServerProcess) -> Iterator[ServerProcess]:
+    """A server that hangs up on gRPC connections after half a second without a call."""
+    code = (
+        "from jetstream_server.serving.grpc import server\n"
+        "idle = 'grpc.max_connection_idle_ms'\n"
+        "server._OPTIONS[:] = [(k, 500 if k == idle else v) for k, v in server._OPTIONS]\n"
+        "from jetstream_server.node.cli import main\n"
+        "main()\n"
+    )
+    arguments = own_server.command()[3:]
+    own_server.command = lambda: [sys.executable, "-c", code, *arguments]  # type: ignore[method-assign]
+    own_server.start()
+    yield own_server
+    own_server.kill()
+
+
+def test_a_server_that_hangs_up_on_an_idle_follower_is_not_heard_of(
+    impatient: ServerProcess,
+) -> None:
+    """gRPC's core would tell of the GOAWAY, and of one with too many pings at length."""
+    environment = {**os.environ, "JETSTREAM_SERVERS": impatient.grpc}
+    with Client(impatient.grpc) as client:
+        client.create_stream("early", "early.>")
+        client.publish("early.x", b"1")
+        process = begun([*JETSTREAM, *COMMANDS["fetch"]], environment)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(2.0)
+        client.publish("early.x", b"2")
+        assert process.stdout.readline().endswith(b"2\n")
+        impatient.stop()  # A GOAWAY to everybody.
+        time.sleep(1.0)
+    interrupt(process)
+    assert ended(process) in INTERRUPTED

@@ -1,0 +1,98 @@
+"""Three real nodes over mutual TLS: one is killed, and who is not a node does not act as one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from jetstream_client import Client, TlsConfig
+from jetstream_protocol.errors import UnauthenticatedError
+from jetstream_protocol.types import NodeId
+from jetstream_server.net.certificates import Certificates, TlsFiles
+from jetstream_server.net.frame_socket import dial
+from jetstream_server.net.node_link import NodeIdentity, greet
+from tests.support.load import Load
+from tests.support.loops import on_loop
+from tests.support.tls import TlsCluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
+    running = TlsCluster(tmp_path_factory.mktemp("cluster") / "nodes")
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture
+def client(cluster: TlsCluster) -> Iterator[Client]:
+    cert, key = map(str, cluster.cluster.client)
+    tls = TlsConfig(str(cluster.cluster.authority.certificate_file), cert, key)
+    with Client(cluster.servers, tls=tls, timeout=30) as client:
+        yield client
+
+
+def test_a_cluster_over_mutual_tls_loses_nothing_when_its_leader_is_killed(
+    cluster: TlsCluster, client: Client
+) -> None:
+    stream = client.create_stream("orders", "orders")
+    assert len(stream.replicas) == 3
+    load = Load(cluster.nats, "orders").start()
+    load.wait_for_acks(2000)
+    leader = client.describe_stream("orders").leader
+    assert leader is not None
+    cluster.kill(leader)
+    load.wait_for_acks(2000)
+    books = load.stop()
+    cluster.restart(leader)
+    cluster.wait_for(
+        "the killed one is back in sync",
+        lambda: sorted(client.describe_stream("orders").isr) == cluster.nodes,
+    )
+    end = client.describe_stream("orders").high_watermark
+    values: list[bytes | None] = []
+    while len(values) < end:
+        found = client.fetch("orders", len(values), max_messages=100_000)
+        values += [message.value for message in found]
+    books.check(values)
+    assert client.transfer_leader("orders", leader) is not False  # Node to node, over gRPC.
+
+
+@on_loop
+async def test_a_clients_certificate_does_not_act_as_a_node(cluster: TlsCluster) -> None:
+    """Although it knows the credential; nor does the certificate of another node."""
+    local = cluster.cluster
+    folder = local.authority.folder
+
+    def shown(name: str) -> Certificates:
+        made = (folder / f"{name}.crt", folder / f"{name}.key")
+        return Certificates(TlsFiles(*made, folder / "ca.crt", False, None))
+
+    cert, key = map(str, local.client)
+    tls = TlsConfig(str(folder / "ca.crt"), cert, key)
+    with Client(cluster.servers, tls=tls) as client:
+        cluster_id = client.describe_cluster().cluster_id
+    port = int(local.grpc_addresses[0].rpartition(":")[2]) + 1
+    secret = local.config["credential"].encode()
+    identity = NodeIdentity(1, 1, cluster_id, secret)
+    for name in ("client", "node-2"):
+        connection = await dial(("127.0.0.1", port), shown(name))
+        with closing(connection), pytest.raises(UnauthenticatedError, match="not of node 1"):
+            await greet(connection, identity, NodeId(0), fetches=True)
+    with closing(await dial(("127.0.0.1", port), shown("node-1"))) as connection:
+        await greet(connection, identity, NodeId(0), fetches=True)
+
+
+def test_a_plain_connection_to_a_raft_port_gets_nothing(cluster: TlsCluster) -> None:
+    port = int(cluster.cluster.grpc_addresses[0].rpartition(":")[2]) + 2
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(bytes(200))
+        try:
+            assert not plain.recv(100).startswith(b"JSRAFT")
+        except ConnectionResetError:
+            pass

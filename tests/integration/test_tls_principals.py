@@ -1,0 +1,133 @@
+"""With security on, a certificate is a client's principal, on every port; a node's is none."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from examples.certificates.authority import Authority
+from jetstream_client import Client, PermissionDeniedError, TlsConfig, UnauthenticatedError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_server.node.bootstrap import bootstrap
+from jetstream_server.node.config import load
+from jetstream_server.security import node_proof
+from tests.support.secured import CREDENTIAL, SecuredServer
+from tests.support.tls import HOSTS, tls_variables
+
+
+class SecuredTlsServer(SecuredServer):
+    """Its clients must show certificates of `authority`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "data")
+        self.authority = Authority(folder / "certificates")
+        files = self.authority.issue("server", hosts=HOSTS, serves=True)
+        self.environment |= tls_variables(self.authority, files)
+
+    def bootstrap(self, principal: str = "user:admin") -> str:
+        """As its command does it, with the configuration of the node."""
+        named = {k: v for k, v in self.environment.items() if k.startswith("JETSTREAM_TLS")}
+        config = load(self.config_file, environment={})
+        tls = {k.removeprefix("JETSTREAM_TLS__").lower(): v for k, v in named.items()}
+        settings = config.model_copy(update={"tls": type(config).model_validate({"tls": tls}).tls})
+        return bootstrap(settings, settings.nodes[0], principal, 3600 * 1_000_000)
+
+    def tls(self, files: tuple[Path, Path]) -> TlsConfig:
+        return TlsConfig(str(self.authority.certificate_file), *map(str, files))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredTlsServer]:
+    running = SecuredTlsServer(tmp_path_factory.mktemp("secured"))
+    running.start()
+    try:
+        running.admin = running.bootstrap()
+        yield running
+    finally:
+        running.kill()
+
+
+def status_of_metrics(server: SecuredTlsServer, tls: TlsConfig) -> int:
+    connection = http.client.HTTPSConnection(
+        "localhost", server.port_base + 3, timeout=10, context=tls.ssl_context()
+    )
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_certificate_is_a_principal_on_every_port(server: SecuredTlsServer) -> None:
+    of_alice = server.tls(server.authority.client("alice"))
+    of_node = server.tls(server.authority.node(0, HOSTS))
+    with (
+        Client(server.grpc, tls=of_alice, token=server.admin) as admin,
+        Client(server.grpc, tls=of_alice) as alice,
+        Client(server.grpc, tls=of_node) as node,
+    ):
+        admin.create_stream("orders", "orders")  # The token wins over the certificate.
+        admin.publish("orders", b"one")
+        for client in (alice, node):
+            with pytest.raises((PermissionDeniedError, UnauthenticatedError)):
+                client.fetch("orders", 0, max_messages=1)
+            with pytest.raises((PermissionDeniedError, UnauthenticatedError)):
+                client.describe_stream("orders")
+        assert status_of_metrics(server, of_alice) == 403
+        admin.add_acl("user:alice", ["read"], stream="orders", subject="orders")
+        admin.add_acl("user:alice", ["cluster_describe"])
+        assert [each.value for each in alice.fetch("orders", 0, max_messages=1)] == [b"one"]
+        assert status_of_metrics(server, of_alice) == 200
+        assert status_of_metrics(server, of_node) == 401
+        with pytest.raises(UnauthenticatedError):
+            node.fetch("orders", 0, max_messages=1)
+
+
+def test_the_credential_with_a_clients_certificate_is_no_node(server: SecuredTlsServer) -> None:
+    method = "/jetstream.v1.Cluster/StandBy"
+    request = pb.StandByRequest(stream=common_pb2.StreamRef(id=1))
+    said = {}
+    of_dave = server.tls(server.authority.client("dave"))
+    with Client(server.grpc, tls=of_dave, token=server.admin) as admin:
+        run = admin.describe_cluster().nodes[0].incarnation
+    for name, files in (
+        ("client", server.authority.client("carol")),
+        ("node", server.authority.node(7, HOSTS)),
+    ):
+        proof = node_proof.proof(CREDENTIAL.encode(), method, sender=7, target=0, incarnation=run)
+        ca, key, cert = server.tls(files).contents()
+        with grpc.secure_channel(
+            f"localhost:{server.port_base}", grpc.ssl_channel_credentials(ca, key, cert)
+        ) as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                api_pb2_grpc.ClusterStub(channel).StandBy(
+                    request, timeout=10, metadata=(("authorization", proof),)
+                )
+            said[name] = str(caught.value)
+    assert "the certificate is not that of node:7" in said["client"]
+    assert "certificate" not in said["node"]  # The stream does not exist.
+
+
+def test_silent_strangers_do_not_keep_clients_out(server: SecuredTlsServer) -> None:
+    """More than the HTTP port holds, and none of them begins TLS."""
+    tls = server.tls(server.authority.client("bob"))
+    silent = []
+    try:
+        for port in (1, 3):
+            for _ in range(250):
+                silent.append(socket.create_connection(("127.0.0.1", server.port_base + port), 10))
+        assert status_of_metrics(server, tls) == 403
+        with Client(server.grpc, tls=tls, token=server.admin) as client:
+            client.create_stream("calm", "calm")
+            client.publish("calm", b"x")
+            assert len(client.fetch("calm", 0, max_messages=1)) == 1
+    finally:
+        for sock in silent:
+            sock.close()
+    assert CREDENTIAL not in server.log_text

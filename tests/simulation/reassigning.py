@@ -1,0 +1,91 @@
+"""A cluster whose stream moves to other nodes all the time, between all other faults.
+
+The shipped controller finishes each move. A replica that is taken away loses its files at once, or,
+where its node was down, sets them aside at its next start; the same node may get the stream again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+from jetstream_protocol.types import NO_NODE
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.reassignment_commands import may_finish
+from jetstream_server.replication.replica_manager import ReplicaManager
+from tests.simulation.cluster import BEGIN_US, Cluster, Profile
+from tests.simulation.observing import owner_of
+from tests.simulation.world import World
+
+
+class ReassignedCluster(Cluster):
+    """See the module."""
+
+    is_still = False
+
+    def draw_profile(self, world: World) -> Profile:
+        """More nodes than replicas, mostly."""
+        profile = super().draw_profile(world)
+        nodes = world.between(3, 5)
+        replicas = world.between(1, 3)
+        minimum = min(profile.min_insync_replicas, replicas)
+        return replace(profile, nodes=nodes, replicas=replicas, min_insync_replicas=minimum)
+
+    def run(self) -> None:
+        self._move_later()
+        with _observed_moves():
+            super().run()
+
+    def _move_later(self) -> None:
+        delay_us = self.world.between(100_000, self.world.random.choice((400_000, 2_000_000)))
+        self.world.at(max(self.world.now, BEGIN_US) + delay_us, None, self._move)
+
+    def _move(self) -> None:
+        if self.faults.healing:
+            return
+        world, stream = self.world, self.metadata.now.stream
+        assert stream is not None
+        least = stream.config.min_insync_replicas
+        count = world.between(least, min(len(self.machines), least + 2))
+        chosen = sorted(world.random.sample(range(len(self.machines)), count))
+        world.count("stream reassigned")
+        self.metadata.apply(
+            {"op": "reassign_stream", "stream_id": self.stream_id, "replicas": chosen}
+        )
+        self._move_later()
+
+    def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
+        gone = set(before.replicas) - set(after.replicas)
+        if gone:
+            self.world.count("stream moved")
+            self.world.note(f"moved from {before.replicas} to {after.replicas}")
+
+    def _unrest(self) -> str:
+        stream = self.metadata.now.stream
+        assert stream is not None
+        if stream.target_replicas and (may_finish(stream) or stream.leader != NO_NODE):
+            return f"it is on its way to {stream.target_replicas}"
+        return super()._unrest()
+
+
+@contextmanager
+def _observed_moves() -> Iterator[None]:
+    """The checker is told of logs that come and go while a process runs."""
+    changed = ReplicaManager._stream_changed
+
+    def seen(self: ReplicaManager, stream: StreamMetadata) -> None:
+        before = self.get(stream.id)
+        changed(self, stream)
+        after, process = self.get(stream.id), owner_of(self)
+        checker = process.cluster.checker
+        if before is not None and after is None:
+            process.logs.remove(before.log)
+            checker.emptied(process.node_id)
+        elif before is None and after is not None:
+            process.logs.append(after.log)
+            checker.reopened(process.node_id, after.log)
+
+    with patch.object(ReplicaManager, "_stream_changed", seen):
+        yield

@@ -1,0 +1,232 @@
+"""A process that has imported the server already and forks the servers of tests.
+
+A start of Python that imports the server costs 1.4 s of processor time, a fork some milliseconds;
+the suite starts hundreds. What is forked is a process like any other: its own pid, environment,
+descriptors, signals and clocks, ended by the same signals. Tests about the start of a process
+itself (acceptance, command line, containers) begin with a new interpreter.
+
+The test process asks over a socket with one message: JSON of a `Request`, and the descriptors for
+stdin, stdout, stderr and the exit status. The answer is the pid. The fork server waits for its
+children and writes each one's exit status, four bytes, where its asker reads it. It ends with the
+socket, that is, with the process that started it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import IO
+
+PRELOADED = (
+    "jetstream_server.node.app",
+    "jetstream_server.node.cli",
+    "jetstream_server.node.logs",
+    "jetstream_server.node.memory",
+)
+STATUS = struct.Struct("<i")
+MESSAGE_BYTES_MAX = 1 << 17
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run: `python -m MODULE ARGUMENTS…`."""
+
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    new_session: bool
+
+
+class ForkedProcess:
+    """A child of the fork server, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, status: int, stdout: IO[str] | None) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._status = status
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def _ended(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._status, selectors.EVENT_READ)
+                if not selector.select(seconds):
+                    return None
+            with self._lock:
+                if self.returncode is None:
+                    self.returncode = STATUS.unpack(os.read(self._status, STATUS.size))[0]
+                    os.close(self._status)
+        return self.returncode
+
+
+class ForkServer:
+    """The test process's end: `start` as often as there are processes to start."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        new_session: bool = False,
+    ) -> ForkedProcess:
+        """Run `[sys.executable, "-m", MODULE, ARGUMENTS…]`. `stdout` may be subprocess.PIPE."""
+        assert can_fork(command), command
+        request = Request(command[2], [*command[3:]], dict(environment), os.getcwd(), new_session)
+        said, says = os.pipe() if stdout == subprocess.PIPE else (-1, stdout)
+        status, ends = os.pipe()
+        try:
+            with open(os.devnull, "rb") as nothing, self._lock:
+                descriptors = [nothing.fileno(), says, stderr, ends]
+                pid = self._ask(json.dumps(asdict(request)).encode(), descriptors)
+        finally:
+            os.close(ends)
+            if said != -1:
+                os.close(says)
+        return ForkedProcess(pid, status, None if said == -1 else open(said))
+
+    def _ask(self, message: bytes, descriptors: list[int]) -> int:
+        if self._socket is None:
+            self._socket = _launch()
+        socket.send_fds(self._socket, [message], descriptors)
+        answer = self._socket.recv(STATUS.size)
+        if not answer:
+            raise AssertionError("the fork server has ended")
+        pid: int = STATUS.unpack(answer)[0]
+        return pid
+
+
+fork_server = ForkServer()
+
+
+def can_fork(command: Sequence[str]) -> bool:
+    """Whether it is a module of this interpreter that is to be run."""
+    return [*command[:2]] == [sys.executable, "-m"]
+
+
+def _launch() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        # It is not waited for: it ends when this process does.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    process.returncode = 0
+    return ours
+
+
+# The fork server's own process.
+
+
+def serve(control: socket.socket) -> Request:
+    """Fork as asked. Returns in each child, which has to run the request; the server exits."""
+    statuses: dict[int, int] = {}
+    wake, waker = socket.socketpair()
+    for end in (wake, waker):
+        end.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    with control, wake, waker, selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        selector.register(wake, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select()]
+            if wake in ready:
+                wake.recv(4096)
+                _report(statuses)
+            if control in ready:
+                message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES_MAX, 4)
+                if not message:
+                    os._exit(0)
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    break
+                statuses[pid] = descriptors.pop()
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                control.send(STATUS.pack(pid))
+    return _become(Request(**json.loads(message)), descriptors)
+
+
+def _report(statuses: dict[int, int]) -> None:
+    """Tell the exit statuses of the children that have ended."""
+    while statuses:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        descriptor = statuses.pop(pid)
+        with suppress(BrokenPipeError):  # Nobody wants to know any more.
+            os.write(descriptor, STATUS.pack(os.waitstatus_to_exitcode(status)))
+        os.close(descriptor)
+
+
+def _become(request: Request, descriptors: list[int]) -> Request:
+    """Make the child what a new process would be."""
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+    os.closerange(3, 1 << 16)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if request.new_session:
+        os.setsid()
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    return request
+
+
+def main() -> None:
+    os.environ["GRPC_VERBOSITY"] = "NONE"  # As the server sets it before it imports gRPC.
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.argv[1:] = request.arguments
+    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

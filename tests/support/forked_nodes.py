@@ -1,0 +1,26 @@
+"""The processes of a cluster of the tests: its nodes are forked, not started anew.
+
+tests/integration/test_example_cluster.py shows the cluster that starts each anew.
+"""
+
+from __future__ import annotations
+
+from examples.cluster.processes import Child, Processes
+from tests.support.fork_server import can_fork, fork_server
+
+
+class ForkedNodes(Processes):
+    """/proc shows the fork server's environment for them: they are known by their pids."""
+
+    def _launch(self, arguments: list[str], environment: dict[str, str], log: int) -> Child:
+        if not can_fork(arguments):
+            return super()._launch(arguments, environment, log)
+        return fork_server.start(
+            arguments, environment=environment, stdout=log, stderr=log, new_session=True
+        )
+
+    def _name(self, pid: int) -> str:
+        for name, child in self._children.items():
+            if child.pid == pid:
+                return "" if child.poll() is not None else name
+        return super()._name(pid)

@@ -1,0 +1,44 @@
+"""How late this machine is: what a promise in seconds has to be allowed where others use it, too.
+
+Whoever waits for a processor is late through no fault of its own. A thread that does nothing but
+sleep for a moment, again and again, is late by as much. On an idle machine that is next to nothing,
+and a promise is held to the letter.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+TICK_SECONDS = 0.01
+UNAVOIDABLE_SECONDS = 0.002
+"""Any sleep takes about so much longer."""
+
+
+class Lateness:
+    """Measures from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[float, float]] = []
+        """When, and by how much."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lateness", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def since(self, at: float = 0.0) -> float:
+        """Seconds in all, since that moment of the monotonic clock."""
+        return sum(seconds for when, seconds in self._found if when >= at)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            due = time.monotonic() + TICK_SECONDS
+            time.sleep(TICK_SECONDS)
+            late = (now := time.monotonic()) - due
+            if late > UNAVOIDABLE_SECONDS:
+                self._found.append((now, late))

@@ -1,0 +1,88 @@
+"""The files for Kubernetes and systemd: accepted by their own checkers, and true of the server."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jetstream_server.node import config
+from tests.support.command import jetstream
+
+TREE = Path(__file__).resolve().parent.parent
+UNIT = TREE / "ops" / "systemd" / "jetstream.service"
+MANIFESTS: list[dict[str, Any]] = list(
+    yaml.safe_load_all((TREE / "ops" / "kubernetes" / "jetstream.yaml").read_text())
+)
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    (found,) = [each for each in MANIFESTS if each["kind"] == kind]
+    return found
+
+
+@pytest.mark.parametrize("document", MANIFESTS, ids=lambda each: each["kind"])
+def test_kubernetes_accepts_every_manifest(document: dict[str, Any]) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(document, "1.31", strict=True)
+
+
+def test_the_pods_are_the_nodes_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(manifest("ConfigMap")["data"]["cluster.yaml"])
+    loaded = config.load(file, environment={"JETSTREAM_CREDENTIAL": "secret" * 4})
+    pods = manifest("StatefulSet")
+    name, service = pods["metadata"]["name"], pods["spec"]["serviceName"]
+    assert [node.host for node in loaded.nodes] == [
+        f"{name}-{number}" for number in range(pods["spec"]["replicas"])
+    ]
+    container = pods["spec"]["template"]["spec"]["containers"][0]
+    ports = [each["containerPort"] for each in container["ports"]]
+    for node in loaded.nodes:
+        for endpoint, port in zip((node.grpc, node.data, node.raft, node.http), ports, strict=True):
+            assert endpoint.listen == f"0.0.0.0:{port}"
+            assert endpoint.advertise == f"{node.host}.{service}:{port}"
+    (data,) = [each for each in container["volumeMounts"] if each["name"] == "data"]
+    assert str(loaded.data) == data["mountPath"]
+
+
+def test_a_pod_drains_before_it_stops_and_takes_the_mark_back() -> None:
+    container = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    script = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    drain, undo = script.split("; ")
+    for command in (drain, undo):
+        said = re.sub(r'"\$\{HOSTNAME##\*-\}"', "0", command).split()
+        # It is understood: nobody answers there.
+        said[said.index("127.0.0.1:9292")] = "127.0.0.1:1"
+        assert jetstream(*said[1:]).returncode == 4, said
+    assert "--wait" in drain
+    assert "--undo" in undo
+    number = subprocess.run(
+        ["sh", "-c", 'echo "${HOSTNAME##*-}"'],
+        env={"HOSTNAME": "jetstream-2"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert number.stdout == "2\n"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    text = UNIT.read_text()
+    assert "/opt/jetstream/bin/jetstream-server --config " in text
+    unit = tmp_path / UNIT.name  # With a program that is there: it is looked for.
+    unit.write_text(text.replace("/opt/jetstream/bin/jetstream-server", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done
+    assert UNIT.name not in done.stderr, done.stderr
+    broken = tmp_path / "broken.service"
+    broken.write_text(unit.read_text().replace("Type=exec", "Typo=exec"))
+    refused = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(broken)], capture_output=True, text=True
+    )
+    assert "Typo" in refused.stderr

@@ -1,0 +1,151 @@
+"""The alerts and dashboards of ops/ are about metrics that exist; Prometheus understands them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jetstream_protocol.types import MonotonicUs
+from jetstream_server.serving.metrics import stream_series
+from jetstream_server.serving.metrics.families import families
+from jetstream_server.serving.metrics.histograms import Histograms
+from jetstream_server.serving.metrics.snapshot import Snapshot
+
+TREE = Path(__file__).resolve().parent.parent
+ALERTS = TREE / "ops" / "alerts.yml"
+DASHBOARDS = sorted((TREE / "ops" / "grafana").glob("*.json"))
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)"
+)
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    return list(group["rules"])
+
+
+def expressions() -> Iterator[str]:
+    for rule in rules():
+        yield rule["expr"]
+    for dashboard in DASHBOARDS:
+        text = json.loads(dashboard.read_text())
+        for panel in text["panels"]:
+            for target in panel.get("targets", ()):
+                yield target["expr"]
+        for variable in text["templating"]["list"]:
+            if variable["type"] == "query":
+                yield variable["query"]
+
+
+def test_every_metric_of_an_alert_or_a_dashboard_exists() -> None:
+    collected = [
+        *families(Snapshot.empty()),
+        *Histograms().collect(),
+        *stream_series.series([], MonotonicUs(0)),
+    ]
+    known: set[str] = set()
+    for family in collected:
+        ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+        known |= {family.name + end for end in ends.get(family.type, ("",))}
+    named = {name for text in expressions() for name in re.findall(r"\bjetstream_\w+", text)}
+    assert len(named) > 30
+    assert named - known == set()
+
+
+def test_every_alert_has_a_section_that_says_what_to_do() -> None:
+    page = (TREE / "docs" / "alerts.md").read_text()
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert sections.keys() == {rule["alert"] for rule in rules()}
+    for rule in rules():
+        section = sections[rule["alert"]]
+        assert f"`{rule['expr']}`" in section
+        assert "What to do: " in section
+        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+
+
+@needs_promtool
+def test_prometheus_understands_the_alerts() -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run(
+        [PROMTOOL, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{len(rules())} rules found" in done.stdout
+
+
+@needs_promtool
+def test_prometheus_understands_every_query_of_the_dashboards(tmp_path: Path) -> None:
+    assert PROMTOOL is not None
+    queries = [
+        text.replace("$stream", ".*") for text in expressions() if "label_values" not in text
+    ]
+    group = {
+        "name": "queries",
+        "rules": [{"record": f"q:{at}", "expr": text} for at, text in enumerate(queries)],
+    }
+    path = tmp_path / "queries.yml"
+    path.write_text(yaml.safe_dump({"groups": [group]}))
+    done = subprocess.run(
+        [PROMTOOL, "check", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_promtool
+def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
+    """The one with an expression of two parts, one that is a sum, and one with a delay."""
+    assert PROMTOOL is not None
+    test = {
+        "rule_files": [str(ALERTS)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": 'jetstream_controller{instance="a"}', "values": "1 1 0 0 0 0"},
+                    {"series": 'jetstream_controller{instance="b"}', "values": "0 0 0 0 0 0"},
+                    {"series": 'jetstream_ready{instance="a"}', "values": "1 1 1 0 0 0"},
+                ],
+                "alert_rule_test": [
+                    {"eval_time": "1m", "alertname": "JetstreamNoController", "exp_alerts": []},
+                    {
+                        "eval_time": "4m",
+                        "alertname": "JetstreamNoController",
+                        "exp_alerts": [_fired("JetstreamNoController", {})],
+                    },
+                    {"eval_time": "3m", "alertname": "JetstreamNotReady", "exp_alerts": []},
+                    {
+                        "eval_time": "5m",
+                        "alertname": "JetstreamNotReady",
+                        "exp_alerts": [_fired("JetstreamNotReady", {"instance": "a"})],
+                    },
+                ],
+            }
+        ],
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _fired(name: str, labels: dict[str, str]) -> dict[str, Any]:
+    rule = next(rule for rule in rules() if rule["alert"] == name)
+    summary = rule["annotations"]["summary"].replace(
+        "{{ $labels.instance }}", labels.get("instance", "")
+    )
+    return {
+        "exp_labels": {"severity": rule["labels"]["severity"], **labels},
+        "exp_annotations": {**rule["annotations"], "summary": summary},
+    }

@@ -1,0 +1,52 @@
+"""What `bench` and `top` make of what they have seen."""
+
+from __future__ import annotations
+
+from jetstream_client.cli.bench import Measured, percentiles
+from jetstream_client.cli.top import Look, rates
+from jetstream_client.transport.wire import description_of
+from jetstream_protocol.generated import api_pb2 as pb
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [float(each) for each in range(1, 1001)]
+    assert percentiles(values, (50, 90, 99, 99.9, 100)) == [500, 900, 990, 999, 1000]
+    assert percentiles([7.0], (50, 99.9)) == [7.0, 7.0]
+    assert percentiles([], (50,)) == []
+
+
+def test_a_measurement_is_told_in_rates_and_microseconds() -> None:
+    row = Measured(1000, 4000, 2.0, 0.5, [0.001, 0.002]).row()
+    assert (row["messages_per_second"], row["bytes_per_second"]) == (500.0, 2000.0)
+    assert (row["p50_us"], row["max_us"]) == (1000.0, 2000.0)
+    assert "p50_us" not in Measured(1, 1, 1.0, 0.0).row()
+
+
+def described(stream_id: int, high_watermark: int, lags: tuple[int, ...] = ()) -> object:
+    return description_of(
+        pb.StreamDescription(
+            stream=pb.Stream(id=stream_id, name=f"s{stream_id}"),
+            high_watermark=high_watermark,
+            log_end_offset=high_watermark,
+            progress=[
+                pb.ReplicaProgress(node_id=at, offset=high_watermark - lag)
+                for at, lag in enumerate(lags)
+            ],
+        )
+    )
+
+
+def look(at: float, *streams: object) -> Look:
+    return Look(at, streams)  # type: ignore[arg-type]
+
+
+def test_the_busiest_streams_come_first_and_what_is_not_known_is_not_made_up() -> None:
+    before = look(10.0, described(1, 100), described(2, 100), described(3, 50))
+    now = look(
+        12.0, described(1, 110), described(2, 300, (0, 7)), described(3, 20), described(4, 9)
+    )
+    found = rates(before, now)
+    assert [(each.stream.name, each.rate, each.lag) for each in found] == [
+        ("s2", 100.0, 7), ("s1", 5.0, None), ("s3", 0.0, None), ("s4", None, None),
+    ]  # fmt: skip
+    assert {each.rate for each in rates(None, now)} == {None}

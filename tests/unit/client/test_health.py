@@ -1,0 +1,75 @@
+"""What `cluster health` calls a problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jetstream_client._types import ClusterInfo, DamagedRange, Node, StreamDescription
+from jetstream_client.cli.drain import can_move
+from jetstream_client.cli.health import problems_of
+from jetstream_client.transport import wire
+from jetstream_protocol.generated import api_pb2 as pb
+
+NODES = tuple(Node(n, f"h{n}:1", f"h{n}:2", f"h{n}:4", "", 1, False, False) for n in range(3))
+WELL = ClusterInfo("c", 0, NODES, (), "0", 0)
+
+
+def stream(**fields: Any) -> StreamDescription:
+    config = pb.StreamConfig(replicas=3, min_insync_replicas=2)
+    known = pb.Stream(
+        id=7, name="o", subject="o.>", config=config, replicas=[0, 1, 2], isr=[0, 1, 2]
+    )
+    return replace(wire.undescribed(known, "online"), **{"leader": 0, **fields})
+
+
+def kinds(cluster: ClusterInfo, *streams: StreamDescription) -> list[str]:
+    return [problem.kind for problem in problems_of(cluster, streams)]
+
+
+def with_node(**fields: Any) -> ClusterInfo:
+    return replace(WELL, nodes=(replace(NODES[0], **fields), *NODES[1:]))
+
+
+def test_a_cluster_where_all_is_well_has_no_problem_nor_has_one_with_a_draining_node() -> None:
+    assert kinds(WELL, stream()) == []
+    assert kinds(with_node(draining=True), stream()) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"leader": -1, "state": "offline: waits for node 0"}, "no_leader"),
+        ({"state": "unknown: node 0 does not answer as its leader"}, "leader_silent"),
+        ({"state": "offline: fsync failed"}, "log_offline"),
+        ({"isr": (0,)}, "too_few_in_sync"),
+        ({"isr": (0, 1)}, "out_of_sync"),
+        ({"damaged": (DamagedRange(1, 5, 9),)}, "records_damaged"),
+    ],
+)
+def test_each_thing_that_is_wrong_with_a_stream_is_one_problem(
+    fields: dict[str, Any], kind: str
+) -> None:
+    (problem,) = problems_of(WELL, [stream(**fields)])
+    assert (problem.kind, problem.about) == (kind, "o@o.>")
+    assert "o@o.>" in problem.reason
+
+
+def test_the_worst_comes_first() -> None:
+    broken = replace(with_node(fenced=True), controller=-1)
+    assert kinds(broken, stream(isr=(0, 1)), stream(leader=-1)) == [
+        "no_controller",
+        "node_fenced",
+        "no_leader",
+        "out_of_sync",
+    ]
+    assert kinds(with_node(not_ready=("not connected to NATS",))) == ["node_not_ready"]
+
+
+def test_a_drained_node_keeps_what_no_other_node_in_sync_can_lead() -> None:
+    cluster = replace(WELL, nodes=(NODES[0], replace(NODES[1], fenced=True), NODES[2]))
+    assert can_move(cluster, [stream(isr=(0, 1))], 0) == []
+    assert can_move(cluster, [stream(isr=(0,))], 0) == []
+    assert can_move(cluster, [stream(isr=(0, 2))], 0) == [stream(isr=(0, 2))]

@@ -1,0 +1,79 @@
+"""What `help()` and a prompt show: the text itself, in both clients, and what an object is at."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jetstream_client
+from jetstream_client import (
+    AsyncClient,
+    AsyncConsumer,
+    AsyncPublisher,
+    AsyncScan,
+    AsyncTable,
+    Client,
+    Consumer,
+    Publisher,
+    Scan,
+    Table,
+)
+
+PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
+PAIRS: list[tuple[type, type]] = [
+    (Client, AsyncClient),
+    (Consumer, AsyncConsumer),
+    (Publisher, AsyncPublisher),
+    (Scan, AsyncScan),
+    (Table, AsyncTable),
+]
+
+
+def public(cls: type) -> dict[str, Any]:
+    return {
+        name: member
+        for base in reversed(cls.__mro__)
+        if base.__module__.startswith("jetstream_client")
+        for name, member in vars(base).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    }
+
+
+@pytest.mark.parametrize("cls", [cls for pair in PAIRS for cls in pair])
+def test_help_explains_and_sends_nobody_elsewhere(cls: type) -> None:
+    shown = pydoc.plain(pydoc.render_doc(cls))
+    assert not re.search(r"\bSee (Async|Client|Table|Scan|Publisher)", shown), shown
+    assert inspect.getdoc(cls)
+    for name, member in public(cls).items():
+        if inspect.isfunction(member):
+            assert inspect.getdoc(member), f"{cls.__name__}.{name}"
+
+
+def test_both_clients_say_the_same_of_a_method() -> None:
+    def first_line(member: Any) -> str:
+        return (inspect.getdoc(member) or "").partition("\n")[0].replace("AsyncScan", "Scan")
+
+    theirs = public(AsyncClient)
+    for name, member in public(Client).items():
+        if name not in ("close", "table"):
+            assert first_line(member) == first_line(theirs[name]), name
+
+
+def test_every_public_name_is_on_the_page_of_the_sdk() -> None:
+    page = PAGE.read_text()
+    missing = [name for name in jetstream_client.__all__ if not re.search(rf"\b{name}\b", page)]
+    assert missing == []
+    methods = {name for cls, _ in PAIRS for name in public(cls)}
+    assert [name for name in sorted(methods) if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert jetstream_client.__version__ == version("jetstream-log")
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        jetstream_client.missing  # noqa: B018

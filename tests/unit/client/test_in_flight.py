@@ -1,0 +1,271 @@
+"""A lane's decisions one by one; what they add up to is in tests/property/test_in_flight.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jetstream_client import (
+    InvalidRequestError,
+    JetstreamError,
+    OutOfSequenceError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
+from jetstream_client.publishing.record_accumulator import Batch
+from jetstream_protocol.errors import CODES
+
+ORDERS = frozenset(("orders",))
+AUDIT = frozenset(("audit",))
+
+
+def batch(deadline: float = 100.0) -> Batch:
+    made = Batch(0.0, deadline)
+    made.extend([b"a", b"b"], None)
+    return made
+
+
+def lane(
+    *expected: frozenset[str], fixed: bool = False, one_is_enough: bool = False, sequence: int = 0
+) -> InFlightBatches:
+    ids = iter(range(100, 200))
+    return InFlightBatches(
+        expected or (ORDERS,),
+        one_is_enough=one_is_enough,
+        producer_id=7,
+        sequence=sequence,
+        new_id=None if fixed else lambda: next(ids),
+    )
+
+
+def ack(seq: int, stream: str = "orders", **more: object) -> bytes:
+    return json.dumps({"stream": stream, "seq": seq, "count": 2, **more}).encode()
+
+
+def nack(error: JetstreamError, stream: str = "orders") -> bytes:
+    said = {"code": 0, "err_code": CODES[type(error)].nats_err_code, "description": error.message}
+    return json.dumps({"error": said, "stream": stream, "seq": 0}).encode()
+
+
+def added(made: InFlightBatches, count: int, deadline: float = 100.0) -> list[Sending]:
+    for _ in range(count):
+        made.add(batch(deadline))
+    return made.due(0.0)
+
+
+def answered(
+    made: InFlightBatches, sending: Sending, payload: bytes, now: float = 0.0
+) -> list[Done]:
+    return made.answered(sending.token, payload, now, 0.5)
+
+
+def test_five_batches_are_in_flight_and_no_more() -> None:
+    made = lane()
+    sent = added(made, 5)
+    assert [each.sequence for each in sent] == [0, 1, 2, 3, 4]
+    assert not made.has_room
+    answered(made, sent[1], ack(4))
+    assert not made.has_room  # The oldest is not among the last five otherwise.
+    answered(made, sent[0], ack(2))
+    assert made.has_room
+
+
+def test_an_acknowledgement_tells_the_first_offset() -> None:
+    made = lane()
+    (sent,) = added(made, 1)
+    ((done, error),) = answered(made, sent, ack(12, duplicate=True))
+    assert error is None
+    assert [(a.stream, a.offset, a.duplicate) for a in done.acks] == [("orders", 10, True)]
+    assert made.batches == []
+
+
+def test_a_refusal_that_may_pass_sends_all_in_flight_again_in_order() -> None:
+    made = lane()
+    sent = added(made, 3)
+    answered(made, sent[0], nack(UnavailableError("not now")))
+    answered(made, sent[1], nack(OutOfSequenceError("not the next")))
+    assert made.due(0.0) == []
+    again = made.due(1.0)
+    assert [(each.sequence, each.producer_id) for each in again] == [(0, 7), (1, 7), (2, 7)]
+    assert [each.batch for each in again] == [each.batch for each in sent]
+
+
+def test_a_refusal_of_an_earlier_attempt_is_old_news_and_its_acknowledgement_is_not() -> None:
+    made = lane()
+    (first,) = added(made, 1)
+    answered(made, first, nack(UnavailableError("not now")))
+    (second,) = made.due(1.0)
+    assert answered(made, first, nack(InvalidRequestError("never"))) == []
+    assert made.wants(second)
+    assert not made.wants(first)
+    assert [done.error for done in answered(made, first, ack(2))] == [None]
+
+
+def test_silence_sends_all_in_flight_again() -> None:
+    made = lane()
+    added(made, 2)
+    assert made.due(0.9) == []
+    assert [each.sequence for each in made.due(1.0)] == [0, 1]
+    assert made.due(1.9) == []
+    assert [each.sequence for each in made.due(2.0)] == [0, 1]
+    assert made.due(3.9) == []
+    assert len(made.due(4.0)) == 2
+
+
+def test_a_producer_that_the_server_forgot_begins_anew() -> None:
+    made = lane()
+    (first,) = added(made, 1)
+    answered(made, first, ack(2))
+    (second,) = added(made, 1)
+    assert second.sequence == 1
+    assert answered(made, second, nack(OutOfSequenceError("who?"))) == []
+    (again,) = made.due(0.0)
+    assert (again.batch, again.producer_id, again.sequence) == (second.batch, 100, 0)
+
+
+def test_a_doubtful_batch_is_never_sent_under_another_id() -> None:
+    made = lane()
+    (first,) = added(made, 1)
+    answered(made, first, ack(2))
+    (second,) = added(made, 1)
+    made.due(1.0)  # Unanswered: it may be stored.
+    (third,) = made.due(2.0)
+    ((_, error),) = answered(made, third, nack(OutOfSequenceError("who?")))
+    assert isinstance(error, UnknownOutcomeError)
+    assert made.batches == []
+    (fresh,) = added(made, 1)
+    assert (fresh.producer_id, fresh.sequence) == (100, 0)
+    assert second.batch is not fresh.batch
+
+
+def test_what_is_behind_a_refused_batch_goes_on_under_a_new_id() -> None:
+    made = lane()
+    sent = added(made, 3)
+    ((refused, error),) = answered(made, sent[1], nack(InvalidRequestError("never")))
+    assert refused is sent[1].batch
+    assert isinstance(error, InvalidRequestError)
+    assert made.due(0.0) == []  # The first one may still be stored: the session ends with it.
+    answered(made, sent[0], ack(2))
+    (again,) = made.due(0.0)
+    assert (again.batch, again.producer_id, again.sequence) == (sent[2].batch, 100, 0)
+
+
+def test_what_was_sent_behind_an_unknown_batch_is_unknown_too() -> None:
+    made = lane()
+    added(made, 2, deadline=5.0)
+    done = made.expire(5.0)
+    assert [type(error) for _, error in done] == [UnknownOutcomeError] * 2
+    assert made.has_room
+
+
+def test_a_batch_that_nobody_took_is_known_not_to_be_stored() -> None:
+    made = lane()
+    (sent,) = added(made, 1, deadline=5.0)
+    made.not_sent(sent.token, UnavailableError("nobody listens"), 4.0, 0.5)
+    ((_, error),) = made.expire(5.0)
+    assert type(error) is UnavailableError
+    assert "nobody listens" in str(error)
+
+
+def test_a_refusal_that_may_be_none_leaves_the_outcome_unknown() -> None:
+    made = lane()
+    (sent,) = added(made, 1, deadline=5.0)
+    answered(made, sent, nack(UnknownOutcomeError("appended, not committed")), now=4.9)
+    ((_, error),) = made.expire(5.0)
+    assert isinstance(error, UnknownOutcomeError)
+
+
+def test_every_stream_has_to_acknowledge_each_its_own_way() -> None:
+    made = lane(ORDERS, AUDIT)
+    (sent,) = added(made, 1)
+    assert answered(made, sent, ack(2)) == []
+    assert answered(made, sent, ack(2)) == []
+    ((done, error),) = answered(made, sent, ack(12, "audit"))
+    assert error is None
+    assert [(a.stream, a.offset) for a in done.acks] == [("orders", 0), ("audit", 10)]
+
+
+def test_a_batch_that_one_stream_has_and_another_refuses_says_so() -> None:
+    made = lane(ORDERS, AUDIT)
+    (sent,) = added(made, 1)
+    answered(made, sent, ack(2))
+    ((_, error),) = answered(made, sent, nack(InvalidRequestError("never"), "audit"))
+    assert isinstance(error, InvalidRequestError)
+    assert error.__notes__ == ["stream 'orders' has stored the batch, from offset 0 on"]
+
+
+def test_where_one_stream_is_enough_the_refusal_of_another_is_not_an_outcome() -> None:
+    made = lane(ORDERS, AUDIT, one_is_enough=True)
+    first, second = added(made, 2)
+    answered(made, first, nack(UnavailableError("not now"), "audit"))
+    assert [done.error for done in answered(made, first, ack(2))] == [None]
+    assert answered(made, second, nack(OutOfSequenceError("not the next"), "audit")) == []
+    assert [done.error for done in answered(made, second, ack(4))] == [None]
+    assert made.has_room
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_after_its_last_sequence_a_producer_begins_anew_or_ends(fixed: bool) -> None:
+    made = lane(fixed=fixed, sequence=2**31 - 1)
+    (last,) = added(made, 1)
+    assert last.sequence == 2**31 - 1
+    assert not made.has_room
+    answered(made, last, ack(2))
+    assert made.has_room is not fixed
+    assert (made.failure is not None) is fixed
+    if not fixed:
+        (fresh,) = added(made, 1)
+        assert (fresh.producer_id, fresh.sequence) == (100, 0)
+
+
+def test_a_stranger_s_answer_asks_for_a_look_at_the_registry() -> None:
+    made = lane()
+    (sent,) = added(made, 1)
+    made.known |= {"known"}
+    assert answered(made, sent, ack(2, "known")) == []
+    assert not made.stale
+    assert answered(made, sent, nack(OutOfSequenceError("who?"), "audit")) == []
+    assert made.stale
+    made.adopt((ORDERS, AUDIT))
+    assert not made.stale
+    assert not made.has_room  # What is in flight is not what the new one expects.
+    answered(made, sent, ack(2))
+    (fresh,) = added(made, 1)
+    assert (fresh.producer_id, fresh.sequence) == (100, 0)
+    assert answered(made, fresh, ack(4)) == []
+    assert [done.error for done in answered(made, fresh, ack(2, "audit"))] == [None]
+
+
+def test_a_stream_that_is_gone_is_waited_for_no_more() -> None:
+    made = lane(ORDERS, AUDIT)
+    (sent,) = added(made, 1)
+    answered(made, sent, ack(2))
+    ((done, error),) = made.adopt((ORDERS,))
+    assert (done, error) == (sent.batch, None)
+
+
+def test_an_id_of_ones_own_ends_with_its_first_failure() -> None:
+    made = lane(fixed=True)
+    sent = added(made, 2)
+    done = answered(made, sent[0], nack(InvalidRequestError("never")))
+    assert [type(error) for _, error in done] == [InvalidRequestError] * 2
+    assert made.failure is not None
+    assert not made.has_room
+
+
+@pytest.mark.parametrize("payload", [b'{"stream":"orders","seq":1}', ack(3, count=1)])
+def test_a_server_that_takes_an_envelope_for_a_message_is_found_out(payload: bytes) -> None:
+    made = lane()
+    (sent,) = added(made, 1)
+    ((_, error),) = answered(made, sent, payload)
+    assert isinstance(error, UnknownOutcomeError)
+    assert "does it know envelopes" in str(error)
+
+
+def test_an_answer_that_is_no_acknowledgement_does_not_count_as_one() -> None:
+    made = lane()
+    (sent,) = added(made, 1)
+    assert answered(made, sent, b"thank you") == []
+    assert made.batches == [sent.batch]

@@ -1,0 +1,138 @@
+"""Records on their way: digests, and how they are put into batches."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from jetstream_client import Client
+from jetstream_client.migration.manifest import Manifest
+from jetstream_client.migration.records import RecordDigest, Records
+from jetstream_client.migration.restore_writer import RestoreWriter
+from jetstream_protocol.batch import RECORDS_MAX, Batch, iterate
+from jetstream_protocol.errors import InvalidRequestError, MessageTooLargeError, UnknownOutcomeError
+from jetstream_protocol.restored_batch import RESTORE_BYTES_MAX, open_restored
+
+NOW = 1_000_000
+
+
+class FakeServer:
+    """A stream that is being restored; `lost`: so many requests are done, and not answered."""
+
+    name = "fake"
+    restoring = True
+    last_append = None
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.log_end_offset = 0
+        self.lost = 0
+        self.config = self
+        self.timeout = 1.0
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log_end_offset
+
+    def describe_stream(self, stream: object) -> FakeServer:
+        return self
+
+    def restore_batches(self, stream: object, data: bytes) -> None:
+        batches = open_restored(data)
+        assert batches[0].base_offset == self.log_end_offset
+        self.data += data
+        self.log_end_offset = batches[-1].next_offset
+        if self.lost:
+            self.lost -= 1
+            raise UnknownOutcomeError("nobody knows")
+
+    def batches(self) -> list[Batch]:
+        return list(iterate(self.data))
+
+
+def records(*offsets: int, value: bytes = b"v", time: int = 10) -> Records:
+    count = len(offsets)
+    return Records(
+        offsets, [time] * count, [b"s"] * count, [None] * count, [value] * count, [b""] * count
+    )
+
+
+def writer(server: FakeServer) -> RestoreWriter:
+    return RestoreWriter(cast(Client, server), cast(Any, server), now_us=lambda: NOW)
+
+
+def test_gaps_between_records_stay_and_long_ones_cost_little() -> None:
+    server = FakeServer()
+    filling = writer(server)
+    filling.put(records(3, 4, 9, 5 * RECORDS_MAX, 5 * RECORDS_MAX + 1))
+    filling.cover(6 * RECORDS_MAX)
+    filling.flush()
+    found = [offset for batch in server.batches() for offset in batch.offsets()]
+    assert found == [3, 4, 9, 5 * RECORDS_MAX, 5 * RECORDS_MAX + 1]
+    assert server.log_end_offset == 6 * RECORDS_MAX
+    assert len(server.data) < 2000
+
+
+def test_what_is_there_already_is_passed_over() -> None:
+    server = FakeServer()
+    filling = writer(server)
+    filling.put(records(0, 1, 2))
+    filling.flush()
+    again = writer(server)
+    again.put(records(0, 1, 2, 3))
+    again.flush()
+    assert [offset for batch in server.batches() for offset in batch.offsets()] == [0, 1, 2, 3]
+
+
+def test_a_request_that_was_done_and_not_answered_is_not_repeated() -> None:
+    server = FakeServer()
+    server.lost = 1
+    filling = writer(server)
+    filling.put(records(0, 1))
+    filling.flush()
+    assert server.log_end_offset == 2
+
+
+def test_times_of_records_stay_and_those_of_batches_do_not_go_back_or_ahead() -> None:
+    server = FakeServer()
+    filling = writer(server)
+    for offset, time in enumerate((500, 20, NOW * 9)):
+        filling.put(records(offset, time=time))
+    filling.flush()
+    batches = server.batches()
+    assert [batch.timestamps() for batch in batches] == [[500], [20], [NOW * 9]]
+    assert [batch.header.append_timestamp for batch in batches] == [500, 500, NOW]
+
+
+def test_a_record_that_no_request_holds_is_refused_by_its_offset() -> None:
+    with pytest.raises(MessageTooLargeError, match="offset 0 is too large"):
+        writer(FakeServer()).put(records(0, value=bytes(RESTORE_BYTES_MAX)))
+
+
+def test_a_digest_does_not_depend_on_batches_and_sees_every_column() -> None:
+    def digest(*parts: Records) -> str:
+        found = RecordDigest()
+        for part in parts:
+            found.add(part)
+        return found.hexdigest()
+
+    whole = records(1, 2, 3)
+    assert digest(whole) == digest(whole.rows(0, 1), whole.rows(1, 3))
+    columns = {name: list(getattr(whole, name)) for name in Records.__slots__}
+    for name, other in (
+        ("offsets", 7), ("timestamps", 7), ("subjects", b"t"), ("keys", b""), ("values", None),
+        ("header_blocks", b"h"),
+    ):  # fmt: skip
+        changed = Records(**{**columns, name: [*columns[name][:2], other]})
+        assert digest(changed) != digest(whole), name
+
+
+def test_a_manifest_says_what_is_wrong_with_it() -> None:
+    for text, says in (
+        ("{", "not the manifest"),
+        ('{"format": "jetstream-backup", "version": 2}', "of version 2; this software reads"),
+        ('{"format": "jetstream-backup", "version": 1, "files": []}', "not the manifest"),
+    ):
+        with pytest.raises(InvalidRequestError, match=says):
+            Manifest.from_json(text, "here")

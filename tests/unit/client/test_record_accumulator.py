@@ -1,0 +1,198 @@
+"""What callers put into a buffer: batches, their bounds, their turns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_client import InvalidRequestError, UnavailableError
+from jetstream_client._records import columns_of
+from jetstream_client.publishing.record_accumulator import (
+    RECORD_BYTES,
+    Batch,
+    RecordAccumulator,
+    ends_of,
+)
+from jetstream_protocol.batch import Batch as Decoded
+
+
+class Clock:
+    now = 0.0
+    woken = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+def buffer_of(
+    clock: Clock, batch_bytes: int = 100, buffer_bytes: int = 1000, linger: float = 1.0
+) -> RecordAccumulator:
+    return RecordAccumulator(
+        batch_bytes=batch_bytes,
+        buffer_bytes=buffer_bytes,
+        linger=linger,
+        delivery_timeout=10.0,
+        clock=clock,
+        wake=clock.wake,
+    )
+
+
+def decoded(batch: Batch) -> Decoded:
+    encoded = batch.encode(b"s", 0)
+    encoded.stamp(0, 0, 1)
+    return Decoded.decode(encoded.to_bytes())
+
+
+def test_a_batch_is_taken_when_its_linger_is_over() -> None:
+    clock = Clock()
+    buffer = buffer_of(clock)
+    buffer.put(b"1", None, b"")
+    assert buffer.take(0.99) is None
+    assert buffer.next_time() == 1.0
+    batch = buffer.take(1.0)
+    assert batch is not None
+    assert decoded(batch).values() == [b"1"]
+    assert buffer.take(9.0) is None
+    assert buffer.next_time() is None
+
+
+def test_a_batch_that_somebody_waits_for_is_taken_at_once_and_fills_until_then() -> None:
+    clock = Clock()
+    buffer = buffer_of(clock)
+    found = buffer.put(b"1", None, b"")
+    assert found is not None
+    woken = clock.woken
+    found[0].hurry(found[0])
+    assert clock.woken == woken + 1
+    buffer.put(b"2", None, b"")  # The sender has had no room yet.
+    batch = buffer.take(0.0)
+    assert batch is found[0]
+    assert decoded(batch).values() == [b"1", b"2"]
+    found[0].hurry(found[0])  # Too late to matter.
+    buffer.put(b"3", None, b"")
+    assert buffer.take(0.0) is None
+
+
+def test_a_full_batch_is_taken_at_once_and_the_sender_is_woken() -> None:
+    clock = Clock()
+    buffer = buffer_of(clock, batch_bytes=2 * (RECORD_BYTES + 1))
+    buffer.put(b"1", None, b"")
+    assert clock.woken == 1
+    places = [buffer.put(value, None, b"") for value in (b"2", b"3")]
+    assert [place for _, place in filter(None, places)] == [1, 0]
+    assert clock.woken == 3
+    batch = buffer.take(0.0)
+    assert batch is not None
+    assert decoded(batch).values() == [b"1", b"2"]
+    assert buffer.take(0.0) is None
+
+
+def test_without_linger_every_call_is_a_batch() -> None:
+    buffer = buffer_of(Clock(), linger=0.0)
+    buffer.put(b"1", None, b"")
+    buffer.put_many([b"2", b"3"], None, ends_of([b"2", b"3"], None), 0)
+    taken = [buffer.take(0.0), buffer.take(0.0)]
+    assert [len(batch) for batch in taken if batch] == [1, 2]
+
+
+def test_keys_and_headers_that_come_late_leave_the_earlier_without() -> None:
+    buffer = buffer_of(Clock(), batch_bytes=1000)
+    buffer.put(b"1", None, b"")
+    buffer.put(b"2", b"k", b"")
+    buffer.put_many([None, b"4"], None, ends_of([None, b"4"], None), 0)
+    buffer.put(b"5", None, b"block")
+    buffer.put_many([b"6"], [b"l"], ends_of([b"6"], [b"l"]), 0)
+    buffer.seal()
+    batch = buffer.take(0.0)
+    assert batch is not None
+    found = decoded(batch)
+    assert found.values() == [b"1", b"2", None, b"4", b"5", b"6"]
+    assert found.keys() == [None, b"k", None, None, None, b"l"]
+    assert found.header_blocks() == [b"", b"", b"", b"", b"block", b""]
+
+
+def test_there_is_room_again_when_a_batch_is_done() -> None:
+    buffer = buffer_of(Clock(), batch_bytes=100, buffer_bytes=120)
+    assert buffer.put(bytes(80), None, b"") is not None
+    assert buffer.put(bytes(80), None, b"") is None
+    buffer.seal()
+    batch = buffer.take(0.0)
+    assert batch is not None
+    assert buffer.put(bytes(80), None, b"") is None
+    buffer.release(batch)
+    assert buffer.put(bytes(80), None, b"") is not None
+
+
+def test_room_made_before_a_caller_waits_for_it_is_not_missed() -> None:
+    buffer = buffer_of(Clock(), batch_bytes=100, buffer_bytes=100)
+    buffer.put(bytes(80), None, b"")
+    buffer.seal()
+    batch = buffer.take(0.0)
+    assert batch is not None
+    seen = buffer.releases
+    assert buffer.put(bytes(80), None, b"") is None
+    assert not buffer.wait_for_release(seen, timeout=0.01)
+    buffer.release(batch)
+    assert buffer.wait_for_release(seen, timeout=0.0)
+
+
+def test_what_waits_too_long_for_its_turn_is_taken_out() -> None:
+    clock = Clock()
+    buffer = buffer_of(clock)
+    buffer.put(b"1", None, b"")
+    buffer.seal()
+    clock.now = 5.0
+    buffer.put(b"2", None, b"")
+    assert [len(batch) for batch in buffer.expired(9.9)] == []
+    assert [len(batch) for batch in buffer.expired(10.0)] == [1]
+    assert [len(batch) for batch in buffer.expired(15.0)] == [1]
+    assert buffer.next_time() is None
+
+
+def test_an_ended_buffer_gives_back_what_it_has_and_takes_nothing() -> None:
+    buffer = buffer_of(Clock())
+    buffer.put(b"1", None, b"")
+    assert [len(batch) for batch in buffer.end(UnavailableError("over"))] == [1]
+    with pytest.raises(UnavailableError, match="over"):
+        buffer.put(b"2", None, b"")
+    with pytest.raises(UnavailableError, match="over"):
+        buffer.put_many([b"2"], None, [17], 0)
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.binary(max_size=60)), max_size=60),
+    st.integers(80, 400),
+    st.booleans(),
+)
+def test_many_records_are_cut_into_batches_within_bounds_and_none_is_lost(
+    values: list[bytes | None], batch_bytes: int, with_keys: bool
+) -> None:
+    keys: list[bytes | None] | None = [b"%d" % n for n in range(len(values))] if with_keys else None
+    buffer = buffer_of(Clock(), batch_bytes=batch_bytes, buffer_bytes=10**6)
+    ends = ends_of(values, keys)
+    start = 0
+    spans = []
+    while start < len(values):
+        found = buffer.put_many(values, keys, ends, start)
+        assert found is not None
+        batch, place, stop = found
+        spans.append((batch, place, start, stop))
+        start = stop
+    buffer.seal()
+    for batch, _, _, _ in spans:
+        assert batch.size <= batch_bytes
+    read = {id(batch): decoded(batch) for batch, _, _, _ in spans}
+    for batch, place, start, stop in spans:
+        found_values = read[id(batch)].values()[place : place + stop - start]
+        assert found_values == values[start:stop]
+        if keys is not None:
+            assert read[id(batch)].keys()[place : place + stop - start] == keys[start:stop]
+
+
+def test_keys_without_values_to_match_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="1 values and 2 keys"):
+        columns_of([b"1"], [b"k", b"l"])

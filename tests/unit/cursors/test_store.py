@@ -1,0 +1,150 @@
+"""`__cursors` on its leader: batches, the commit before the answer, and a new leader's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.batch import iterate
+from jetstream_protocol.errors import NotLeaderError, UnavailableError
+from jetstream_server.cursors import store
+from jetstream_server.cursors.store import CURSORS, SETTINGS, CursorStore
+from jetstream_server.cursors.table import Entry, Write
+from jetstream_server.metadata.state.commands import FEATURE_LEVEL_MAX, SetCluster, TransferLeader
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import Listeners
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+
+
+class Leader:
+    """A node that leads `__cursors`; commits take place when `flush` is called."""
+
+    def __init__(self, folder: Path, *, nodes: int = 1) -> None:
+        self.node = Node(folder, nodes=nodes)
+        for node_id in range(nodes):
+            self.node.cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+        self.node.cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+        self.node.open()
+        self.lease = True
+        self.store = CursorStore(
+            self.node.replicas, lambda: self.lease, lambda source: [], self.node.clocks.monotonic
+        )
+        self.node.begin(Listeners(roles=(self.store,)))
+
+    def create(self, replicas: tuple[int, ...] = (0,)) -> Replica:
+        return self.node.create(CURSORS, "", replicas, config=SETTINGS, internal=True)
+
+    def flush(self) -> None:
+        self.node.flushes.run()
+
+
+@on_loop
+async def test_an_answer_waits_for_the_commit(tmp_path: Path) -> None:
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    writing = asyncio.ensure_future(leader.store.write([Write(b"a", b"1")]))
+    await eventually(lambda: bool(leader.node.flushes.waiting))
+    assert not writing.done()
+    assert not (await leader.store.table()).committed
+    leader.flush()
+    (outcome,) = await writing
+    assert outcome.entry == Entry(b"1", 0)
+    assert (await leader.store.table()).committed == {b"a": Entry(b"1", 0)}
+
+
+@on_loop
+async def test_what_comes_in_one_turn_is_one_batch(tmp_path: Path) -> None:
+    leader = Leader(tmp_path / "streams")
+    replica = leader.create()
+    writing = [
+        asyncio.ensure_future(leader.store.write([Write(b"%d" % number, b"x")]))
+        for number in range(100)
+    ]
+    await eventually(lambda: bool(leader.node.flushes.waiting))
+    assert replica.log.log_end_offset == 100
+    leader.flush()
+    assert len(await asyncio.gather(*writing)) == 100
+    found = replica.read(0, 1 << 20)
+    assert found is not None
+    assert [len(batch) for batch in iterate(replica.log.pread(found))] == [100]
+
+
+@on_loop
+async def test_a_restarted_leader_knows_what_was_committed(tmp_path: Path) -> None:
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    for number in range(3):
+        writing = asyncio.ensure_future(leader.store.write([Write(b"a", b"%d" % number)]))
+        await eventually(lambda: bool(leader.node.flushes.waiting))
+        leader.flush()
+        await writing
+    leader.node.replicas.close()
+    leader.node.cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    leader.node.open(clean=True)
+    again = CursorStore(
+        leader.node.replicas, lambda: True, lambda source: [], leader.node.clocks.monotonic
+    )
+    leader.node.begin(Listeners(roles=(again,)))
+    leader.flush()
+    assert (await again.table()).committed == {b"a": Entry(b"2", 2)}
+    await again.close()
+
+
+@on_loop
+async def test_whoever_waits_is_told_when_the_leadership_ends(tmp_path: Path) -> None:
+    leader = Leader(tmp_path / "streams", nodes=2)
+    replica = leader.create((0, 1))
+    if replica.leadership is None:
+        move(leader, replica, to=0)
+    writing = asyncio.ensure_future(leader.store.write([Write(b"a", b"1")]))
+    await eventually(lambda: replica.log.log_end_offset == 1)
+    move(leader, replica, to=1)
+    with pytest.raises(UnavailableError, match="changes"):
+        await writing
+    with pytest.raises(NotLeaderError):
+        await leader.store.write([Write(b"a", b"2")])
+
+
+@on_loop
+async def test_without_a_lease_nothing_is_answered(tmp_path: Path) -> None:
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    writing = asyncio.ensure_future(leader.store.write([Write(b"a", b"1")]))
+    await eventually(lambda: bool(leader.node.flushes.waiting))
+    leader.lease = False
+    leader.flush()
+    with pytest.raises(NotLeaderError, match="lapsed"):
+        await writing
+    with pytest.raises(NotLeaderError, match="lapsed"):
+        await leader.store.table()
+
+
+@on_loop
+async def test_a_commit_that_takes_too_long_is_answered_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "COMMIT_SECONDS", 0.05)
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    with pytest.raises(UnavailableError, match="may be later"):
+        await leader.store.write([Write(b"a", b"1")])
+    leader.flush()  # Nobody waits any more.
+    assert (await leader.store.table()).committed == {b"a": Entry(b"1", 0)}
+
+
+@on_loop
+async def test_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "WAITING_MAX", 2)
+    leader = Leader(tmp_path / "streams")
+    leader.create()
+    with pytest.raises(UnavailableError, match="too many"):
+        await leader.store.write([Write(b"a", b"1")] * 3)
+
+
+def move(leader: Leader, replica: Replica, *, to: int) -> None:
+    cluster = leader.node.cluster
+    cluster.do(TransferLeader(stream_id=replica.stream.id, leader=to))
+    leader.node.apply()

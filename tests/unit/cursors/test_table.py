@@ -1,0 +1,151 @@
+"""The table of cursors: what is written, refused, shown, and when it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetstream_protocol.errors import PreconditionFailedError, UnavailableError
+from jetstream_server.cursors.table import NO_REVISION, CursorTable, Entry, Plan, Write
+
+
+class Log:
+    """A table with the log behind it."""
+
+    def __init__(self, keys_max: int = 1000) -> None:
+        self.table = CursorTable(keys_max)
+        self.records: list[tuple[bytes, bytes | None]] = []
+
+    def append(self, *requests: Sequence[Write]) -> Plan:
+        plan = self.table.plan(requests, len(self.records))
+        self.records += zip(plan.keys, plan.values, strict=True)
+        self.table.appended(plan)
+        return plan
+
+    def write(self, key: bytes, value: bytes | None, expected: int | None = None) -> Entry | None:
+        """Appended and committed. Raises what it is refused with."""
+        plan = self.append([Write(key, value, expected)])
+        assert self.table.advance(len(self.records))[-1] is plan
+        (outcome,) = plan.answers[0]
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.entry
+
+
+def test_what_is_not_committed_is_neither_shown_nor_answered() -> None:
+    log = Log()
+    first, second = log.append([Write(b"a", b"1")]), log.append([Write(b"a", b"2")])
+    assert not log.table.committed
+    assert log.table.advance(0) == []
+    assert log.table.advance(1) == [first]
+    assert log.table.committed == {b"a": Entry(b"1", 0)}
+    assert log.table.advance(2) == [second]
+    assert log.table.committed == {b"a": Entry(b"2", 1)}
+    assert not log.table.waits
+
+
+def test_the_revision_of_a_record_is_its_offset() -> None:
+    log = Log()
+    log.write(b"b", b"x")
+    assert log.write(b"a", b"1") == Entry(b"1", 1)
+    assert log.write(b"a", b"2") == Entry(b"2", 2)
+
+
+def test_a_revision_that_is_not_the_present_one_is_refused_with_the_present_record() -> None:
+    log = Log()
+    log.write(b"a", b"1", NO_REVISION)
+    plan = log.append([Write(b"a", b"2", 5), Write(b"a", b"2", NO_REVISION)])
+    assert plan.keys == []
+    for outcome in plan.answers[0]:
+        assert isinstance(outcome.error, PreconditionFailedError)
+        assert outcome.entry == Entry(b"1", 0)
+    assert log.write(b"a", b"2", 0) == Entry(b"2", 1)
+
+
+def test_a_condition_looks_at_records_that_wait_and_at_those_of_the_same_batch() -> None:
+    log = Log()
+    log.append([Write(b"a", b"1", NO_REVISION)])
+    plan = log.append([Write(b"a", b"2", 0)], [Write(b"a", b"3", 0)], [Write(b"a", b"4", 1)])
+    assert plan.values == [b"2", b"4"]
+    assert isinstance(plan.answers[1][0].error, PreconditionFailedError)
+    assert plan.answers[1][0].entry == Entry(b"2", 1)
+
+
+def test_a_refusal_waits_for_the_record_it_speaks_of() -> None:
+    log = Log()
+    log.append([Write(b"a", b"1")])
+    refused = log.append([Write(b"a", b"2", NO_REVISION)])
+    assert refused not in log.table.advance(0)
+    assert refused in log.table.advance(1)
+
+
+def test_deleting_what_there_is_not_writes_nothing() -> None:
+    log = Log()
+    assert log.append([Write(b"a", None)]).keys == []
+    log.write(b"a", b"1")
+    assert log.write(b"a", None) is None
+    assert log.table.committed == {}
+    assert log.write(b"a", b"2", NO_REVISION) == Entry(b"2", 2)
+
+
+def test_beyond_the_limit_a_new_key_is_refused_and_a_known_one_is_not() -> None:
+    log = Log(keys_max=1)
+    log.write(b"a", b"1")
+    with pytest.raises(UnavailableError, match="1 cursors"):
+        log.write(b"b", b"1")
+    assert log.write(b"a", b"2") == Entry(b"2", 1)
+
+
+def test_pages_hold_every_key_once_and_in_order() -> None:
+    log = Log()
+    for key in (b"d", b"a", b"c", b"b", b"e"):
+        log.write(key, key)
+    seen, after = [], b""
+    while True:
+        entries, after = log.table.page(b"", after, 2)
+        seen += [entry.value for entry in entries]
+        if not after:
+            break
+    assert seen == [b"a", b"b", b"c", b"d", b"e"]
+    assert CursorTable().page(b"", b"", 2) == ([], b"")
+
+
+_writes = st.builds(
+    Write,
+    st.sampled_from([b"a", b"b"]),
+    st.sampled_from([None, b"1", b"2"]),
+    st.sampled_from([None, NO_REVISION, 0, 1, 2]),
+)
+
+
+@given(st.lists(st.one_of(st.lists(st.lists(_writes, max_size=3), max_size=3), st.integers(0, 5))))
+def test_whoever_loads_the_log_knows_what_the_leader_knew(
+    steps: list[list[list[Write]] | int],
+) -> None:
+    """A number commits so many records more; a later leader has read what is committed."""
+    log = Log()
+    high_watermark = 0
+    for step in steps:
+        if isinstance(step, int):
+            high_watermark = min(len(log.records), high_watermark + step)
+            # A batch is committed as a whole.
+            log.table.advance(high_watermark)
+        else:
+            log.append(*step)
+    log.table.advance(len(log.records))
+    later = CursorTable()
+    later.load(
+        range(len(log.records)),
+        [key for key, _ in log.records],
+        [value for _, value in log.records],
+    )
+    assert later.committed == log.table.committed
+    assert not log.table.waits
+    for key in (b"a", b"b"):
+        now = later.committed.get(key)
+        expected = NO_REVISION if now is None else now.revision
+        (outcome,) = log.append([Write(key, b"next", expected)]).answers[0]
+        assert outcome.error is None

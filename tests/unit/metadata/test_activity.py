@@ -1,0 +1,135 @@
+"""The outbox of the stream of activity: what is put in, what it survives, and what leaves it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jetstream_protocol.types import NodeId, WallUs
+from jetstream_server.metadata.state import outbox as outboxes
+from jetstream_server.metadata.state.activity import ACTIVITY
+from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
+    AddAcl,
+    AlterStream,
+    CreateStream,
+    CreateToken,
+    DeleteStream,
+    FenceNode,
+    RevokeToken,
+    SetCluster,
+    TransferLeader,
+    TrimActivity,
+)
+from jetstream_server.metadata.state.outbox import Outbox
+from jetstream_server.metadata.state.registry import Registry
+from tests.unit.metadata.cluster import Cluster
+
+
+def recording() -> Cluster:
+    """Three nodes, and the stream of activity."""
+    cluster, nodes = Cluster(), tuple(map(NodeId, range(3)))
+    for node_id in nodes:
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    cluster.do(
+        CreateStream(
+            name=ACTIVITY, subject="", replicas=nodes, created_at_us=WallUs(1), internal=True
+        )
+    )
+    return cluster
+
+
+def events(registry: Registry, after: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in registry.activity.after(after)]
+
+
+def test_nothing_is_put_down_before_there_is_a_stream_for_it() -> None:
+    cluster = Cluster(nodes=3)
+    cluster.create("orders", "orders.>", (0, 1, 2))
+    assert cluster.registry.activity == Outbox()
+    assert b"activity" not in cluster.registry.snapshot()
+
+
+def test_every_change_is_an_event_with_the_next_number_and_its_revision() -> None:
+    cluster = recording()
+    stream = cluster.create("orders", "orders.>", (0, 1, 2))
+    other = next(node for node in stream.replicas if node != stream.leader)
+    cluster.do(TransferLeader(stream_id=stream.id, leader=other))
+    epoch = cluster.now(stream).stream_epoch
+    change = {"max_age_us": 3_600_000_000}
+    cluster.do(AlterStream(stream_id=stream.id, stream_epoch=epoch, config=change))
+    gone = cluster.registry.nodes[NodeId(2)]
+    cluster.do(FenceNode(node_id=gone.node_id, node_incarnation=gone.incarnation))
+    cluster.do(DeleteStream(stream_id=stream.id))
+    found = events(cluster.registry)
+    assert [event["sequence"] for event in found] == list(range(1, len(found) + 1))
+    revisions = [event["revision"] for event in found]
+    assert revisions == sorted(revisions)
+    assert revisions[-1] == cluster.registry.revision
+    first, created, led, altered = found[:4]
+    assert (first["type"], first["stream"]) == ("stream_created", ACTIVITY)
+    assert (created["type"], created["stream"]) == ("stream_created", "orders@orders.>")
+    assert led["changes"]["leader"] == {"before": stream.leader, "after": other}
+    assert altered["changes"] == {"max_age_us": {"before": 0, "after": 3_600_000_000}}
+    fenced = [event for event in found if event["type"] == "node_changed"]
+    assert fenced[0]["changes"]["fenced"] == {"before": False, "after": True}
+    assert found[-1] == {
+        "sequence": len(found),
+        "revision": cluster.registry.revision,
+        "type": "stream_deleted",
+        "stream": "orders@orders.>",
+        "stream_id": stream.id,
+    }
+
+
+def test_tokens_and_rules_are_told_without_a_hash() -> None:
+    cluster = recording()
+    token = CreateToken(
+        token_id="a1b2", principal="user:me", hash="slow-hash", created_at_us=WallUs(1)
+    )
+    cluster.do(token)
+    cluster.do(
+        AddAcl(principal="user:me", operations=("read",), allow=True, stream="*", subject=">")
+    )
+    cluster.do(RevokeToken(token_id="a1b2"))
+    found = events(cluster.registry, after=1)
+    assert [event["type"] for event in found] == ["token_created", "acl_added", "token_revoked"]
+    assert found[0]["principal"] == "user:me"
+    assert "slow-hash" not in str(found)
+
+
+def test_what_waits_survives_a_snapshot_and_reaches_copies() -> None:
+    cluster = recording()
+    cluster.create("orders", "orders.>", (0, 1, 2))
+    fresh = Registry()
+    fresh.restore(cluster.registry.snapshot())
+    assert fresh.activity == cluster.registry.activity
+    copy = Registry()
+    copy.follow(fresh.take_changes(), fresh.revision)
+    assert copy.activity == cluster.registry.activity
+
+
+def test_what_is_in_the_log_leaves_the_outbox_and_no_more() -> None:
+    cluster = recording()
+    for number in range(3):
+        cluster.create(f"s{number}", f"s{number}", (0, 1, 2))
+    before = events(cluster.registry)
+    cluster.do(TrimActivity(through=2))
+    assert events(cluster.registry) == before[2:]
+    cluster.do(TrimActivity(through=1))
+    assert events(cluster.registry) == before[2:], "late, and nothing comes back"
+    cluster.do(TrimActivity(through=10**9))
+    assert cluster.registry.activity == Outbox(len(before) + 1, ())
+    cluster.create("more", "more", (0, 1, 2))
+    assert events(cluster.registry)[0]["sequence"] == len(before) + 1
+
+
+def test_an_outbox_that_nobody_empties_is_bounded_and_the_numbers_show_what_was_lost() -> None:
+    outbox = Outbox()
+    for _ in range(outboxes.EVENTS_MAX + 5):
+        outbox = outbox.with_event("{}")
+    assert len(outbox.events) == outboxes.EVENTS_MAX
+    assert outbox.first_sequence == 6
+    assert len(outbox.after(0)) == outboxes.EVENTS_MAX
+    assert Outbox.from_dict(outbox.to_dict()) == outbox

@@ -1,0 +1,97 @@
+"""The server's own streams: without a subject, and nobody else's to change."""
+
+from __future__ import annotations
+
+import pytest
+
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    PreconditionFailedError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.subjects import check_own_name
+from jetstream_server.metadata.state.command_json import Command
+from jetstream_server.metadata.state.commands import (
+    FEATURE_LEVEL_MAX,
+    AlterStream,
+    CreateStream,
+    DeleteStream,
+    PurgeStream,
+    SetCluster,
+    SetStreamAccess,
+)
+from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.operations import check_level
+from jetstream_server.metadata.state.registry import Registry
+
+from .cluster import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    for node_id in range(3):
+        cluster.register(node_id, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    return cluster
+
+
+def create(cluster: Cluster) -> StreamMetadata:
+    config = {"acks": "off", "compact": True}
+    return cluster.create("__cursors", "", (0, 1, 2), config=config, internal=True)
+
+
+def test_it_has_a_leader_and_replicas_and_no_subject(cluster: Cluster) -> None:
+    stream = create(cluster)
+    assert (stream.subject, stream.full_name, stream.is_internal) == ("", "__cursors", True)
+    assert stream.leader in stream.isr == (0, 1, 2)
+    assert stream.config.min_insync_replicas == 2
+    assert cluster.registry.resolve("__cursors") is stream
+    assert create(cluster).id == stream.id
+    assert cluster.registry.feeding("__cursors") == []
+    copy = Registry()
+    copy.restore(cluster.registry.snapshot())
+    assert copy.streams == cluster.registry.streams
+
+
+def test_nobody_changes_or_deletes_it(cluster: Cluster) -> None:
+    stream = create(cluster)
+    commands: list[Command] = [
+        DeleteStream(stream_id=stream.id),
+        AlterStream(stream_id=stream.id, stream_epoch=0, config={"max_age_us": 1_000_000}),
+        PurgeStream(stream_id=stream.id, leader_epoch=stream.leader_epoch, offset=1),
+        SetStreamAccess(stream_id=stream.id, readonly=True),
+    ]
+    for command in commands:
+        with pytest.raises(InvalidRequestError, match="the server's own stream"):
+            cluster.do(command)
+    assert cluster.now(stream) is stream
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "group"), [("cursors", "", ""), ("__c", "a.>", ""), ("__c", "", "g")]
+)
+def test_it_is_told_by_its_name(cluster: Cluster, name: str, subject: str, group: str) -> None:
+    with pytest.raises(InvalidRequestError, match="an internal stream"):
+        cluster.create(name, subject, group=group, internal=True)
+
+
+def test_a_stream_of_a_user_has_a_subject_and_another_name(cluster: Cluster) -> None:
+    with pytest.raises(InvalidRequestError, match="invalid subject"):
+        cluster.create("orders", "")
+    with pytest.raises(InvalidRequestError, match="for the server's own"):
+        check_own_name("__orders")
+    check_own_name("_orders")
+
+
+def test_older_software_is_never_asked_for_one() -> None:
+    cluster = Cluster(nodes=3)
+    command = CreateStream(
+        name="__cursors", subject="", replicas=(0, 1, 2), created_at_us=0, internal=True
+    )
+    with pytest.raises(PreconditionFailedError, match=r"nodes \[0, 1, 2\] run older software"):
+        check_level(cluster.registry, command)
+    with pytest.raises(InvalidRequestError, match="unknown fields 'internal'"):
+        cluster.do(command)
+    with pytest.raises(StreamNotFoundError):
+        cluster.registry.resolve("__cursors")

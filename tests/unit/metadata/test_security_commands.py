@@ -1,0 +1,142 @@
+"""Tokens and ACL rules in the metadata: decided alike everywhere, kept by snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jetstream_protocol.errors import InvalidRequestError, NotFoundError, PreconditionFailedError
+from jetstream_protocol.types import WallUs
+from jetstream_server.metadata.state import security_commands
+from jetstream_server.metadata.state.changes import SecurityChanged
+from jetstream_server.metadata.state.commands import (
+    AddAcl,
+    BootstrapSecurity,
+    CreateToken,
+    RemoveAcl,
+    RevokeToken,
+    SetCluster,
+)
+from jetstream_server.metadata.state.model import FeatureLevel
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.security.acl import Operation, decide
+
+from .cluster import Cluster
+
+TOKEN = CreateToken(token_id="0a1b", principal="user:x", hash="scrypt$1$2", created_at_us=WallUs(7))
+READ = AddAcl(
+    principal="user:x", operations=("read",), allow=True, stream="orders", subject="orders.>"
+)
+FIRST = BootstrapSecurity(
+    token_id="ffff", principal="user:admin", hash="scrypt$3", created_at_us=WallUs(7)
+)
+
+
+def at_level_2() -> Cluster:
+    cluster = Cluster()
+    cluster.register(0, feature_level_max=2)
+    cluster.do(SetCluster(feature_level=FeatureLevel(2)))
+    return cluster
+
+
+def test_below_its_feature_level_a_command_is_not_known() -> None:
+    cluster = Cluster(1)
+    for command in (TOKEN, READ, FIRST):
+        with pytest.raises(InvalidRequestError, match="unknown metadata operation"):
+            cluster.do(command)
+
+
+def test_a_token_is_kept_until_it_is_revoked() -> None:
+    cluster = at_level_2()
+    cluster.do(TOKEN)
+    assert list(map(type, cluster.changes)) == [SecurityChanged]
+    assert cluster.registry.security.tokens["0a1b"].principal == "user:x"
+    cluster.do(TOKEN)
+    assert cluster.changes == []
+    with pytest.raises(PreconditionFailedError, match="already"):
+        cluster.do(replace(TOKEN, principal="user:y"))
+    cluster.do(RevokeToken(token_id="0a1b"))
+    assert not cluster.registry.security.tokens
+    with pytest.raises(NotFoundError):
+        cluster.do(RevokeToken(token_id="0a1b"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(TOKEN, principal="x"),
+        replace(TOKEN, principal="user:"),
+        replace(TOKEN, principal="node:1"),
+        replace(TOKEN, token_id=""),
+        replace(TOKEN, hash=""),
+        replace(TOKEN, hash="x" * 300),
+        replace(READ, subject=""),
+        replace(READ, operations=()),
+        replace(READ, operations=("read", "fly")),
+        replace(READ, stream=""),
+        replace(READ, stream="(a+)+$"),
+        replace(READ, principal="everybody"),
+        replace(FIRST, principal="*"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(wrong: CreateToken) -> None:
+    cluster = at_level_2()
+    with pytest.raises(InvalidRequestError):
+        cluster.do(wrong)
+    assert cluster.changes == []
+
+
+def test_a_rule_that_says_the_same_is_the_same() -> None:
+    cluster = at_level_2()
+    first = cluster.do(READ)
+    assert first["created"]
+    assert cluster.do(READ) == {**first, "created": False, "revision": cluster.registry.revision}
+    other = cluster.do(replace(READ, allow=False))
+    assert other["id"] != first["id"]
+    cluster.do(RemoveAcl(rule_id=other["id"]))
+    assert list(cluster.registry.security.rules) == [first["id"]]
+    with pytest.raises(NotFoundError):
+        cluster.do(RemoveAcl(rule_id=other["id"]))
+
+
+def test_the_first_administrator_may_do_everything_and_there_is_one_first() -> None:
+    cluster = at_level_2()
+    cluster.do(READ)
+    cluster.do(FIRST)
+    state = cluster.registry.security
+    assert len(state.rules) == 3
+    for operation in Operation:
+        assert decide(state.rules_of("user:admin"), operation, "any", "any.>")
+    with pytest.raises(PreconditionFailedError, match="user:admin"):
+        cluster.do(replace(FIRST, token_id="eeee", principal="user:other"))
+    for rule in state.rules_of("user:admin"):
+        cluster.do(RemoveAcl(rule_id=rule.id))
+    cluster.do(replace(FIRST, token_id="eeee", principal="user:other"))
+
+
+def test_a_snapshot_keeps_tokens_and_rules_and_tells_of_a_difference() -> None:
+    cluster = at_level_2()
+    before = cluster.registry.snapshot()
+    cluster.do(TOKEN)
+    cluster.do(FIRST)
+    restored = Registry()
+    restored.restore(before)
+    restored.take_changes()
+    restored.restore(cluster.registry.snapshot())
+    assert restored.security == cluster.registry.security
+    assert SecurityChanged in map(type, restored.take_changes())
+    assert restored.snapshot() == cluster.registry.snapshot()
+    assert b"security" not in before
+
+
+def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security_commands, "TOKENS_MAX", 1)
+    monkeypatch.setattr(security_commands, "RULES_MAX", 1)
+    cluster = at_level_2()
+    cluster.do(TOKEN)
+    cluster.do(READ)
+    with pytest.raises(PreconditionFailedError, match="revoke some"):
+        cluster.do(replace(TOKEN, token_id="0a1c"))
+    with pytest.raises(PreconditionFailedError, match="remove some"):
+        cluster.do(replace(READ, principal="user:y"))

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from jetstream_server.net import frame_socket
+from jetstream_server.net.dial import dial, dial_any
+from tests.support.lateness import Lateness
+from tests.support.loops import on_loop
+
+Place = tuple[str, int]
+
+
+@contextmanager
+def listening() -> Iterator[Place]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+@contextmanager
+def silent() -> Iterator[Place]:
+    """A place whose queue is full: packets to it go unanswered."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        yield server.getsockname()
+
+
+def refusing() -> Place:
+    with listening() as place:
+        return place
+
+
+def all_ip4(*places: Place) -> list[tuple[socket.AddressFamily, Place]]:
+    return [(socket.AF_INET, place) for place in places]
+
+
+@on_loop
+async def test_the_first_place_that_answers_is_taken_within_the_time_for_all(
+    lateness: Lateness,
+) -> None:
+    loop = asyncio.get_running_loop()
+    with silent() as swallowing, listening() as answering, listening() as later:
+        before = loop.time()
+        places = all_ip4(swallowing, refusing(), answering, later)
+        with await dial_any(places, 1.2) as sock:
+            assert sock.getpeername() == answering
+            assert 0.25 < loop.time() - before < 0.9 + lateness.since()
+
+
+@on_loop
+async def test_the_last_failure_is_told_when_none_answers() -> None:
+    with silent() as swallowing:
+        with pytest.raises(ConnectionRefusedError):
+            await dial_any(all_ip4(swallowing, refusing()), 0.2)
+        with pytest.raises(TimeoutError):
+            await dial_any(all_ip4(refusing(), swallowing), 0.2)
+    with pytest.raises(OSError, match="no address"):
+        await dial_any([], 0.2)
+
+
+@on_loop
+async def test_names_are_resolved() -> None:
+    with listening() as place, await dial("localhost", place[1], 2.0) as sock:
+        assert sock.getpeername() == place
+
+
+@on_loop
+async def test_a_data_plane_is_dialled_at_each_address_of_its_name() -> None:
+    with listening() as place:
+        connection = await frame_socket.dial(("localhost", place[1]))
+        assert connection.peer == place[0]
+        connection.close()
+
+
+@on_loop
+async def test_a_cancelled_attempt_leaves_no_socket_open() -> None:
+    with silent() as swallowing:
+        attempt = asyncio.create_task(dial_any(all_ip4(swallowing), 60.0))
+        await asyncio.sleep(0.05)
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt

@@ -1,0 +1,266 @@
+"""Frames from a real socket pair, however their bytes arrive, and what ends the reading."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frame_decoder import Frame
+from jetstream_protocol.frames import Kind
+from jetstream_server.net import frame_reader
+from jetstream_server.net.frame_reader import (
+    READ_BYTES,
+    TURN_BYTES,
+    TURN_SECONDS,
+    FrameReader,
+)
+from tests.support.examples import scaled
+from tests.support.loops import eventually
+
+Scenario = Callable[[socket.socket, FrameReader], Awaitable[None]]
+Plain = tuple[int, int, bytes, bytes]
+
+
+def over_a_pair(scenario: Scenario) -> None:
+    """Run it with a sending socket and a reader of what is sent."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sender = socket.create_connection(listener.getsockname())
+            receiver, _ = listener.accept()
+        for sock in (sender, receiver):
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = FrameReader(receiver, frames.RESPONSE_BYTES_MAX)
+        try:
+            await scenario(sender, reader)
+        finally:
+            reader.close()
+            sender.close()
+            receiver.close()
+
+    uvloop.run(asyncio.wait_for(main(), 60))
+
+
+async def send(sock: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+def records(correlation: int, head: bytes, tail: bytes) -> bytes:
+    return frames.encode(Kind.RECORDS, correlation, head, len(tail)) + tail
+
+
+def plain(frame: Frame) -> Plain:
+    return frame.kind, frame.correlation, frame.head, bytes(frame.tail)
+
+
+async def closes(sock: socket.socket) -> None:
+    sock.shutdown(socket.SHUT_WR)
+
+
+SIZES = st.one_of(st.integers(0, 40), st.sampled_from([READ_BYTES - 12, READ_BYTES, TURN_BYTES]))
+
+
+@settings(max_examples=scaled(40))
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 40), SIZES), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 400), max_size=6),
+    one_by_one=st.booleans(),
+)
+def test_frames_arrive_whole_however_their_bytes_are_split(
+    sizes: list[tuple[int, int]], cuts: list[int], one_by_one: bool
+) -> None:
+    source = random.Random(5)
+    sent: list[Plain] = [
+        (Kind.RECORDS, number, source.randbytes(head), source.randbytes(tail))
+        for number, (head, tail) in enumerate(sizes)
+    ]
+    stream = b"".join(records(number, head, tail) for _, number, head, tail in sent)
+    found: list[Plain] = []
+
+    async def take(reader: FrameReader) -> None:
+        if one_by_one:
+            while True:
+                found.append(plain(await reader.frame(Kind.RECORDS)))
+        await reader.each(Kind.RECORDS, lambda frame: found.append(plain(frame)))
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        taking = asyncio.ensure_future(take(reader))
+        for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), len(stream)], strict=True):
+            await send(sender, stream[start:stop])
+            await asyncio.sleep(0)
+        sender.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError):
+            await taking
+        assert reader.bytes_received == len(stream)
+
+    over_a_pair(scenario)
+    assert found == sent
+
+
+def test_what_arrived_before_a_reset_is_handed_out_and_the_reset_is_told() -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        found: list[int] = []
+        await send(sender, records(1, b"a", b"b"))
+        assert (await reader.frame(Kind.RECORDS)).correlation == 1
+        taking = asyncio.ensure_future(
+            reader.each(Kind.RECORDS, lambda frame: found.append(frame.correlation))
+        )
+        await asyncio.sleep(0.01)
+        await send(sender, records(2, b"a", b"b"))
+        await asyncio.sleep(0.05)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sender.close()
+        with pytest.raises(ConnectionResetError):
+            await taking
+        assert found == [2]
+        with pytest.raises(ConnectionResetError):
+            await reader.frame(Kind.RECORDS)
+
+    over_a_pair(scenario)
+
+
+def test_an_error_of_the_handler_ends_the_reading() -> None:
+    def refuse(_: Frame) -> None:
+        raise InvalidRequestError("not this one")
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        await send(sender, records(1, b"", b""))
+        with pytest.raises(InvalidRequestError, match="not this one"):
+            await reader.each(Kind.RECORDS, refuse)
+
+    over_a_pair(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (frames.encode(Kind.FETCH, 1, bytes(9))[: frames.PREFIX_BYTES], "kind 3"),
+        (frames.encode(Kind.POSITIONS, 1, b"", 5)[: frames.PREFIX_BYTES], "tail"),
+        (b"GET / HTTP/1.1\r\n", "frame"),
+    ],
+)
+def test_what_is_not_wanted_is_refused_by_its_prefix(data: bytes, match: str) -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        await send(sender, data)
+        with pytest.raises(InvalidRequestError, match=match):
+            await reader.frame(Kind.POSITIONS, Kind.RECORDS)
+
+    over_a_pair(scenario)
+
+
+def test_a_paused_reader_hands_out_nothing_until_it_goes_on() -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        found: list[int] = []
+
+        def take(frame: Frame) -> None:
+            found.append(frame.correlation)
+            if frame.correlation == 1:
+                reader.pause()
+
+        taking = asyncio.ensure_future(reader.each(Kind.RECORDS, take))
+        await send(sender, b"".join(records(number, b"x", b"y") for number in range(3)))
+        await asyncio.sleep(0.05)
+        await send(sender, records(3, b"x", b"y"))
+        await asyncio.sleep(0.05)
+        assert found == [0, 1]
+        reader.resume()
+        await eventually(lambda: len(found) == 4)
+        assert found == [0, 1, 2, 3]
+        await closes(sender)
+        with pytest.raises(EOFError):
+            await taking
+
+    over_a_pair(scenario)
+
+
+def test_nothing_more_is_read_while_nobody_takes_frames() -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        frame = records(7, bytes(100), bytes(1000))
+        sending = asyncio.ensure_future(send(sender, frame * 20_000))
+        assert (await reader.frame(Kind.RECORDS)).correlation == 7
+        await asyncio.sleep(0.2)
+        assert not sending.done()
+        assert reader.bytes_received <= 3 * READ_BYTES
+        for _ in range(19_999):
+            await reader.frame(Kind.RECORDS)
+        await sending
+
+    over_a_pair(scenario)
+
+
+def test_a_frame_that_does_not_go_on_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.1)
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        found: list[int] = []
+        taking = asyncio.ensure_future(
+            reader.each(Kind.RECORDS, lambda frame: found.append(frame.correlation))
+        )
+        data = records(1, b"head", b"tail")
+        await send(sender, data)
+        await asyncio.sleep(0.3)  # Between two frames there may be any silence.
+        await send(sender, data[:-1])
+        with pytest.raises(TimeoutError):
+            await taking
+        assert found == [1]
+
+    over_a_pair(scenario)
+
+
+def test_frames_that_always_overlap_the_reads_are_no_stall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.5)
+
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        found: list[int] = []
+        taking = asyncio.ensure_future(
+            reader.each(Kind.RECORDS, lambda frame: found.append(frame.correlation))
+        )
+        data = records(1, b"head", b"tail")
+        await send(sender, data[:5])
+        for _ in range(60):
+            await send(sender, data[5:] + data[:5])
+            await asyncio.sleep(0.02)
+        assert not taking.done()
+        assert len(found) == 60
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+    over_a_pair(scenario)
+
+
+def test_frames_that_take_long_to_handle_leave_the_loop_to_others_after_each() -> None:
+    async def scenario(sender: socket.socket, reader: FrameReader) -> None:
+        turn = 0
+        handled: list[int] = []  # the loop's turn, of each frame
+
+        def slowly(frame: Frame) -> None:
+            handled.append(turn)
+            time.sleep(1.5 * TURN_SECONDS)
+
+        sending = asyncio.ensure_future(send(sender, records(1, b"", b"x" * 1_000) * 10_000))
+        reading = asyncio.ensure_future(reader.each(Kind.RECORDS, slowly))
+        while len(handled) < 100:
+            turn += 1
+            await asyncio.sleep(0)
+        for task in (reading, sending):
+            task.cancel()
+        await asyncio.gather(reading, sending, return_exceptions=True)
+        # Two where the socket was found readable, and the loop's next turn began at once.
+        assert max(handled.count(each) for each in handled) <= 2
+        assert len(set(handled)) > 90
+
+    over_a_pair(scenario)

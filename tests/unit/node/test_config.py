@@ -1,0 +1,218 @@
+"""The configuration file: what is accepted, and the one line that names what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jetstream_server.node.config import (
+    PORTS,
+    Config,
+    ConfigurationError,
+    NodeConfig,
+    load,
+    own_node,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("JETSTREAM_")]:
+        monkeypatch.delenv(name)
+
+
+def read(tmp_path: Path, text: str) -> Config:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+def test_an_empty_file_is_a_single_node_on_loopback(tmp_path: Path) -> None:
+    config = read(tmp_path, "")
+    assert [node.id for node in config.nodes] == [0]
+    assert config.nodes[0].grpc.listen == "127.0.0.1:9292"
+    assert config.nodes[0].http.advertise == "127.0.0.1:9295"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("foo: 1", "cluster.yaml: foo: unknown key"),
+        ("logs: {}", "logs: unknown key, did you mean log?"),
+        ("log: {bogus: 1}", "log.bogus: unknown key"),
+        ("nats: {embeded: true}", "nats.embeded: unknown key, did you mean embedded?"),
+        ("segment_bytes: 1MiB", "segment_bytes: unknown key, did you mean log.segment_bytes?"),
+        ("nodes: [{id: 0, rck: a}]", "nodes.0.rck: unknown key, did you mean rack?"),
+        ("nats: {tls: {cafile: x}}", "nats.tls.cafile: unknown key, did you mean ca_file?"),
+        ("nats: {servers: 3}", "nats.servers: Input should be a valid list"),
+        ("log: {segment_bytes: 12}", "log.segment_bytes: "),
+        ("log: {segment_bytes: many}", "log.segment_bytes: "),
+        ("log: {flush_interval_ms: 0}", "log.flush_interval_ms: "),
+        ("log: {flush_interval_ms: -5}", "log.flush_interval_ms: "),
+        ("log: 3", "log: "),
+        ("nats: {servers: ['ftp://x']}", "nats.servers.0: "),
+        ("nodes: [{id: x}]", "nodes.0.id: "),
+        ("nodes: []", "nodes: "),
+        ("nodes: [{id: 0}, {id: 0}]", "nodes: two nodes have the same id"),
+        ("nodes: [{id: 0}, {id: 1}]", "nodes: two ports are advertised as 127.0.0.1:9292"),
+        ("nodes: [{id: 0, grpc: nonsense}]", "nodes.0.grpc.listen: 'nonsense' is not host:port"),
+        ("nodes: [{id: 0, grpc: '0.0.0.0:1'}]", "nodes.0.grpc: advertise is needed"),
+        ("nodes: [{id: 0, grpc: '10.1.1.1:1'}]", "nodes: node 0 listens for grpc on 10.1.1.1"),
+        ("nats: {user: u}", "nats: user and password go together"),
+        ("nats: {token: t, credentials_file: f}", "nats: give one of"),
+        ("ingest: {ack_subjects: ['a..b']}", "ingest.ack_subjects.0: "),
+        ("data: a\ndata: b", "cluster.yaml: data: given twice"),
+        ("- a", "the file must be a mapping"),
+        ("a: [", "is not YAML"),
+        ("cluster: ''", "cluster: "),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, text)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refused_value_is_not_repeated_because_it_may_be_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, "nats: {password: [hunter2], user: u}")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_not_in_the_representation(tmp_path: Path) -> None:
+    config = read(tmp_path, "nats: {user: u, password: hunter2}")
+    assert "hunter2" not in repr(config)
+
+
+def test_a_variable_overrides_the_file_and_leaves_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_LOG__FLUSH_INTERVAL_MS", "77")
+    config = read(tmp_path, "log: {segment_bytes: 1MiB, flush_interval_ms: 5000}")
+    assert (config.log.flush_interval_ms, config.log.segment_bytes) == (77, 1 << 20)
+
+
+def test_the_command_line_overrides_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JETSTREAM_DATA", "/from/variable")
+    assert load(None, {"data": Path("/from/command/line")}).data == Path("/from/command/line")
+    assert load(None).data == Path("/from/variable")
+
+
+def test_an_unknown_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETSTREAM_FLUSH", "1")
+    with pytest.raises(ConfigurationError, match=r"^JETSTREAM_FLUSH: unknown variable"):
+        load(None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("JETSTREAM_NAT__EMBEDDED", "JETSTREAM_NAT__EMBEDDED: unknown variable, did you mean "
+         "JETSTREAM_NATS__EMBEDDED?"),
+        ("JETSTREAM_SERVER", "did you mean JETSTREAM_SERVERS?"),
+        ("JETSTREAM_NATS__EMBEDED", "JETSTREAM_NATS__EMBEDED: unknown key, did you mean embedded?"),
+        ("JETSTREAM_LOG__SEGMENT_BYTES", "JETSTREAM_LOG__SEGMENT_BYTES: Input should be"),
+        ("JETSTREAM_NODES", "JETSTREAM_NODES: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_variable_names_the_variable_and_not_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, line: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(ConfigurationError) as caught:
+        read(tmp_path, "log: {segment_bytes: 1MiB}")
+    assert line in str(caught.value)
+    assert "cluster.yaml" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["JETSTREAM_RACK", "JETSTREAM_SERVERS", "JETSTREAM_TOKEN"])
+def test_a_variable_of_clients_stops_no_server(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "a")
+    assert load(None).nodes[0].rack == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("JETSTREAM_LOG__SEGMENT_BYTES", "1"),
+        ("JETSTREAM_LOG__SEGMENT_BYTES", "1TiB"),
+        ("JETSTREAM_LOG__SEGMENT_BYTES", "many"),
+        ("JETSTREAM_LOG__FLUSH_INTERVAL_MS", "0"),
+        ("JETSTREAM_INGEST__PENDING_ACKS_MAX", "0"),
+        ("JETSTREAM_INGEST__ACK_SUBJECTS", '["a b"]'),
+        ("JETSTREAM_NODES", "[]"),
+        ("JETSTREAM_CLUSTER", ""),
+    ],
+)
+def test_a_variable_out_of_range_is_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError) as caught:
+        load(None)
+    assert str(caught.value).startswith(f"{name}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.yaml: No such file or directory$"):
+        load(tmp_path / "none.yaml")
+
+
+def test_listening_everywhere_needs_insecure_and_an_advertised_address(tmp_path: Path) -> None:
+    endpoint = "{listen: '0.0.0.0:1000', advertise: 'log.example:1000'}"
+    with pytest.raises(ConfigurationError, match="insecure"):
+        read(tmp_path, f"nodes: [{{id: 0, grpc: {endpoint}}}]")
+    config = read(tmp_path, f"insecure: true\nnodes: [{{id: 0, grpc: {endpoint}}}]")
+    assert config.nodes[0].grpc.advertise == "log.example:1000"
+
+
+def test_a_node_finds_itself_by_argument_variable_or_host_name() -> None:
+    import socket
+
+    nodes = [
+        NodeConfig.on_ports(0, 10000),
+        NodeConfig.on_ports(1, 10010).model_copy(update={"host": socket.gethostname()}),
+    ]
+    config = load(None, {"nodes": nodes})
+    assert own_node(config, 0, {}).id == 0
+    assert own_node(config, None, {"JETSTREAM_NODE_ID": "0"}).id == 0
+    assert own_node(config, None, {}).id == 1
+    with pytest.raises(ConfigurationError, match="no node with id 7"):
+        own_node(config, 7, {})
+    with pytest.raises(ConfigurationError, match="JETSTREAM_NODE_ID: 'x'"):
+        own_node(config, None, {"JETSTREAM_NODE_ID": "x"})
+
+
+def four_nodes(**others: object) -> Config:
+    nodes = [
+        {
+            "id": node,
+            **{port: f"127.0.0.1:{9000 + 10 * node + at}" for at, port in enumerate(PORTS)},
+        }
+        for node in range(4)
+    ]
+    return Config(nodes=nodes, credential="x", **others)  # type: ignore[arg-type]
+
+
+def test_the_first_nodes_are_voters_an_odd_number_of_them() -> None:
+    assert list(four_nodes().voter_addresses) == [0, 1, 2]
+
+
+def test_the_file_may_say_which_nodes_are_voters() -> None:
+    config = four_nodes(voters=[3, 1])
+    assert config.voter_addresses == {1: "127.0.0.1:9012", 3: "127.0.0.1:9032"}
+
+
+@pytest.mark.parametrize("voters", [[7], [1, 1]])
+def test_voters_that_are_no_nodes_or_given_twice_are_refused(voters: list[int]) -> None:
+    with pytest.raises(ValueError, match="voters: "):
+        four_nodes(voters=voters)

@@ -1,0 +1,46 @@
+"""What a node tells for support holds no secret, wherever it was planted."""
+
+from __future__ import annotations
+
+import json
+
+from jetstream_server.node.config import Config
+from jetstream_server.node.debug import HIDDEN, debug_node, public, secrets_of
+
+PLANTED = "pl4nted"
+
+
+def config() -> Config:
+    return Config.model_validate(
+        {
+            "credential": f"{PLANTED}-credential",
+            "nats": {
+                "servers": [f"nats://{PLANTED}-user:{PLANTED}-password@127.0.0.1:4222"],
+                "user": "me",
+                "password": f"{PLANTED}-word",
+            },
+        }
+    )
+
+
+def test_secrets_are_left_out_and_the_rest_is_there() -> None:
+    text = public(config())
+    assert PLANTED not in text
+    told = json.loads(text)
+    assert told["credential"] == told["nats"]["password"] == HIDDEN
+    assert told["nats"]["servers"] == [f"nats://{HIDDEN}@127.0.0.1:4222"]
+    assert told["log"]["segment_bytes"] == 256 * 1024**2
+    assert told["nats"]["token"] == "", "that none is set is no secret"
+
+
+def test_a_secret_that_has_found_its_way_into_a_log_line_is_blotted_out() -> None:
+    told = debug_node(config(), f"x {PLANTED}-word", [f"login as {PLANTED}-password failed"])
+    assert PLANTED not in str(told)
+    assert told.log == [f"login as {HIDDEN} failed"]
+    assert told.metrics == f"x {HIDDEN}"
+
+
+def test_a_file_is_named_and_not_hidden() -> None:
+    named = Config.model_validate({"nats": {"nkey_seed_file": "/etc/seed.nk"}})
+    assert "/etc/seed.nk" in public(named)
+    assert secrets_of(named) == []

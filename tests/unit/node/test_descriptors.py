@@ -1,0 +1,33 @@
+"""Descriptors: as many as allowed, and never so many connections that the log has none."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from jetstream_server.node.descriptors import RESERVED, connections_max, raise_limit
+from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize(
+    ("limit", "connections"),
+    [
+        (resource.RLIM_INFINITY, CONNECTIONS_MAX),
+        (1_000_000, CONNECTIONS_MAX),
+        (1024, (1024 - RESERVED) // 2),
+        (256, 1),
+    ],
+)
+def test_connections_leave_descriptors_for_the_log(limit: int, connections: int) -> None:
+    assert connections_max(limit) == connections
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+    try:
+        assert raise_limit() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,228 @@
+"""A leader's session with one follower, over a real socket pair: what is said, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol import frames
+from jetstream_protocol.batch import iterate
+from jetstream_protocol.errors import InvalidRequestError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.core.wire import POSITIONS_MAX
+from jetstream_server.replication.drivers.leader_stream import REFUSED_MAX, LeaderStream
+from jetstream_server.replication.listeners import Listeners, ReplicaListener
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+from tests.unit.metadata.cluster import Cluster
+
+FOLLOWER = 1
+
+
+class Follower:
+    """The other end: sends positions, and keeps what it is told, as (high watermark, values)."""
+
+    def __init__(
+        self, node: Node, replica: Replica, sock: socket.socket, leaders_end: FrameSocket
+    ) -> None:
+        self.node = node
+        self.leaders_end = leaders_end
+        self.replica = replica
+        self.told: list[tuple[int, list[bytes | None]]] = []
+        self.errors: list[str] = []
+        self.connection = FrameSocket(sock, frames.RESPONSE_BYTES_MAX)
+        self.session: asyncio.Future[None] | None = None
+        """The leader's end of it, as it runs."""
+
+    async def ask(self, offset: int, *, flushed: int = 0) -> None:
+        stream = self.replica.stream
+        position = pb.Positions.Position(
+            stream_id=stream.id,
+            leader_epoch=stream.leader_epoch,
+            fetch_offset=offset,
+            last_epoch=stream.leader_epoch if offset else -1,
+            flushed_offset=flushed,
+        )
+        await self.connection.send(Kind.POSITIONS, 0, pb.Positions(positions=[position]))
+
+    async def listen(self) -> None:
+        await self.connection.read_each(Kind.RECORDS, pb.Records, self._hear)
+
+    def _hear(self, records: pb.Records, tail: bytes | bytearray) -> None:
+        start = 0
+        for part in records.parts:
+            if part.HasField("error"):
+                self.errors.append(part.error.code)
+                continue
+            found = iterate(bytes(tail[start : start + part.length]))
+            values = [value for batch in found for value in batch.values()]
+            self.told.append((part.high_watermark, values))
+            start += part.length
+
+
+class AppendsOnCommit(ReplicaListener):
+    """A publisher of one message at a time: the next one goes out when the last is committed."""
+
+    def __init__(self, node: Node, values: list[bytes]) -> None:
+        self.node = node
+        self.values = values
+
+    def committed(self, replica: Replica) -> None:
+        if self.values:
+            self.node.append(replica, self.values.pop(0), flush=False)
+
+
+@asynccontextmanager
+async def followed(tmp_path: Path, *, listening: bool = True) -> AsyncIterator[Follower]:
+    """A stream with two replicas, led here, and the follower on the other node."""
+    node = Node(tmp_path / "streams")
+    node.cluster = Cluster(nodes=2)
+    node.start()
+    stream = node.cluster.create(replicas=(0, 1), config={"flush": "none"})
+    node.apply()
+    replica = node.replica(stream)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sock = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    for each in (sock, accepted):  # Little, so that it is soon full.
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
+    disk = OsDisk()
+    connection = FrameSocket(accepted, frames.REQUEST_BYTES_MAX, disk)
+    incarnation = node.cluster.registry.nodes[replica.stream.replicas[1]].incarnation
+    session = LeaderStream(
+        connection, node.replicas, follower=FOLLOWER, incarnation=incarnation,
+        monotonic_clock=lambda: round(asyncio.get_running_loop().time() * 1e6),
+    )  # fmt: skip
+    follower = Follower(node, replica, sock, connection)
+    tasks = [asyncio.ensure_future(session.run())]
+    follower.session = tasks[0]
+    if listening:
+        tasks.append(asyncio.ensure_future(follower.listen()))
+    try:
+        yield follower
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connection.close()
+        follower.connection.close()
+        node.replicas.close()
+        disk.close()
+
+
+@on_loop
+async def test_records_take_a_risen_high_watermark_along(tmp_path: Path) -> None:
+    async with followed(tmp_path) as follower:
+        listener = AppendsOnCommit(follower.node, [b"b", b"c"])
+        follower.node.replicas._listeners = Listeners(leadership=listener)
+        follower.node.append(follower.replica, b"a", flush=False)
+        for offset in range(4):
+            await follower.ask(offset)
+            await eventually(lambda asked=offset: len(follower.told) > asked)  # type: ignore[misc]
+        assert follower.told == [(0, [b"a"]), (1, [b"b"]), (2, [b"c"]), (3, [])]
+
+
+@on_loop
+async def test_one_answer_with_records_is_under_way_at_a_time(tmp_path: Path) -> None:
+    async with followed(tmp_path) as follower:
+        follower.node.append(follower.replica, b"a", flush=False)
+        await follower.ask(0)
+        await eventually(lambda: len(follower.told) == 1)
+        for value in (b"b", b"c"):
+            follower.node.append(follower.replica, value, flush=False)
+            await asyncio.sleep(0.01)
+        await follower.ask(0, flushed=1)  # Only what is flushed differs: it is answered already.
+        await asyncio.sleep(0.05)
+        assert follower.told == [(0, [b"a"])]
+        await follower.ask(1)
+        await eventually(lambda: len(follower.told) == 2)
+        assert follower.told[1] == (1, [b"b", b"c"])
+
+
+@on_loop
+async def test_a_waiting_follower_is_sent_what_is_appended(tmp_path: Path) -> None:
+    async with followed(tmp_path) as follower:
+        await follower.ask(0)
+        await eventually(lambda: follower.told == [(0, [])])
+        follower.node.append(follower.replica, b"a", flush=False)
+        await eventually(lambda: follower.told == [(0, []), (0, [b"a"])])
+
+
+@on_loop
+async def test_a_follower_that_asks_for_nothing_there_is_but_reads_is_told_of_each(
+    tmp_path: Path,
+) -> None:
+    async with followed(tmp_path) as follower:
+        unknown = [pb.Positions.Position(stream_id=900 + n) for n in range(500)]
+        for _ in range(4 * REFUSED_MAX // 500):
+            await follower.connection.send(Kind.POSITIONS, 0, pb.Positions(positions=unknown))
+        expected = 4 * REFUSED_MAX // 500 * 500
+        await eventually(lambda: len(follower.errors) == expected)
+        assert set(follower.errors) == {"not_leader"}
+
+
+@on_loop
+async def test_a_follower_that_only_talks_is_read_no_further(tmp_path: Path) -> None:
+    async with followed(tmp_path, listening=False) as follower:
+        message = pb.Positions(
+            positions=[pb.Positions.Position(stream_id=900 + n) for n in range(500)]
+        )
+
+        async def talk() -> None:
+            for _ in range(200):
+                await follower.connection.send(Kind.POSITIONS, 0, message)
+
+        talking = asyncio.ensure_future(talk())
+        received = -1
+        while received != follower.leaders_end.bytes_received:
+            received = follower.leaders_end.bytes_received
+            await asyncio.sleep(0.3)
+        assert not talking.done()
+        listening = asyncio.ensure_future(follower.listen())
+        await eventually(lambda: len(follower.errors) == 200 * 500, 30)
+        await talking
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+@on_loop
+async def test_a_frame_of_more_positions_than_followers_send_ends_the_session(
+    tmp_path: Path,
+) -> None:
+    """Each is work for the leader, whose other clients wait meanwhile."""
+    async with followed(tmp_path, listening=False) as follower:
+        position = pb.Positions.Position(stream_id=900)
+        most = pb.Positions(positions=[position] * POSITIONS_MAX)
+        await follower.connection.send(Kind.POSITIONS, 0, most)
+        _, records = await follower.connection.read_frame(Kind.RECORDS, pb.Records)
+        assert len(records.parts) > 0
+        most.positions.append(position)
+        await follower.connection.send(Kind.POSITIONS, 0, most)
+        assert follower.session is not None
+        with pytest.raises(InvalidRequestError, match="more than 500 positions"):
+            await follower.session
+
+
+@on_loop
+async def test_where_the_logs_part_it_is_told_once_more_how_the_leader_stands(
+    tmp_path: Path,
+) -> None:
+    """A follower that was cut to the leader's end hears so, though there is nothing to send."""
+    async with followed(tmp_path) as follower:
+        follower.node.cluster.change_isr(follower.replica.stream, (0,))
+        follower.node.apply()
+        follower.node.append(follower.replica, b"a", flush=False)
+        for offset in (5, 1):
+            told = len(follower.told)
+            await follower.ask(offset)
+            await eventually(lambda told=told: len(follower.told) > told)

@@ -1,0 +1,348 @@
+"""All replicas of a node: each opened, led, flushed and closed without harm to another."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol.batch import encode
+from jetstream_protocol.errors import (
+    AmbiguousStreamError,
+    InvalidRequestError,
+    NotReplicaError,
+    StorageError,
+    StorageFullError,
+    StreamNotFoundError,
+)
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.types import NodeId
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.state.changes import Change, NodeChanged
+from jetstream_server.metadata.state.commands import TransferLeader
+from jetstream_server.replication import replica_manager as replicas_module
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.listeners import ReplicaListener
+from tests.support.log_batches import batch
+from tests.support.log_disk import FaultyDisk
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node, read_values
+
+
+class Listener(ReplicaListener):
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def leading(self, replica: Replica) -> None:
+        self.heard.append(("leading", replica.stream.name))
+
+    def stopped_leading(self, replica: Replica) -> None:
+        self.heard.append(("stopped", replica.stream.name))
+
+    def committed(self, replica: Replica) -> None:
+        self.heard.append(("committed", replica.stream.name))
+
+    def failed(self, replica: Replica, error: StorageError) -> None:
+        self.heard.append(("failed", replica.stream.name))
+
+
+@on_loop
+async def test_a_stream_lives_from_its_creation_to_its_deletion(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    listener = Listener()
+    replicas = node.start(listener)
+    replica = node.create("orders")
+    node.append(replica, b"a")
+    folder = tmp_path / "streams" / str(replica.stream.id)
+    assert folder.exists()
+    node.delete(replica)
+    assert not folder.exists()
+    assert len(replicas) == 0
+    assert listener.heard == [("leading", "orders"), ("committed", "orders"), ("stopped", "orders")]
+
+
+@on_loop
+async def test_changes_that_come_at_once_give_no_role_back_that_is_over(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams", nodes=3)
+    listener = Listener()
+    node.start(listener)
+    replica = node.create(replicas=(0, 1, 2))
+    node.cluster.do(TransferLeader(stream_id=replica.stream.id, leader=1))
+    node.apply()
+    listener.heard.clear()
+    changes: list[Change] = []
+    for leader in (0, 2):
+        node.cluster.do(TransferLeader(stream_id=replica.stream.id, leader=leader))
+        changes += node.cluster.changes
+    known = node.cluster.registry.nodes[NodeId(1)]
+    for change in (NodeChanged(known, known), *changes):
+        node.replicas.apply(change)
+    assert replica.stream == node.cluster.now(replica.stream)
+    assert listener.heard == []
+
+
+@on_loop
+async def test_every_stream_is_there_after_a_restart(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    streams = [node.create(f"s{index}", f"s{index}").stream for index in range(3)]
+    for stream in streams:
+        node.append(node.replica(stream), stream.name.encode())
+    node.restart()
+    for stream in streams:
+        assert read_values(node.replica(stream)) == [stream.name.encode()]
+
+
+@on_loop
+async def test_a_log_that_cannot_be_opened_takes_one_stream_offline_and_no_other(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    node.start()
+    good, bad = node.create("good", "good").stream, node.create("bad", "bad").stream
+    for stream in (good, bad):
+        node.append(node.replica(stream), b"a")
+    disk.fail("list_directory", f"/{bad.id}", errno.EIO)
+    node.restart()
+    replica = node.replica(bad)
+    assert "Input/output error" in replica.log.offline_reason
+    for call in (lambda: replica.read(0, 1 << 20), lambda: node.append(replica, b"b")):
+        with pytest.raises(StorageError, match="Input/output error"):
+            call()
+    node.append(node.replica(good), b"b")
+    assert read_values(node.replica(good)) == [b"a", b"b"]
+
+
+@on_loop
+async def test_a_log_newer_than_the_metadata_takes_one_stream_offline_and_keeps_its_records(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    stream = node.create().stream
+    node.append(node.replica(stream), b"a")
+    replica = node.replica(stream)
+    replica.log.start_epoch(99)
+    replica.log.append(batch(b"b"), leader_epoch=99, timestamp_us=0)
+    node.restart()
+    replica = node.replica(stream)
+    assert "leader epoch 99" in replica.log.offline_reason
+    assert read_values(replica) == [b"a", b"b"]
+    with pytest.raises(StorageError):
+        node.append(replica, b"c")
+
+
+@on_loop
+async def test_of_a_damaged_log_all_is_read_that_lies_before_the_damage(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    stream = node.create(config={"flush": "group"}).stream
+    node.append(node.replica(stream), b"flushed")
+    node.restart()
+    folder = tmp_path / "streams" / str(stream.id)
+    checkpoint = (folder / "checkpoint").read_bytes()
+    for value in (b"after it", b"damaged", b"behind it"):
+        node.append(node.replica(stream), value)
+    node.replicas.close()
+    # As after a power failure: what is on record is older, and a block went bad.
+    folder.with_name(f"{stream.id}.offsets").unlink()
+    (folder / "checkpoint").write_bytes(checkpoint)
+    file = folder / f"{0:020d}.log"
+    file.write_bytes(file.read_bytes().replace(b"damaged", b"Damaged"))
+    node.cluster.register(0)
+    node.start()
+    replica = node.replica(stream)
+    assert replica.log.offline_reason
+    assert replica.log.flushed_offset < replica.log.log_end_offset
+    assert read_values(replica) == [b"flushed", b"after it"]
+    assert replica.leadership is not None
+    assert replica.leadership.standing.high_watermark == replica.high_watermark == 2
+
+
+@on_loop
+async def test_a_stream_whose_files_cannot_be_deleted_is_gone_all_the_same(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    replica = node.create()
+    node.append(replica, b"a")
+    (tmp_path / "streams" / str(replica.stream.id) / "a folder").mkdir()
+    node.delete(replica)
+    assert len(replicas) == 0
+
+
+@on_loop
+async def test_below_the_disk_reserve_appends_are_refused_and_reads_go_on(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    replica = node.create()
+    node.append(replica, b"a")
+    replicas.refuse_appends("no space")
+    with pytest.raises(StorageFullError, match="no space"):
+        node.append(replica, b"b")
+    assert read_values(replica) == [b"a"]
+    replicas.refuse_appends("")
+    assert node.append(replica, b"b") == 1
+
+
+@on_loop
+async def test_a_failed_flush_is_told_to_the_listener_and_commits_nothing(tmp_path: Path) -> None:
+    disk = FaultyDisk(OsDisk())
+    listener = Listener()
+    node = Node(tmp_path / "streams", disk=disk)
+    node.start(listener)
+    replica = node.create()
+    node.append(replica, b"a")
+    disk.fail("fsync", ".log", errno.EIO)
+    node.append(replica, b"b")
+    assert listener.heard[-1] == ("failed", "orders")
+    assert replica.high_watermark == 1
+    assert "Input/output error" in replica.log.offline_reason
+
+
+@on_loop
+async def test_interval_flush_syncs_in_rounds_and_only_what_was_appended_to(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "streams")
+    node.flush_interval_seconds = 0.01
+    node.start()
+    busy = node.create("busy", "busy", config={"flush": "interval"})
+    node.create("idle", "idle", config={"flush": "interval"})
+    never = node.create("never", "never", config={"flush": "none"})
+    node.append(busy, b"a", flush=False)
+    node.append(never, b"a", flush=False)
+    await eventually(lambda: bool(node.flushes.waiting))
+    assert list(node.flushes.waiting) == [busy.log]
+    node.flushes.run()
+    assert (busy.log.flushed_offset, never.log.flushed_offset) == (1, 0)
+    await asyncio.sleep(0.05)
+    assert not node.flushes.waiting
+
+
+@on_loop
+async def test_what_an_earlier_run_left_unflushed_is_flushed_before_anybody_counts_on_it(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    node.start()
+    stream = node.create().stream
+    node.append(node.replica(stream), b"a", flush=False)
+    assert disk.count("fsync", ".log") == 0
+    node.cluster.register(0)
+    node.start(clean=False)  # As after kill -9: what was written is there, nobody closed it.
+    assert disk.count("fsync", ".log") == 1
+    replica = node.replica(stream)
+    assert (replica.log.flushed_offset, replica.log.log_end_offset) == (1, 1)
+    assert read_values(replica) == [b"a"]
+
+
+@on_loop
+async def test_what_an_earlier_run_left_and_cannot_be_flushed_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    node.start()
+    stream = node.create().stream
+    node.append(node.replica(stream), b"a", flush=False)
+    disk.fail("fsync", ".log", errno.EIO)
+    node.cluster.register(0)
+    node.start(clean=False)
+    assert "flushing" in node.replica(stream).log.offline_reason
+
+
+@on_loop
+async def test_an_answer_of_the_flusher_for_a_deleted_stream_is_ignored(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    node.start()
+    replica = node.create()
+    node.append(replica, b"a", flush=False)
+    node.delete(replica)
+    node.flushes.run()
+
+
+@on_loop
+async def test_streams_are_found_by_id_name_and_subject(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    one, two = node.create("same", "one"), node.create("same", "two")
+    ref = common_pb2.StreamRef
+    assert replicas.resolve(ref(id=one.stream.id)) is one
+    assert replicas.resolve(ref(name="same", subject="two")) is two
+    with pytest.raises(AmbiguousStreamError):
+        replicas.resolve(ref(name="same"))
+    with pytest.raises(StreamNotFoundError):
+        replicas.resolve(ref(id=1 << 60))
+    with pytest.raises(InvalidRequestError):
+        replicas.resolve(ref())
+
+
+@pytest.mark.parametrize("ref", [{"name": "n" * 2000}, {"name": "n", "subject": "s" * 2000}])
+def test_a_name_no_stream_can_have_is_refused_without_being_repeated(
+    tmp_path: Path, ref: dict[str, str]
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        replicas = Node(tmp_path / "streams").start()
+        with pytest.raises(InvalidRequestError) as raised:
+            replicas.resolve(common_pb2.StreamRef(**ref))
+        assert len(raised.value.message) < 200
+
+    scenario()
+
+
+@on_loop
+async def test_a_stream_held_elsewhere_names_who_holds_it(tmp_path: Path) -> None:
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    node.cluster.register(1)
+    stream = node.cluster.create("far", "far", (1,))
+    node.apply()
+    with pytest.raises(NotReplicaError) as raised:
+        replicas.resolve(common_pb2.StreamRef(name="far"))
+    assert raised.value.redirect is not None
+    assert raised.value.redirect.node_id == 1
+    assert replicas.get(stream.id) is None
+
+
+@on_loop
+async def test_a_log_that_cannot_be_closed_cleanly_is_said_so_and_the_others_are(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk(OsDisk())
+    node = Node(tmp_path / "streams", disk=disk)
+    replicas = node.start()
+    streams = [node.create(f"s{index}", f"s{index}").stream for index in range(40)]
+    for stream in streams:
+        node.append(node.replica(stream), b"a")
+    disk.fail("write_atomic", f"/{streams[7].id}/checkpoint", errno.EIO)
+    assert replicas.close() is False
+    checkpoints = [tmp_path / "streams" / str(s.id) / "checkpoint" for s in streams]
+    assert [path.exists() for path in checkpoints] == [index != 7 for index in range(40)]
+    disk.heal()
+    node.cluster.register(0)
+    assert node.start(clean=False).close() is True
+
+
+@on_loop
+async def test_message_ids_are_let_go_of_in_idle_streams_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas_module, "FORGET_SECONDS", 0.01)
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    replica = node.create()
+    block = b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n"
+    replicas.append(replica, encode([b"x"], b"orders.x", header_blocks=[block]))
+    assert replica.log.producers.holds_message_ids
+    node.clocks.advance(replica.stream.config.duplicate_window_us + 1)
+    await eventually(lambda: not replica.log.producers.holds_message_ids)
+    replicas.close()

@@ -1,0 +1,61 @@
+"""What a node may say of its logs after a restart, and who leads when nobody is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.replication.core.restart_trust import RunRecord, Trust, judge
+from jetstream_server.replication.core.unclean_election import ReplicaReport, choose_unclean
+from tests.unit.replication.cores import nodes, stream
+
+FINE = {1: "", 2: ""}
+
+
+def run(boot_id: str = "boot") -> RunRecord:
+    return RunRecord().begun("first", boot_id).registered("first")
+
+
+class TestJudge:
+    def test_the_same_boot_is_trusted(self) -> None:
+        assert judge(run().begun("second", "boot"), "first", FINE) == Trust(True, ())
+
+    def test_another_boot_is_not_unless_the_stop_was_clean(self) -> None:
+        assert judge(run().begun("second", "other"), "first", FINE) == Trust(False, ())
+        assert judge(run().stopped().begun("second", "other"), "first", FINE) == Trust(True, ())
+
+    def test_a_run_that_never_registered_hides_no_power_failure(self) -> None:
+        record = run().begun("second", "other").begun("third", "other")
+        assert judge(record, "first", FINE) == Trust(False, ())
+
+    def test_a_folder_of_another_session_is_not_believed_at_all(self) -> None:
+        record = RunRecord.from_dict(None).begun("second", "boot")
+        assert judge(record, "first", FINE) == Trust(False, (1, 2))
+
+    def test_damage_and_failed_flushes_are_named(self) -> None:
+        record = run().suspecting(2).begun("second", "boot")
+        assert judge(record, "first", {1: "rot", 2: "", 3: ""}) == Trust(True, (1, 2))
+
+    def test_the_record_survives_its_state_file(self) -> None:
+        record = run().suspecting(4)
+        assert RunRecord.from_dict(record.to_dict()) == record
+
+
+class TestUnclean:
+    def waiting(self) -> dict[NodeId, ReplicaReport]:
+        return {
+            NodeId(1): ReplicaReport(10, last_epoch=3, log_end_offset=9, damaged=False),
+            NodeId(2): ReplicaReport(10, last_epoch=4, log_end_offset=5, damaged=True),
+        }
+
+    def test_the_highest_epoch_and_end_leads_damaged_or_not(self) -> None:
+        of = replace(stream(()), leader=NO_NODE, last_known=(NodeId(1), NodeId(2)))
+        command = choose_unclean(of, nodes(), self.waiting())
+        assert command is not None
+        assert (command.leader, command.incarnations) == (2, (10, 10))
+
+    def test_it_waits_for_everyone_alive_in_the_incarnation_that_told(self) -> None:
+        of = replace(stream(()), leader=NO_NODE, last_known=(NodeId(1), NodeId(2)))
+        assert choose_unclean(of, nodes(n1=True), self.waiting()) is None
+        old = {**self.waiting(), NodeId(1): ReplicaReport(9, 3, 9, False)}
+        assert choose_unclean(of, nodes(), old) is None

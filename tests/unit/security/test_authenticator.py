@@ -1,0 +1,125 @@
+"""A token costs its slow hash once; a wrong one is never taken, and strangers cannot queue up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from jetstream_protocol.errors import UnauthenticatedError, UnavailableError
+from jetstream_protocol.types import WallUs
+from jetstream_server.security import authenticator as authenticators
+from jetstream_server.security import tokens
+from jetstream_server.security.authenticator import Authenticator
+from jetstream_server.security.state import SecurityState, Token
+from tests.support.loops import on_loop
+
+NEW = tokens.new_token(random.Random(1).randbytes(tokens.ID_BYTES + tokens.SECRET_BYTES))
+TOKEN = Token(
+    NEW.id, "user:x", tokens.slow_hash(NEW.text, b"salt" * 4), WallUs(0), expires_at_us=WallUs(100)
+)
+
+
+class House:
+    """An authenticator with its metadata and its clock; counts slow hashes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = SecurityState().with_token(TOKEN)
+        self.now = 10
+        self.hashes = 0
+        verify = tokens.verify
+
+        def counted(text: str, stored: str) -> bool:
+            self.hashes += 1
+            return verify(text, stored)
+
+        monkeypatch.setattr(tokens, "verify", counted)
+        self.authenticator = Authenticator(lambda: self.state, lambda: WallUs(self.now))
+
+    async def verify(self, text: str = NEW.text) -> Token:
+        return await self.authenticator.verify(text)
+
+
+@on_loop
+async def test_the_slow_hash_is_computed_once_however_many_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    found = await asyncio.gather(*(house.verify() for _ in range(10)))
+    assert found == [TOKEN] * 10
+    assert house.hashes == 1
+
+
+@on_loop
+async def test_a_wrong_secret_is_refused_each_time_and_hashed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    wrong = NEW.text[:-3] + "AAA"
+    for _ in range(5):
+        with pytest.raises(UnauthenticatedError) as refused:
+            await house.verify(wrong)
+        assert wrong not in str(refused.value)
+    assert house.hashes == 1
+    assert await house.verify() == TOKEN
+
+
+@on_loop
+async def test_what_is_no_token_or_nobodys_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(monkeypatch)
+    other = tokens.new_token(b"x" * (tokens.ID_BYTES + tokens.SECRET_BYTES)).text
+    for text in ("", "x", "jst_", other, NEW.text + "A", "jst_" + "0" * 100_000, "jst_\udcff"):
+        with pytest.raises(UnauthenticatedError):
+            await house.verify(text)
+    assert house.hashes == 0
+
+
+@on_loop
+async def test_a_revoked_or_expired_token_is_refused_though_it_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    await house.verify()
+    assert house.authenticator.is_valid(TOKEN)
+    house.now = 100
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        await house.verify()
+    assert not house.authenticator.is_valid(TOKEN)
+    house.now = 10
+    house.state = house.state.without_token(TOKEN.id)
+    with pytest.raises(UnauthenticatedError, match="not known"):
+        await house.verify()
+    assert not house.authenticator.is_valid(TOKEN)
+
+
+@on_loop
+async def test_a_token_made_anew_under_the_same_id_does_not_revive_the_old_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(monkeypatch)
+    await house.verify()
+    again = Token(TOKEN.id, "user:y", tokens.slow_hash("other", b"salt"), WallUs(0), WallUs(0))
+    house.state = SecurityState().with_token(again)
+    assert not house.authenticator.is_valid(TOKEN)
+    with pytest.raises(UnauthenticatedError, match="wrong"):
+        await house.verify()
+
+
+@on_loop
+async def test_so_many_may_wait_for_a_hash_and_the_next_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authenticators, "WAITING_MAX", 3)
+    house = House(monkeypatch)
+    wrong = [f"{NEW.text[:-3]}A{each}A" for each in "ABCD"]
+    found = await asyncio.gather(*map(house.verify, wrong), return_exceptions=True)
+    assert [type(each) for each in found] == [UnauthenticatedError] * 3 + [UnavailableError]
+
+
+def test_a_hash_of_another_kind_is_nobodys() -> None:
+    for stored in ("", "plain", "scrypt$x$8$1$c2FsdA==$aGFzaA==", "md5$1$2$3$4$5"):
+        assert not tokens.verify(NEW.text, stored)
+    assert tokens.id_of(NEW.text) == NEW.id
+    assert NEW.text not in repr(TOKEN)
+    assert TOKEN.hash not in repr(TOKEN)

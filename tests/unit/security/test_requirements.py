@@ -1,0 +1,77 @@
+"""Whatever is served has a rule that says who may ask for it, and nothing else has one."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
+from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
+from jetstream_server.security.requirements import FRAMES, RPCS, Scope
+from jetstream_server.serving.grpc.server import service_names
+from jetstream_server.serving.http import console
+from jetstream_server.serving.http.api import Api
+from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.pages import Pages
+from jetstream_server.serving.metrics.page import MetricsPage
+
+SENT_BY_SERVERS = {Kind.HELLO_REPLY, Kind.FETCH_REPLY, Kind.NODE_HELLO_REPLY, Kind.RECORDS}
+
+
+def test_every_rpc_has_a_rule() -> None:
+    files = (api_pb2, cursors_pb2, groups_pb2, health_pb2, reflection_pb2)
+    services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
+    methods = {
+        f"/{service.full_name}/{each.name}" for service in services for each in service.methods
+    }
+    # Older versions of the health service have no List.
+    assert methods | {"/grpc.health.v1.Health/List"} == set(RPCS)
+
+
+def test_every_service_of_ours_is_guarded() -> None:
+    files = (api_pb2, cursors_pb2, groups_pb2)
+    services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
+    declared = [each.full_name for each in services]
+    assert sorted(service_names()) == sorted(declared)
+
+
+def test_every_frame_that_a_server_takes_has_a_rule() -> None:
+    assert set(FRAMES) == set(Kind) - SENT_BY_SERVERS
+
+
+def test_an_http_path_without_a_rule_is_a_probe_a_file_or_asks_grpc() -> None:
+    routes = [
+        *Pages(list, cast(MetricsPage, None)).routes(),
+        *Api(cast(Gateway, None)).routes(),
+        *console.routes(),
+    ]
+    files = {route.path for route in console.routes()}
+    opened = {route.path for route in routes if route.operation is None} - files
+    assert {path for path in opened if not path.startswith("/api/v1/")} == {"/healthz", "/readyz"}
+    assert all(route.operation in (None, *CLUSTER_OPERATIONS) for route in routes)
+    assert all(route.method == "GET" for route in console.routes())
+
+
+def test_a_rule_on_streams_has_an_operation_on_streams_and_one_on_the_cluster_has_not() -> None:
+    for name, requirement in {**RPCS, **FRAMES}.items():
+        if requirement.scope is Scope.CLUSTER:
+            assert requirement.operation in CLUSTER_OPERATIONS, name
+        elif requirement.scope in (Scope.STREAM, Scope.NEW_STREAM, Scope.EACH):
+            assert requirement.operation in STREAM_OPERATIONS, name
+        else:
+            assert requirement.operation is None, name
+
+
+def test_nothing_but_probes_and_the_greeting_is_open_to_strangers() -> None:
+    tables = {**RPCS, **FRAMES}
+    public = {name for name, each in tables.items() if each.scope is Scope.PUBLIC}
+    assert public == {
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/List",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        Kind.HELLO,
+    }

@@ -1,0 +1,187 @@
+"""Too many calls, or too many half sent: the connection with most of them is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import grpc
+import pytest
+from grpc import aio
+
+from jetstream_server.serving.grpc import call_limiter as module
+from jetstream_server.serving.grpc.call_limiter import CallLimiter, Connection, connections
+from jetstream_server.serving.grpc.close_peer import close_peer
+from tests.fuzz import http2
+from tests.fuzz.http2 import END_HEADERS, FrameType, frame
+from tests.support.loops import eventually, on_loop
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "HALF_SENT_SECONDS", 0.05)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """What channelz says."""
+    known: list[Connection] = []
+    monkeypatch.setattr(module, "connections", lambda start_id: (list(known), 0))
+    return known
+
+
+async def _calls(callers: CallLimiter, count: int, *, received: bool) -> list[asyncio.Task[None]]:
+    async def call() -> None:
+        callers.began()
+        if received:
+            callers.received()
+        await asyncio.get_running_loop().create_future()
+
+    tasks = [asyncio.create_task(call()) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_few_calls_disturb_nobody(found: list[Connection]) -> None:
+    @on_loop
+    async def scenario() -> None:
+        found.append(Connection("a", 1000, 1000))
+        ended: list[str] = []
+        callers = CallLimiter(ended.append)
+        tasks = await _calls(callers, module.HALF_SENT_MAX, received=False)
+        tasks += await _calls(callers, 500, received=True)
+        watching = asyncio.create_task(callers.watch())
+        await asyncio.sleep(0.2)
+        assert ended == []
+        await _end([*tasks, watching])
+        assert callers.count == 0
+
+    scenario()
+
+
+def test_with_nearly_all_calls_taken_the_busiest_connection_is_ended(
+    found: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALLS_HIGH", 10)
+
+    @on_loop
+    async def scenario() -> None:
+        found.extend([Connection("few", 2, 2), Connection("most", 9, 0), Connection("one", 1, 1)])
+        ended: list[str] = []
+        callers = CallLimiter(ended.append)
+        tasks = await _calls(callers, 11, received=True)
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: ended[:1] == ["most"])
+        await _end([*tasks, watching])
+
+    scenario()
+
+
+def test_with_many_requests_half_sent_the_connection_with_most_of_them_is_ended(
+    found: list[Connection],
+) -> None:
+    @on_loop
+    async def scenario() -> None:
+        found.extend([Connection("busy", 99, 0), Connection("slow", 40, 40)])
+        ended: list[str] = []
+        callers = CallLimiter(ended.append)
+        tasks = await _calls(callers, module.HALF_SENT_MAX + 1, received=False)
+        watching = asyncio.create_task(callers.watch())
+        await eventually(lambda: ended[:1] == ["slow"])
+        await _end([*tasks, watching])
+
+    scenario()
+
+
+def test_connections_with_one_call_are_left_alone(
+    found: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALLS_HIGH", 1)
+
+    @on_loop
+    async def scenario() -> None:
+        found.append(Connection("one", 1, 1))
+        ended: list[str] = []
+        callers = CallLimiter(ended.append)
+        tasks = await _calls(callers, 5, received=True)
+        watching = asyncio.create_task(callers.watch())
+        await asyncio.sleep(0.1)
+        assert ended == []
+        await _end([*tasks, watching])
+
+    scenario()
+
+
+@on_loop
+async def test_grpc_tells_how_many_calls_a_connection_has_and_it_can_be_ended() -> None:
+    async def wait(request: bytes, context: object) -> bytes:
+        await asyncio.get_running_loop().create_future()
+        return b""
+
+    server = aio.server(options=[("grpc.enable_channelz", 1)])
+    handler = grpc.unary_unary_rpc_method_handler(wait, bytes, bytes)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"C": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock.sendall(http2.PREFACE + http2.settings())
+    for index in range(5):
+        headers = frame(
+            FrameType.HEADERS, END_HEADERS, 2 * index + 1, http2.call_headers(b"/a.B/C")
+        )
+        message = b"\0\0\0\0\x0a" + bytes(10 if index < 3 else 5)
+        sock.sendall(headers + frame(FrameType.DATA, 0, 2 * index + 1, message))
+    peer = f"ipv4:127.0.0.1:{sock.getsockname()[1]}"
+    await eventually(lambda: Connection(peer, 5, 2) in connections(0)[0])
+    assert close_peer(peer, port)
+    sock.settimeout(5)
+    with contextlib.suppress(ConnectionError):
+        while sock.recv(65_536):
+            continue
+    sock.close()
+    await eventually(lambda: all(each.peer != peer for each in connections(0)[0]))
+    await server.stop(None)
+
+
+def test_hanging_up_ends_the_one_connection_that_is_meant() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    accepted = [listener.accept()[0] for _ in clients]
+    wanted = clients[1].getsockname()[1]
+    assert not close_peer(f"ipv4:127.0.0.1:{wanted}", port + 1), "another port of ours"
+    assert not close_peer("ipv4:127.0.0.1:1", port)
+    for nonsense in ("", "unix:/x", "ipv4:", "ipv4:127.0.0.1", "ipv6:[::1]:x", "ipv4:\udcff:9"):
+        assert not close_peer(nonsense, port)
+    assert close_peer(f"ipv4:127.0.0.1:{wanted}", port)
+    for index, client in enumerate(clients):
+        client.settimeout(0.2)
+        if index == 1:
+            assert client.recv(1) == b""
+        else:
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+    for sock in (listener, *clients, *accepted):
+        sock.close()
+
+
+def test_hanging_up_knows_ipv6() -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    port = listener.getsockname()[1]
+    client = socket.create_connection(("::1", port))
+    accepted = listener.accept()[0]
+    assert close_peer(f"ipv6:%5B::1%5D:{client.getsockname()[1]}", port)
+    assert client.recv(1) == b""
+    for sock in (listener, client, accepted):
+        sock.close()

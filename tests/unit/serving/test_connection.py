@@ -1,0 +1,303 @@
+"""One data-plane connection over real sockets: what it takes, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from jetstream_protocol import frames
+from jetstream_protocol.errors import StreamNotFoundError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.clocks import monotonic_clock
+from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.net import frame_reader, frame_socket
+from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.security.identity import Identity
+from jetstream_server.serving.dataplane import connection as connections
+from jetstream_server.serving.dataplane.connection import Connection
+from jetstream_server.serving.long_poll import FetchTimes
+from tests.support.access import open_to_all
+from tests.support.loops import eventually, on_loop
+
+HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
+Found = tuple[pb.DataFetchResponse, Sequence[LogSlice]]
+
+
+class Fetches:
+    """Stands for the replicas: answers with `found`, or waits for ever when there is none."""
+
+    def __init__(self, found: LogSlice | None = None, error: Exception | None = None) -> None:
+        self.found = found
+        self.error = error
+        self.waiting = 0
+        self.calls = 0
+
+    async def __call__(self, request: pb.DataFetchRequest) -> Found:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        if self.found is not None:
+            return pb.DataFetchResponse(), [self.found]
+        self.waiting += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.waiting -= 1
+        raise AssertionError
+
+
+class Client:
+    """The other end, and the task that serves it."""
+
+    def __init__(self, sock: socket.socket, serving: asyncio.Task[None]) -> None:
+        self.sock = sock
+        self.serving = serving
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.sock, data)
+
+    async def receive(self, count: int) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self.sock, count)
+
+    async def frame(self, cls: type) -> object:
+        prefix = frames.decode_prefix(await self.exactly(frames.PREFIX_BYTES), 1 << 30)
+        head = cls.FromString(await self.exactly(prefix.head_length))
+        await self.exactly(prefix.tail_length)
+        return head
+
+    async def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            chunk = await self.receive(count - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return data
+
+    def reset(self) -> None:
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(10):
+            await self.serving
+
+
+@asynccontextmanager
+async def served(
+    fetch: Callable[[pb.DataFetchRequest], object],
+    *,
+    greet: bool = True,
+    buffer: int = 0,
+    unreadable: Callable[[int, int], None] = lambda stream_id, offset: None,
+) -> AsyncIterator[Client]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    sock = socket.socket()
+    if buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.connect(listener.getsockname())
+    accepted, _ = listener.accept()
+    listener.close()
+    sock.setblocking(False)
+
+    async def no_node(*_: object) -> None:
+        raise AssertionError("no follower was expected")
+
+    hello = pb.HelloReply(node_id=0)
+
+    def asked(request: pb.DataFetchRequest, _: Identity) -> object:
+        return fetch(request)
+
+    connection = Connection(
+        FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()),
+        hello, asked, no_node, unreadable, LogThrottle(),  # type: ignore[arg-type]
+        FetchTimes(), monotonic_clock, open_to_all(),
+    )  # fmt: skip
+    client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
+    if greet:
+        await client.send(HELLO)
+        await client.frame(pb.HelloReply)
+    try:
+        yield client
+    finally:
+        client.serving.cancel()
+        await asyncio.gather(client.serving, return_exceptions=True)
+        sock.close()
+
+
+def fetch_frame(count: int = 1) -> bytes:
+    return frames.encode(Kind.FETCH, 1, pb.DataFetchRequest().SerializeToString()) * count
+
+
+def a_file(tmp_path: Path, size: int) -> LogSlice:
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(size))
+    return LogSlice(str(path), 0, size, 0, 1)
+
+
+@on_loop
+async def test_a_client_that_never_greets_is_dropped() -> None:
+    connections.HELLO_SECONDS, before = 0.1, connections.HELLO_SECONDS
+    try:
+        async with served(Fetches(), greet=False) as client:
+            await client.send(HELLO[:5])
+            await client.ended()
+    finally:
+        connections.HELLO_SECONDS = before
+
+
+@pytest.mark.parametrize("sent", [1, frames.PREFIX_BYTES, frames.PREFIX_BYTES + 3])
+def test_a_client_that_leaves_a_frame_unfinished_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.1)
+
+    @on_loop
+    async def scenario() -> None:
+        async with served(Fetches()) as client:
+            frame = frames.encode(Kind.FETCH, 1, b"\x0a" * 100)
+            await client.send(frame[:sent])
+            await client.ended()
+
+    scenario()
+
+
+def test_a_client_may_be_silent_between_two_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_reader, "STALL_SECONDS", 0.05)
+
+    @on_loop
+    async def scenario() -> None:
+        async with served(Fetches(error=StreamNotFoundError("none"))) as client:
+            for _ in range(2):
+                await asyncio.sleep(0.2)
+                await client.send(fetch_frame())
+                answer = await client.frame(pb.DataFetchResponse)
+                assert answer.error.code == "stream_not_found"  # type: ignore[attr-defined]
+
+    scenario()
+
+
+def test_a_client_that_takes_no_byte_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(frame_socket, "STALL_SECONDS", 0.2)
+
+    @on_loop
+    async def scenario() -> None:
+        found = a_file(tmp_path, 16 << 20)
+        async with served(Fetches(found), buffer=4096) as client:
+            await client.send(fetch_frame())
+            await client.ended()
+
+    scenario()
+
+
+def test_a_client_that_takes_a_little_now_and_then_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(frame_socket, "STALL_SECONDS", 0.3)
+
+    @on_loop
+    async def scenario() -> None:
+        found = a_file(tmp_path, 8 << 20)
+        async with served(Fetches(found), buffer=4096) as client:
+            await client.send(fetch_frame())
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+                await client.receive(300_000)
+            assert not client.serving.done()
+
+    scenario()
+
+
+@on_loop
+async def test_a_connection_serves_64_requests_at_a_time() -> None:
+    fetches = Fetches()
+    async with served(fetches) as client:
+        await client.send(fetch_frame(200))
+        await eventually(lambda: fetches.waiting == connections.PENDING_MAX)
+        await asyncio.sleep(0.05)
+        assert fetches.calls == connections.PENDING_MAX
+        client.sock.close()
+        await client.ended()
+    assert fetches.waiting == 0
+
+
+@on_loop
+async def test_a_reset_while_reading_and_writing_ends_the_connection_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    found = a_file(tmp_path, 16 << 20)
+    for _ in range(20):
+        async with served(Fetches(found), buffer=4096) as client:
+            await client.send(fetch_frame())
+            await client.receive(100)
+            await asyncio.sleep(0.01)
+            client.sock.send(fetch_frame())
+            client.reset()
+            await client.ended()
+
+
+@on_loop
+async def test_a_segment_that_cannot_be_opened_is_an_answer_and_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    nowhere = LogSlice(str(tmp_path), 0, 10, 17, 18)  # A folder cannot be read as a file.
+    looked_at: list[int] = []
+    async with served(
+        Fetches(nowhere), unreadable=lambda stream_id, offset: looked_at.append(offset)
+    ) as client:
+        await client.send(fetch_frame(2))
+        for _ in range(2):
+            answer = await client.frame(pb.DataFetchResponse)
+            assert answer.error.code == "unavailable"  # type: ignore[attr-defined]
+            assert answer.error.retriable  # type: ignore[attr-defined]
+            assert os.strerror(errno.EISDIR) in answer.error.message  # type: ignore[attr-defined]
+    assert looked_at == [17, 17]
+
+
+@on_loop
+async def test_a_segment_deleted_before_its_turn_is_asked_for_again(tmp_path: Path) -> None:
+    fetches = Fetches(LogSlice(str(tmp_path / "gone"), 0, 10, 0, 1))
+    async with served(fetches) as client:
+        await client.send(fetch_frame())
+        answer = await client.frame(pb.DataFetchResponse)
+    assert fetches.calls == 2
+    assert answer.error.code == "unavailable"  # type: ignore[attr-defined]
+
+
+@on_loop
+async def test_what_cannot_be_read_in_the_middle_of_an_answer_comes_as_zeros(
+    tmp_path: Path,
+) -> None:
+    found = a_file(tmp_path, 16 << 20)
+    async with served(Fetches(found), buffer=4096) as client:
+        await client.send(fetch_frame())
+        prefix = frames.decode_prefix(await client.exactly(frames.PREFIX_BYTES), 1 << 30)
+        await client.exactly(prefix.head_length)
+        os.truncate(found.path, 1 << 20)
+        await client.exactly(prefix.tail_length - 10)
+        assert await client.exactly(10) == bytes(10)
+        await client.send(fetch_frame())  # The frame is whole, and the connection goes on.
+        await client.frame(pb.DataFetchResponse)
+
+
+@on_loop
+async def test_a_mistake_of_ours_is_logged_and_ends_only_this_connection(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with served(Fetches(error=ZeroDivisionError("ours"))) as client:
+        await client.send(fetch_frame())
+        await client.ended()
+    assert "request_failed" in capsys.readouterr().out

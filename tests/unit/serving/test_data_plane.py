@@ -1,0 +1,90 @@
+"""The data-plane listener: how many it takes, and what it does with those it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from jetstream_protocol import frames
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import dataplane_pb2 as pb
+from jetstream_server.log.disk import OsDisk
+from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.serving.dataplane.server import DataPlaneServer
+from jetstream_server.serving.long_poll import LongPoll
+from jetstream_server.serving.stream_access import StreamAccess
+from tests.support.access import open_to_all
+from tests.support.loops import eventually, on_loop
+from tests.support.node import Node
+from tests.support.server import free_port_base
+
+HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
+
+
+async def server_on(tmp_path: Path, port: int, connections_max: int) -> DataPlaneServer:
+    replicas = Node(tmp_path / "streams").start()
+    server = DataPlaneServer(
+        replicas,
+        LongPoll(lambda: True),
+        StreamAccess(open_to_all(), replicas, Registry()),
+        node_id=0,
+        cluster_id="c",
+        secret=b"",
+        monotonic_clock=lambda: 0,
+        disk=OsDisk(),
+        connections_max=connections_max,
+    )
+    await server.start("127.0.0.1", port)
+    return server
+
+
+async def greeted(port: int) -> socket.socket | None:
+    """A connection that was served; None: it was turned away."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    await loop.sock_connect(sock, ("127.0.0.1", port))
+    try:
+        await loop.sock_sendall(sock, HELLO)
+        if await loop.sock_recv(sock, 1):
+            return sock
+    except ConnectionError:
+        pass
+    sock.close()
+    return None
+
+
+@on_loop
+async def test_so_many_connections_are_served_and_the_next_is_turned_away(tmp_path: Path) -> None:
+    port = free_port_base(1)
+    server = await server_on(tmp_path, port, 3)
+    served = [await greeted(port) for _ in range(3)]
+    assert all(served)
+    assert await greeted(port) is None
+    assert server.connection_count == 3
+    left = served.pop()
+    assert left is not None
+    left.close()
+    await eventually(lambda: server.connection_count == 2)
+    served.append(await greeted(port))
+    assert all(served)
+    await server.close()
+    for sock in served:
+        assert sock is not None
+        sock.close()
+
+
+@on_loop
+async def test_closing_ends_every_connection(tmp_path: Path) -> None:
+    port = free_port_base(1)
+    server = await server_on(tmp_path, port, 10)
+    served = [await greeted(port) for _ in range(5)]
+    await server.close()
+    assert server.connection_count == 0
+    for sock in served:
+        assert sock is not None
+        data = await asyncio.get_running_loop().sock_recv(sock, 65_536)
+        while data:
+            data = await asyncio.get_running_loop().sock_recv(sock, 65_536)
+        sock.close()

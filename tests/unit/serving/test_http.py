@@ -1,0 +1,102 @@
+"""What a stranger's request to the HTTP port costs."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import time
+import zlib
+
+from aiohttp import web
+
+from jetstream_server.serving.http.server import (
+    AT_ONCE,
+    BACKLOG,
+    CONNECTIONS_MAX,
+    HttpServer,
+    Route,
+)
+from tests.support.access import open_to_all
+from tests.support.loops import on_loop
+from tests.support.server import free_port_base
+
+UNPACKED_MIB = 128
+
+
+async def ok(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def http_server() -> HttpServer:
+    return HttpServer([Route("/healthz", ok)], open_to_all())
+
+
+def bomb() -> bytes:
+    """A body in gzip of some 100 KB."""
+    packer = zlib.compressobj(wbits=31)
+    parts = [packer.compress(bytes(1 << 20)) for _ in range(UNPACKED_MIB)]
+    return b"".join(parts) + packer.flush()
+
+
+@on_loop
+async def test_a_body_that_nobody_reads_is_not_unpacked() -> None:
+    body = bomb()
+    port = free_port_base(1)
+    server = http_server()
+    await server.start("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        begun = time.process_time()
+        head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        assert (await reader.readline()).split()[1] == b"200"
+        await asyncio.sleep(0.5)  # It would be unpacked behind the answer.
+        assert time.process_time() - begun < 0.1, "seconds of processor"
+    finally:
+        writer.transport.abort()
+        await server.stop()
+
+
+@on_loop
+async def test_who_asks_behind_many_that_connect_is_answered_within_a_few_turns_of_the_loop() -> (
+    None
+):
+    """A turn may take long, on a node that is busy."""
+    port = free_port_base(1)
+    server = http_server()
+    await server.start("127.0.0.1", port)
+    idlers = [socket.create_connection(("127.0.0.1", port)) for _ in range(BACKLOG - 1)]
+    asker = socket.create_connection(("127.0.0.1", port))
+    try:
+        asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        turns = 0
+        while turns < 1_000 and not select.select([asker], [], [], 0)[0]:
+            turns += 1
+            await asyncio.sleep(0)
+        assert asker.recv(12) == b"HTTP/1.1 200"
+        assert turns < BACKLOG / 4
+    finally:
+        for sock in (*idlers, asker):
+            sock.close()
+        await server.stop()
+
+
+@on_loop
+async def test_who_asks_in_front_of_many_that_connect_is_answered_before_it_makes_room() -> None:
+    port = free_port_base(1)
+    server = http_server()
+    await server.start("127.0.0.1", port)
+    asker = socket.create_connection(("127.0.0.1", port))
+    asker.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    idlers: list[socket.socket] = []
+    try:
+        while len(idlers) < 2 * CONNECTIONS_MAX and not select.select([asker], [], [], 0)[0]:
+            idlers += [socket.create_connection(("127.0.0.1", port)) for _ in range(AT_ONCE // 2)]
+            await asyncio.sleep(0)
+        assert asker.recv(12) == b"HTTP/1.1 200"
+        assert len(idlers) < CONNECTIONS_MAX, "in the meantime"
+    finally:
+        for sock in (*idlers, asker):
+            sock.close()
+        await server.stop()

@@ -1,0 +1,162 @@
+"""The memory of unread answers: bounded over all, fair between connections, never held for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jetstream_protocol.errors import UnavailableError
+from jetstream_server.serving.grpc import response_memory as module
+from jetstream_server.serving.grpc.response_memory import (
+    PEER_BYTES_MAX,
+    Reservation,
+    ResponseMemoryLimiter,
+)
+from tests.support.loops import eventually, on_loop
+
+MIB = 1024 * 1024
+
+
+def nobody(peer: str) -> None:
+    raise AssertionError(f"{peer} was hung up on")
+
+
+@on_loop
+async def test_answers_within_the_bound_wait_for_nobody() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, 10 * MIB)
+    held = [await outstanding.reserve(f"peer-{index}", MIB) for index in range(10)]
+    assert outstanding.bytes == 10 * MIB
+    for each in held:
+        outstanding.release(each)
+    assert outstanding.bytes == 0
+
+
+@on_loop
+async def test_an_answer_beyond_the_bound_waits_for_room() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, 2 * MIB)
+    first = await outstanding.reserve("a", MIB)
+    await outstanding.reserve("b", MIB)
+    waiting = asyncio.create_task(outstanding.reserve("c", MIB))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    outstanding.release(first)
+    await waiting
+    assert outstanding.bytes == 2 * MIB
+
+
+@on_loop
+async def test_an_answer_larger_than_the_bound_has_room_when_it_is_alone() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, MIB)
+    held = await outstanding.reserve("a", 64 * MIB)
+    waiting = asyncio.create_task(outstanding.reserve("b", 1))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    outstanding.release(held)
+    await waiting
+
+
+@on_loop
+async def test_an_answer_without_room_is_refused_after_its_time() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, MIB)
+    await outstanding.reserve("a", MIB)
+    with pytest.raises(UnavailableError):
+        await outstanding.reserve("b", 1, 0.1)
+    assert outstanding.bytes == MIB
+    assert list(outstanding._peers) == ["a"]
+
+
+@on_loop
+async def test_one_connection_holds_no_more_than_its_share() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, 100 * MIB)
+    held = await outstanding.reserve("greedy", PEER_BYTES_MAX)
+    waiting = asyncio.create_task(outstanding.reserve("greedy", 1))
+    await outstanding.reserve("modest", MIB, 0.1)
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    outstanding.release(held)
+    await waiting
+
+
+@on_loop
+async def test_those_who_wait_are_served_in_turn() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, MIB)
+    held = await outstanding.reserve("first", MIB)
+    order: list[str] = []
+
+    async def take(name: str) -> None:
+        mine = await outstanding.reserve(name, MIB)
+        order.append(name)
+        outstanding.release(mine)
+
+    tasks = []
+    for name in ("b", "c", "d"):
+        tasks.append(asyncio.create_task(take(name)))
+        await asyncio.sleep(0)
+    outstanding.release(held)
+    await asyncio.gather(*tasks)
+    assert order == ["b", "c", "d"]
+
+
+@on_loop
+async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, MIB)
+    held = await outstanding.reserve("a", MIB)
+    waits = [asyncio.create_task(outstanding.reserve(f"w{i}", MIB, None)) for i in range(5)]
+    await asyncio.sleep(0.02)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    outstanding.release(held)
+    assert (outstanding.bytes, outstanding._peers) == (0, {})
+    await outstanding.reserve("b", MIB, 0.1)
+
+
+def test_under_pressure_the_longest_stalled_are_hung_up_on_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+
+    @on_loop
+    async def scenario() -> None:
+        held: dict[str, Reservation] = {}
+        ended: list[str] = []
+
+        def hang_up(peer: str) -> None:
+            ended.append(peer)
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.01, outstanding.release, held.pop(peer))  # As gRPC would.
+
+        outstanding = ResponseMemoryLimiter(hang_up, 2 * MIB)
+        for name in ("oldest", "younger"):
+            held[name] = await outstanding.reserve(name, MIB)
+        await asyncio.sleep(0.2)
+        assert ended == [], "nobody waits: let them take their time"
+        await outstanding.reserve("reader", 2 * MIB)
+        assert ended == ["oldest", "younger"]
+
+    scenario()
+
+
+def test_who_takes_answers_in_time_is_never_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+
+    @on_loop
+    async def scenario() -> None:
+        outstanding = ResponseMemoryLimiter(nobody, MIB)
+        served = 0
+
+        async def read(name: str) -> None:
+            nonlocal served
+            for _ in range(5):
+                mine = await outstanding.reserve(name, MIB)
+                await asyncio.sleep(0.01)
+                outstanding.release(mine)
+                served += 1
+
+        await asyncio.gather(*(read(f"r{index}") for index in range(5)))
+        await eventually(lambda: served == 25)
+
+    scenario()
