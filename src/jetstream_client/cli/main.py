@@ -11,7 +11,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from jetstream_client.cli import (
+from jetstream_client.cli import options
+from jetstream_client.cli.commands import (
     acl,
     bench,
     cluster,
@@ -20,19 +21,18 @@ from jetstream_client.cli import (
     debug,
     group,
     log,
-    options,
     streams,
     tokens,
 )
+from jetstream_client.cli.commands.export import export
+from jetstream_client.cli.commands.fetch import fetch
+from jetstream_client.cli.commands.importing import import_, mirror
+from jetstream_client.cli.commands.publish import publish
+from jetstream_client.cli.commands.sql import sql
+from jetstream_client.cli.commands.top import top
 from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout, prepare_output
-from jetstream_client.cli.export import export
-from jetstream_client.cli.fetch import fetch
-from jetstream_client.cli.importing import import_, mirror
-from jetstream_client.cli.publish import publish
-from jetstream_client.cli.sql import sql
 from jetstream_client.cli.suggestions import Commands
-from jetstream_client.cli.top import top
 from jetstream_command import end_at_interrupt
 from jetstream_protocol.errors import JetstreamError
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jetstream_client.cli.bench import Measured, percentiles
-from jetstream_client.cli.top import Look, rates
+from jetstream_client.cli.commands.bench import Measured, percentiles
+from jetstream_client.cli.commands.top import Look, rates
 from jetstream_client.transport.wire import description_of
 from jetstream_protocol.generated import api_pb2 as pb
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jetstream_client._types import ClusterInfo, DamagedRange, Node, StreamDescription
-from jetstream_client.cli.drain import can_move
-from jetstream_client.cli.health import problems_of
+from jetstream_client.cli.commands.drain import can_move
+from jetstream_client.cli.commands.health import problems_of
 from jetstream_client.transport import wire
 from jetstream_protocol.generated import api_pb2 as pb
 

@@ -13,11 +13,11 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import DamagedRange, ReplicaProgress, Stream, StreamDescription
 from jetstream_client.cli import options, positions
-from jetstream_client.cli.backup import backup, restore
-from jetstream_client.cli.digest import digest
-from jetstream_client.cli.elect import elect
+from jetstream_client.cli.commands.backup import backup, restore
+from jetstream_client.cli.commands.digest import digest
+from jetstream_client.cli.commands.elect import elect
+from jetstream_client.cli.commands.reassign import reassign
 from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table, stream_row
-from jetstream_client.cli.reassign import reassign
 from jetstream_client.cli.units import (
     age_text,
     duration_text,

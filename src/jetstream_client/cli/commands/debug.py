@@ -22,8 +22,8 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import ClusterInfo, NodeDebug
 from jetstream_client.cli import options
-from jetstream_client.cli.cluster import cluster_row
-from jetstream_client.cli.health import problems_of
+from jetstream_client.cli.commands.cluster import cluster_row
+from jetstream_client.cli.commands.health import problems_of
 from jetstream_client.cli.output import emit_json, json_value, stream_row
 from jetstream_protocol.errors import JetstreamError
 

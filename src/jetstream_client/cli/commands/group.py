@@ -11,7 +11,7 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import ConsumerGroup, CursorDescription
 from jetstream_client.cli import options
-from jetstream_client.cli.cursor import behind
+from jetstream_client.cli.commands.cursor import behind
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 from jetstream_client.cli.watching import Watch, show
 

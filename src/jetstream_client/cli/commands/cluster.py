@@ -9,8 +9,9 @@ import typer
 from jetstream_client._sync import Client
 from jetstream_client._types import ClusterInfo, Node
 from jetstream_client.cli import options
-from jetstream_client.cli.drain import drain
-from jetstream_client.cli.health import health
+from jetstream_client.cli.commands.drain import drain
+from jetstream_client.cli.commands.health import health
+from jetstream_client.cli.commands.reassign import decommission, remove
 from jetstream_client.cli.output import (
     emit_json,
     node_text,
@@ -18,7 +19,6 @@ from jetstream_client.cli.output import (
     print_table,
     stream_row,
 )
-from jetstream_client.cli.reassign import decommission, remove
 from jetstream_client.cli.watching import Watch, show
 
 app = options.group("Look at the cluster.")
