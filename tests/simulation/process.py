@@ -33,7 +33,7 @@ from jetstream_server.metadata.raft.library import RaftTimings
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.frame_connection import FrameConnection
-from jetstream_server.node.node import Environment, Node, NodeSettings
+from jetstream_server.node.node import Environment, Logs, Node, NodeSettings, NodeStart
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.peers import Peers
@@ -86,7 +86,7 @@ class Process:
 
     # What it stands on.
 
-    def _make_node(self) -> Node:
+    def _node_start(self) -> NodeStart:
         cluster, world, node_id = self.cluster, self.world, self.node_id
         nodes = len(cluster.machines)
         config = MemberConfig(
@@ -104,7 +104,7 @@ class Process:
                 Member, SimulatedMember(self, config, listener)
             ),
         )
-        return Node(
+        return NodeStart(
             Environment(
                 disk=self.disk,
                 folder="",
@@ -176,12 +176,12 @@ class Process:
             ["nats://nats:4222"],
             options,
             before_feed=self._may_feed,
-            on_disconnect=lambda reason: self.node.ingest.disconnected(reason),
+            on_disconnect=lambda reason: self.ingest.disconnected(reason),
             random=Random(self.world.random.getrandbits(32)),
         )
 
     def _may_feed(self) -> bool:
-        may_feed = self.node.ingest.may_feed()
+        may_feed = self.ingest.may_feed()
         if not may_feed:
             self.world.count("lease lapsed on delivery")
         return may_feed
@@ -217,24 +217,29 @@ class Process:
     async def _start(self) -> None:
         """As build.py does."""
         try:
-            node = self.node = self._make_node()
-            node.begin_run(await node.start_metadata("", ACK_SUBJECTS))
-            node.open_logs()
-            self._opened()
+            start = self.start = self._node_start()
+            run = start.begin_run(await start.start_metadata("", ACK_SUBJECTS))
+            logs = start.open_logs(run)
+            self._opened(logs)
             connection = self._connection_to_nats()
             connection.process = self  # type: ignore[attr-defined]
             bounds = Bounds(pending_acks_max=1_000, uncommitted_bytes_max=1 << 20)
-            await node.start_ingest(connection, AckPolicy(tuple(ACK_SUBJECTS)), bounds, 10.0)
+            policy = AckPolicy(tuple(ACK_SUBJECTS))
+            self.ingest = start.make_ingest(logs, connection, policy, bounds)
+            await start.start_ingest(self.ingest, connection, 10.0)
             addresses = dict.fromkeys(ADDRESSES, f"node-{self.node_id}:2")
             self.has_joined = True
-            await node.join(cast(Peers, SimulatedPeers(self)), rack="", addresses=addresses)
+            peers = cast(Peers, SimulatedPeers(self))
+            self.node: Node = await start.join(
+                run, logs, self.ingest, peers, rack="", addresses=addresses
+            )
             self.serves = True
         except (OSError, JetstreamError) as error:
             self.die(f"cannot start: {error}")
 
-    def _opened(self) -> None:
+    def _opened(self, logs: Logs) -> None:
         cluster, world = self.cluster, self.world
-        self.replicas = self.node.replicas
+        self.replicas = logs.replicas
         self.machine.has_opened = True
         if self.replica is None:
             cluster.checker.emptied(self.node_id)
@@ -279,8 +284,8 @@ class Process:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         try:
-            if is_orderly:
-                await self.node.step_down()
+            if is_orderly and self.replicas is not None:
+                await self.start.step_down(self.replicas)
             await self._stack.aclose()
         except (OSError, JetstreamError) as error:
             self.note(f"did not stop cleanly: {error}")
@@ -344,11 +349,11 @@ class Process:
     @property
     def view(self) -> Registry:
         """The metadata as far as the server knows it."""
-        return self.node.metadata.registry
+        return self.start.metadata.registry
 
     @property
     def incarnation(self) -> int:
-        incarnation = self.node.metadata.incarnation if self.has_joined else None
+        incarnation = self.start.metadata.incarnation if self.has_joined else None
         return -1 if incarnation is None else incarnation
 
     @property
@@ -367,7 +372,7 @@ class Process:
 
     @property
     def stands_by(self) -> bool:
-        return self.has_joined and self.cluster.stream_id in self.node.ingest._standing_by
+        return self.has_joined and self.cluster.stream_id in self.ingest._standing_by
 
     # What others do to it.
 
@@ -387,7 +392,7 @@ class Process:
             if self.cluster.faults.scenario.plans_hand_overs and self.serves:
                 await self.node.transfers.transfer(replica.stream, target)
             else:
-                await self.node.metadata.propose(
+                await self.start.metadata.propose(
                     TransferLeader(stream_id=replica.stream.id, leader=target)
                 )
         except JetstreamError as error:
@@ -399,8 +404,10 @@ class Process:
     def flush_now(self) -> None:
         """Whatever the policy."""
         replica = self.replica
-        if replica is not None and not replica.closed and not self.stopping:
-            self.loop.enter(self.node.replicas.flush, replica)
+        if self.replicas is None or replica is None:
+            return
+        if not replica.closed and not self.stopping:
+            self.loop.enter(self.replicas.flush, replica)
 
 
 class _Inline(Executor):

@@ -21,6 +21,7 @@ import structlog
 from jetstream_protocol.types import NodeId
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import Clocks, wall_clock
+from jetstream_server.ingest.ingest import Ingest
 from jetstream_server.ingest.nats.compiled import INGEST_FORM, why_pure
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
@@ -38,7 +39,7 @@ from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.config import PORTS, Config, NodeConfig, split_address
 from jetstream_server.node.descriptors import connections_max, raise_limit
 from jetstream_server.node.nats_options import link_options
-from jetstream_server.node.node import Environment, Node, NodeSettings
+from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
 from jetstream_server.node.run_state import RunState
 from jetstream_server.node.server import Server
 from jetstream_server.node.tls_options import certificates_of, reload
@@ -87,13 +88,27 @@ async def build(start: Start) -> Server:
     disk = OsDisk()
     start.stack.callback(disk.close)
     folder = _open_folder(start, disk)
-    node = await _start_metadata(start, certificates, disk, folder)
-    unknown = UnknownStreams(folder, node.metadata.registry, wall_clock)
-    unknown.sort_out(node.metadata.status().doubt)
-    node.metadata.watch(unknown.apply)  # Before the replicas hear of a stream.
-    node.open_logs()
-    connection, bounds = await _start_ingest(start, node, folder)
-    grpc_loop, peers = await _join(start, node, certificates)
+    node_start = _node_start(start, certificates, disk, folder)
+    ack_subjects = list(start.config.ingest.ack_subjects)
+    cluster_id = await node_start.start_metadata(folder.cluster_id, ack_subjects)
+    folder.join(cluster_id)
+    run = node_start.begin_run(cluster_id)
+    unknown = UnknownStreams(folder, node_start.metadata.registry, wall_clock)
+    unknown.sort_out(node_start.metadata.status().doubt)
+    node_start.metadata.watch(unknown.apply)  # Before the replicas hear of a stream.
+    logs = node_start.open_logs(run)
+    bounds = Bounds(start.config.ingest.pending_acks_max, start.config.ingest.uncommitted_bytes_max)
+    connection, ingest = await _start_ingest(start, node_start, logs, bounds, folder)
+    grpc_loop, peers = _start_grpc(start, node_start, certificates)
+    start.step_down.append(partial(node_start.step_down, logs.replicas))
+    node = await node_start.join(
+        run,
+        logs,
+        ingest,
+        peers,
+        rack=start.configured.rack,
+        addresses=Addresses(**{port: getattr(start.configured, port).advertise for port in PORTS}),
+    )
     return Server(
         config=start.config,
         configured=start.configured,
@@ -141,9 +156,9 @@ async def _watch_folder(folder: DataFolder, state: RunState) -> None:
     state.lose_folder(reason)
 
 
-async def _start_metadata(
+def _node_start(
     start: Start, certificates: Certificates | None, disk: OsDisk, folder: DataFolder
-) -> Node:
+) -> NodeStart:
     config, configured, session = start.config, start.configured, new_session()
     metadata = RaftMetadataLog(
         MemberConfig(
@@ -160,7 +175,7 @@ async def _start_metadata(
         session,
         start.state.lose_metadata,
     )
-    node = Node(
+    return NodeStart(
         _environment(start, certificates, disk, folder),
         _settings(start, certificates),
         metadata,
@@ -168,10 +183,6 @@ async def _start_metadata(
         session=session,
         lost=start.state.failed.set,
     )
-    cluster_id = await node.start_metadata(folder.cluster_id, list(config.ingest.ack_subjects))
-    folder.join(cluster_id)
-    node.begin_run(cluster_id)
-    return node
 
 
 def _environment(
@@ -211,27 +222,27 @@ def _settings(start: Start, certificates: Certificates | None) -> NodeSettings:
 
 
 async def _start_ingest(
-    start: Start, node: Node, folder: DataFolder
-) -> tuple[NatsConnection, Bounds]:
-    config, ingest = start.config, start.config.ingest
+    start: Start, node_start: NodeStart, logs: Logs, bounds: Bounds, folder: DataFolder
+) -> tuple[NatsConnection, Ingest]:
+    config = start.config
     logger.info("ingest_form", form=INGEST_FORM, reason=why_pure)
     servers = list(config.nats.servers)
     if config.nats.embedded:
         servers = [await _start_embedded_nats(start, folder)]
+    # The connection calls ingest, and ingest writes to the connection: one must be named first.
     connection = NatsConnection(
         servers,
         link_options(config.nats, start.configured.id),
-        before_feed=lambda: node.ingest.may_feed(),
-        on_disconnect=lambda reason: node.ingest.disconnected(reason),
+        before_feed=lambda: ingest.may_feed(),
+        on_disconnect=lambda reason: ingest.disconnected(reason),
     )
-    bounds = Bounds(ingest.pending_acks_max, ingest.uncommitted_bytes_max)
-    await node.start_ingest(
-        connection, AckPolicy(ingest.ack_subjects), bounds, NATS_CONNECT_SECONDS
-    )
-    watching = watch_space(config.data, config.log.disk_reserve_bytes, node.replicas)
+    policy = AckPolicy(config.ingest.ack_subjects)
+    ingest = node_start.make_ingest(logs, connection, policy, bounds)
+    await node_start.start_ingest(ingest, connection, NATS_CONNECT_SECONDS)
+    watching = watch_space(config.data, config.log.disk_reserve_bytes, logs.replicas)
     watch = run_in_background(watching, "space checks")
     start.stack.callback(watch.cancel)
-    return connection, bounds
+    return connection, ingest
 
 
 async def _start_embedded_nats(start: Start, folder: DataFolder) -> str:
@@ -242,23 +253,19 @@ async def _start_embedded_nats(start: Start, folder: DataFolder) -> str:
     return child.url
 
 
-async def _join(
-    start: Start, node: Node, certificates: Certificates | None
+def _start_grpc(
+    start: Start, node_start: NodeStart, certificates: Certificates | None
 ) -> tuple[GrpcLoop, Peers]:
-    """Register, take up the roles given, and be heard."""
-    configured = start.configured
+    """The loop of gRPC, and the calls to other nodes."""
     grpc_loop = GrpcLoop()
     grpc_loop.start()
     start.stack.push_async_callback(grpc_loop.stop)
     peers = Peers(
-        node.metadata.registry,
+        node_start.metadata.registry,
         grpc_loop,
         certificates,
-        node_id=configured.id,
+        node_id=start.configured.id,
         secret=start.config.credential.encode(),
     )
     start.stack.push_async_callback(peers.close)
-    start.step_down.append(node.step_down)
-    addresses = Addresses(**{port: getattr(configured, port).advertise for port in PORTS})
-    await node.join(peers, rack=configured.rack, addresses=addresses)
     return grpc_loop, peers

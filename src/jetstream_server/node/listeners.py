@@ -56,6 +56,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
     node, metadata, node_id = server.node, server.node.metadata, server.configured.id
     hang_up_on = partial(close_peer, port=split_address(server.configured.grpc.listen)[1])
     streams = Streams(metadata, wall_clock, nodes_configured=len(server.config.nodes))
+    cursors = node.drivers.cursors
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
     return ApiServer(
         StreamsService(
@@ -73,8 +74,10 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
             node.replicas, node.fetches, node.stream_access, ResponseMemoryLimiter(hang_up_on)
         ),
         _cluster_service(server, metrics, streams),
-        CursorsService(node.cursors, metadata.registry, leader, node.stream_access, wall_clock),
-        GroupsService(node.cursors, metadata.registry, leader, node.stream_access),
+        CursorsService(
+            node.drivers.cursors, metadata.registry, leader, node.stream_access, wall_clock
+        ),
+        GroupsService(cursors, metadata.registry, leader, node.stream_access),
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
         CallLimiter(hang_up_on),
@@ -102,7 +105,7 @@ def _cluster_service(server: Server, metrics: MetricsPage, streams: Streams) -> 
             node.metadata,
             node.replicas,
             server.peers,
-            lambda: node.runs.record.suspects,
+            lambda: node.run.runs.record.suspects,
             node_id,
         ),
         peers=server.peers,

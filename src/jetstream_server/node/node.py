@@ -1,10 +1,11 @@
 """A node's part in its cluster, put together: metadata, replicas, ingest and data plane.
 
-    start_metadata ─> begin_run ─> open_logs ─> start_ingest ─> join ─> … ─> step_down
+    start_metadata ─> begin_run ─> open_logs ─> make_ingest ─> start_ingest ─> join ─> Node
 
-`stack` stops what was started, in the reverse order. Disk, clocks, connections and threads come as
-an Environment: the simulation runs this same class on simulated ones (docs/simulation.md). Ports,
-gRPC and HTTP are in listeners.py.
+Each step returns what it has made, and later steps take it as an argument: no step can run too
+early, and no part is replaced. `stack` stops what was started, in the reverse order. Disk, clocks,
+connections and threads come as an Environment: the simulation runs these same steps on simulated
+ones (docs/simulation.md). Ports, gRPC and HTTP are in listeners.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 
 import structlog
@@ -115,8 +116,59 @@ class NodeSettings:
     read_bytes_per_second: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """This run of the node, noted in its run record. was_clean: whether the run before it ended
+    cleanly."""
+
+    cluster_id: str
+    runs: RunRecordFile
+    was_clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The recovered logs of a node, and what follows their leaderships. damaged: the streams whose
+    logs are damaged."""
+
+    replicas: ReplicaManager
+    leaderships: Leaderships
+    activity: ActivityRecorder
+    damaged: list[StreamId]
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """What acts on the replicas, as far as it is asked for later."""
+
+    retention: Retention
+    compaction: Compaction
+    healing: Healing
+    scrub: Scrub
+    cursors: CursorStore
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
-    """See the module. Each method once, in that order."""
+    """The parts of a node that has joined its cluster."""
+
+    metadata: RaftMetadataLog
+    membership: Membership
+    access: AccessControl
+    run: Run
+    replicas: ReplicaManager
+    leaderships: Leaderships
+    ingest: Ingest
+    drivers: Drivers
+    hand_overs: HandOver
+    transfers: Transfers
+    fetches: LongPoll
+    stream_access: StreamAccess
+    data_plane: DataPlaneServer
+
+
+class NodeStart:
+    """The start of a node. Call the steps once each, in the order of the module."""
 
     def __init__(
         self,
@@ -133,8 +185,8 @@ class Node:
         self._settings = settings
         self._stack = stack
         self._session = session
-        self._left_clean = False
-        self._joined = False
+        self._last = stack.enter_context(ExitStack())
+        """Runs when everything else has stopped."""
         self.metadata = metadata
         self.access = AccessControl(
             lambda: metadata.registry.security,
@@ -157,7 +209,6 @@ class Node:
     async def start_metadata(self, cluster_id: str, ack_subjects: list[str]) -> str:
         """Take part in the metadata group. Returns the cluster's id, once there is a metadata
         leader; see Membership.until_led."""
-        self._stack.callback(self._end_run)
         await self.metadata.start()
         self._stack.push_async_callback(self.metadata.close)
         if not self._settings.is_alone:
@@ -165,134 +216,156 @@ class Node:
             self._stack.push_async_callback(self.membership.leave)
         return await self.membership.until_led(cluster_id, ack_subjects)
 
-    def begin_run(self, cluster_id: str) -> None:
+    def begin_run(self, cluster_id: str) -> Run:
         """Note in the run record that this run has begun."""
-        self._cluster_id = cluster_id
         environment = self._environment
         owner = f"{cluster_id}/{self._settings.node_id}"
-        self.runs = RunRecordFile(environment.disk, f"{environment.folder}/runs", owner)
-        self._was_clean = self.runs.record.clean
-        if self.runs.damage:
+        runs = RunRecordFile(environment.disk, f"{environment.folder}/runs", owner)
+        was_clean = runs.record.clean
+        if runs.damage:
             logger.warning(
                 "state_file_damaged",
-                file=self.runs.path,
-                reason=self.runs.damage,
+                file=runs.path,
+                reason=runs.damage,
                 instead="every log is scanned, and none is believed to be complete",
             )
         if environment.lost_streams:
-            self.runs.streams_lost(self.metadata.registry.revision)
-        self.runs.begin(self._session, environment.boot_id)
+            runs.streams_lost(self.metadata.registry.revision)
+        runs.begin(self._session, environment.boot_id)
+        return Run(cluster_id, runs, was_clean)
 
-    def _end_run(self) -> None:
-        if self._left_clean:
-            self.runs.stop()
-
-    def open_logs(self) -> list[StreamId]:
-        """Recover every log that the metadata places here; returns the streams with a damaged
-        log."""
+    def open_logs(self, run: Run) -> Logs:
+        """Recover every log that the metadata places here."""
         environment, clocks = self._environment, self._environment.clocks
         flusher = environment.make_flusher()
         self._stack.callback(flusher.close)
-        self.replicas = ReplicaManager(
+        replicas = ReplicaManager(
             node_id=self._settings.node_id,
             registry=self.metadata.registry,
             disk=environment.disk,
             directory=f"{environment.folder}/streams",
             config=self._settings.log,
             flusher=flusher,
-            runs=self.runs,
+            runs=run.runs,
             flush_interval_seconds=self._settings.flush_interval_seconds,
             wall_clock=clocks.wall,
             monotonic_clock=clocks.monotonic,
             lease_held=self.membership.lease_held,
         )
-        threads = self._environment.closing_threads
-        damaged = self.replicas.open(
-            clean=self._was_clean, threads=None if threads is None else threads()
-        )
-        self.metadata.watch(self.replicas.apply)
-        self.leaderships = Leaderships(self._settings.node_id)
+        damaged = replicas.open(clean=run.was_clean, threads=self._closing_threads())
+        self.metadata.watch(replicas.apply)
+        leaderships = Leaderships(self._settings.node_id)
         for stream in self.metadata.registry.streams.values():
-            self.leaderships.know(stream)
-        self.activity = ActivityRecorder(self.replicas, self.metadata)
-        self.metadata.watch(self._note)
-        self._stack.callback(self._close_replicas)
-        return damaged
+            leaderships.know(stream)
+        activity = ActivityRecorder(replicas, self.metadata)
 
-    def _note(self, change: Change) -> None:
-        self.leaderships.apply(change)
-        self.activity.apply(change)
+        def note(change: Change) -> None:
+            leaderships.apply(change)
+            activity.apply(change)
 
-    def _close_replicas(self) -> None:
+        self.metadata.watch(note)
+        self._stack.callback(self._close_logs, run, replicas)
+        return Logs(replicas, leaderships, activity, damaged)
+
+    def _closing_threads(self) -> Executor | None:
         threads = self._environment.closing_threads
-        self._left_clean = self.replicas.close(
-            None if threads is None else threads(), is_gone=self._environment.folder_is_gone()
-        )
+        return None if threads is None else threads()
+
+    def _close_logs(self, run: Run, replicas: ReplicaManager) -> None:
+        is_gone = self._environment.folder_is_gone()
+        if replicas.close(self._closing_threads(), is_gone=is_gone):
+            self._last.callback(run.runs.stop)
+
+    def make_ingest(
+        self, logs: Logs, connection: NatsConnection, policy: AckPolicy, bounds: Bounds
+    ) -> Ingest:
+        return Ingest(connection, logs.replicas, policy, bounds, self.membership.lease_held)
 
     async def start_ingest(
-        self,
-        connection: NatsConnection,
-        policy: AckPolicy,
-        bounds: Bounds,
-        connect_seconds: float,
+        self, ingest: Ingest, connection: NatsConnection, connect_seconds: float
     ) -> None:
         """Connect to NATS, for `connect_seconds` at most. Without NATS the node serves reads, and
         the connection keeps trying."""
-        self.ingest = Ingest(connection, self.replicas, policy, bounds, self.membership.lease_held)
         try:
             await connection.connect(connect_seconds)
         except UnavailableError as error:
             logger.error("nats_unreachable", reason=error.message)
-        self._stack.push_async_callback(self.ingest.stop)
-        watch_lease = run_in_background(self._check_lease(), "lease checks")
+        self._stack.push_async_callback(ingest.stop)
+        watch_lease = run_in_background(_check_lease(ingest), "lease checks")
         self._stack.callback(watch_lease.cancel)
 
-    async def _check_lease(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_CHECK_SECONDS)
-            self.ingest.check_lease()
-
-    async def join(self, peers: Peers, *, rack: str, addresses: Addresses) -> None:
+    async def join(
+        self,
+        run: Run,
+        logs: Logs,
+        ingest: Ingest,
+        peers: Peers,
+        *,
+        rack: str,
+        addresses: Addresses,
+    ) -> Node:
         """Register, take the roles in the metadata, and start the drivers."""
-        settings, clocks = self._settings, self._environment.clocks
+        settings, clocks, replicas = self._settings, self._environment.clocks, logs.replicas
         incarnation = await self.membership.register(
-            self.replicas, self.runs, rack=rack, addresses=addresses
+            replicas, run.runs, rack=rack, addresses=addresses
         )
-        self._joined = True
-        self._start_drivers(
-            NodeIdentity(settings.node_id, incarnation, self._cluster_id, settings.credential)
+        identity = NodeIdentity(settings.node_id, incarnation, run.cluster_id, settings.credential)
+        drivers = self._start_drivers(logs, ingest, identity)
+        hand_overs = HandOver(
+            self.metadata, replicas, ingest, peers, monotonic_clock=clocks.monotonic
         )
-        self.hand_overs = HandOver(
-            self.metadata, self.replicas, self.ingest, peers, monotonic_clock=clocks.monotonic
-        )
-        self.transfers = Transfers(self.hand_overs, peers, settings.node_id)
+        transfers = Transfers(hand_overs, peers, settings.node_id)
         if not settings.is_alone:
-            resignation = Resignation(
-                self.replicas,
-                self.metadata.registry,
-                self.hand_overs,
-                self._why_not_served,
-                node_id=settings.node_id,
-                monotonic_clock=clocks.monotonic,
-            )
-            resignation.start()
-            self._stack.push_async_callback(resignation.close)
+            self._start_resignation(replicas, ingest, hand_overs)
         await self.membership.take_part(
-            self.replicas,
-            self.runs,
-            self.transfers.transfer,
+            replicas,
+            run.runs,
+            transfers.transfer,
             self._stack,
-            lease_changed=self.ingest.check_lease,
+            lease_changed=ingest.check_lease,
         )
-        await self.replicas.until_served()
-        self._make_data_plane()
+        await replicas.until_served()
+        fetches = LongPoll(self.membership.lease_held, monotonic_clock=clocks.monotonic)
+        stream_access = StreamAccess(self.access, replicas, self.metadata.registry)
+        return Node(
+            metadata=self.metadata,
+            membership=self.membership,
+            access=self.access,
+            run=run,
+            replicas=replicas,
+            leaderships=logs.leaderships,
+            ingest=ingest,
+            drivers=drivers,
+            hand_overs=hand_overs,
+            transfers=transfers,
+            fetches=fetches,
+            stream_access=stream_access,
+            data_plane=self._make_data_plane(run, replicas, fetches, stream_access),
+        )
 
-    def _start_drivers(self, identity: NodeIdentity) -> None:
+    def _start_resignation(
+        self, replicas: ReplicaManager, ingest: Ingest, hand_overs: HandOver
+    ) -> None:
+        def why_not_served() -> str:
+            return replicas.full_reason or ("" if ingest.hears else "NATS is not heard")
+
+        resignation = Resignation(
+            replicas,
+            self.metadata.registry,
+            hand_overs,
+            why_not_served,
+            node_id=self._settings.node_id,
+            monotonic_clock=self._environment.clocks.monotonic,
+        )
+        resignation.start()
+        self._stack.push_async_callback(resignation.close)
+
+    def _start_drivers(self, logs: Logs, ingest: Ingest, identity: NodeIdentity) -> Drivers:
         """Take the roles in the metadata, and start what acts on them."""
-        settings, clocks = self._settings, self._environment.clocks
+        settings, clocks, replicas = self._settings, self._environment.clocks, logs.replicas
         incarnation = identity.incarnation
         fetcher_manager = FetcherManager(
-            self.replicas,
+            replicas,
             self.metadata,
             identity,
             dial=self._environment.dial,
@@ -303,10 +376,10 @@ class Node:
         isr_driver = IsrDriver(
             self.metadata, node_id=settings.node_id, monotonic_clock=clocks.monotonic
         )
-        self.retention = retention = Retention(self.replicas, wall_clock=clocks.wall)
+        retention = Retention(replicas, wall_clock=clocks.wall)
         self._stack.push_async_callback(retention.close)
-        self.compaction = compaction = Compaction(
-            self.replicas,
+        compaction = Compaction(
+            replicas,
             wall_clock=clocks.wall,
             monotonic_clock=clocks.monotonic,
             bytes_per_second=settings.compaction_bytes_per_second,
@@ -314,7 +387,7 @@ class Node:
         )
         self._stack.push_async_callback(compaction.close)
         log_replacement = LogReplacement(
-            self.replicas,
+            replicas,
             self.metadata,
             node_id=settings.node_id,
             incarnation=incarnation,
@@ -323,42 +396,44 @@ class Node:
             monotonic_clock=clocks.monotonic,
         )
         self._stack.push_async_callback(log_replacement.close)
-        self._make_healing(identity)
-        self.cursors = CursorStore(
-            self.replicas, self.membership.lease_held, self._read_as_one, clocks.monotonic
+        healing = self._make_healing(replicas, identity)
+        scrub = self._make_scrub(replicas)
+        cursors = CursorStore(
+            replicas, self.membership.lease_held, self._read_as_one, clocks.monotonic
         )
-        self._stack.push_async_callback(self.cursors.close)
-        self._stack.push_async_callback(self.activity.close)
-        self.replicas.begin(
+        self._stack.push_async_callback(cursors.close)
+        self._stack.push_async_callback(logs.activity.close)
+        replicas.begin(
             incarnation,
             Listeners(
-                leadership=self.ingest,
+                leadership=ingest,
                 roles=(
                     fetcher_manager,
                     isr_driver,
                     retention,
                     compaction,
                     log_replacement,
-                    self.healing,
-                    self.cursors,
-                    self.activity,
+                    healing,
+                    cursors,
+                    logs.activity,
                 ),
                 progress=(isr_driver,),
-                healer=self.healing,
+                healer=healing,
             ),
         )
         isr_driver.start()
         retention.start()
         compaction.start()
         log_replacement.start()
-        self.healing.start()
-        self.scrub.start()
+        healing.start()
+        scrub.start()
         self._stack.push_async_callback(isr_driver.close)
+        return Drivers(retention, compaction, healing, scrub, cursors)
 
     def _read_as_one(self, source: str) -> list[StreamId]:
         return [stream.id for stream in self.metadata.registry.read_as_one(source)]
 
-    def _make_healing(self, identity: NodeIdentity) -> None:
+    def _make_healing(self, replicas: ReplicaManager, identity: NodeIdentity) -> Healing:
         environment = self._environment
         disk, threads = environment.disk, environment.threads
         repair = SegmentRepair(
@@ -368,55 +443,65 @@ class Node:
             environment.dial,
             threads("jetstream-repair"),
         )
-        self.healing = Healing(self.replicas, repair, disk, threads("jetstream-inspection"))
-        self._stack.push_async_callback(self.healing.close)
-        self.scrub = Scrub(
-            self.replicas,
-            disk,
-            threads("jetstream-scrub"),
+        healing = Healing(replicas, repair, disk, threads("jetstream-inspection"))
+        self._stack.push_async_callback(healing.close)
+        return healing
+
+    def _make_scrub(self, replicas: ReplicaManager) -> Scrub:
+        environment = self._environment
+        scrub = Scrub(
+            replicas,
+            environment.disk,
+            environment.threads("jetstream-scrub"),
             bytes_per_second=self._settings.scrub_bytes_per_second,
         )
-        self._stack.push_async_callback(self.scrub.close)
+        self._stack.push_async_callback(scrub.close)
+        return scrub
 
-    def _why_not_served(self) -> str:
-        """Why this node cannot serve publishers; "" when it can."""
-        return self.replicas.full_reason or ("" if self.ingest.hears else "NATS is not heard")
-
-    def _make_data_plane(self) -> None:
+    def _make_data_plane(
+        self,
+        run: Run,
+        replicas: ReplicaManager,
+        fetches: LongPoll,
+        stream_access: StreamAccess,
+    ) -> DataPlaneServer:
         """The listener, real or simulated, passes it connections and closes it."""
-        disk = self._environment.disk
-        clock = self._environment.clocks.monotonic
-        self.fetches = LongPoll(self.membership.lease_held, monotonic_clock=clock)
-        self.stream_access = StreamAccess(self.access, self.replicas, self.metadata.registry)
-        self.data_plane = DataPlaneServer(
-            self.replicas,
-            self.fetches,
-            self.stream_access,
-            node_id=self._settings.node_id,
-            cluster_id=self._cluster_id,
-            secret=self._settings.credential,
+        disk, settings, access = self._environment.disk, self._settings, self.access
+        data_plane = DataPlaneServer(
+            replicas,
+            fetches,
+            stream_access,
+            node_id=settings.node_id,
+            cluster_id=run.cluster_id,
+            secret=settings.credential,
             monotonic_clock=self._environment.clocks.monotonic,
             disk=disk if isinstance(disk, OsDisk) else None,
-            connections_max=self._settings.connections_max,
-            certificates=self._settings.certificates,
+            connections_max=settings.connections_max,
+            certificates=settings.certificates,
         )
-        self._stack.push_async_callback(self.data_plane.close)
-        self.metadata.watch(self._security_changed)
-        if self.access.enabled:
-            self.access.changed()
-            watch = run_in_background(
-                self.access.watch_expiry(self.data_plane.end_revoked), "token expiry"
-            )
+        self._stack.push_async_callback(data_plane.close)
+
+        def security_changed(change: Change) -> None:
+            if isinstance(change, SecurityChanged):
+                access.changed()
+                data_plane.end_revoked()
+
+        self.metadata.watch(security_changed)
+        if access.enabled:
+            access.changed()
+            watch = run_in_background(access.watch_expiry(data_plane.end_revoked), "token expiry")
             self._stack.callback(watch.cancel)
+        return data_plane
 
-    def _security_changed(self, change: Change) -> None:
-        if isinstance(change, SecurityChanged):
-            self.access.changed()
-            self.data_plane.end_revoked()
-
-    async def step_down(self) -> None:
+    async def step_down(self, replicas: ReplicaManager) -> None:
         """Before a stop: hand leaderships over, as far as others can take them."""
-        if self._joined and not self._settings.is_alone:
-            await self.membership.hand_over(self.replicas)
-            if not any(replica.leadership is not None for replica in self.replicas):
+        if not self._settings.is_alone and self.metadata.incarnation is not None:
+            await self.membership.hand_over(replicas)
+            if not any(replica.leadership is not None for replica in replicas):
                 await self.membership.leave()
+
+
+async def _check_lease(ingest: Ingest) -> None:
+    while True:
+        await asyncio.sleep(LEASE_CHECK_SECONDS)
+        ingest.check_lease()
