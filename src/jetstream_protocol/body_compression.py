@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import io
+import sys
 
 import lz4.frame
-import zstandard
 
 from jetstream_protocol.errors import CorruptBatchError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 ZSTD = 1
 LZ4 = 2
@@ -15,7 +19,7 @@ LZ4 = 2
 
 def compress(data: bytes, compression: int) -> bytes:
     if compression == ZSTD:
-        return zstandard.ZstdCompressor(level=1).compress(data)
+        return zstd.compress(data, level=1)
     if compression == LZ4:
         return bytes(lz4.frame.compress(data))
     raise ValueError(f"unknown compression {compression}")
@@ -29,12 +33,11 @@ def decompress(data: bytes | memoryview, compression: int, length: int) -> bytes
     """
     try:
         if compression == ZSTD:
-            # decompress() would believe the size the frame claims; a reader stops where told.
-            reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data))
-            plain = reader.read(length + 1)
+            # zstd.decompress() would believe the size the frame claims; this stops where told.
+            plain = zstd.ZstdDecompressor().decompress(data, max_length=length + 1)
         else:
             plain = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=length + 1)
-    except (zstandard.ZstdError, RuntimeError, EOFError) as error:
+    except (zstd.ZstdError, RuntimeError, EOFError) as error:
         raise CorruptBatchError(f"batch body does not decompress: {error}") from error
     if len(plain) != length:
         raise CorruptBatchError("batch body decompresses to another length than its header says")
