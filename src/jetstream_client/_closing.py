@@ -1,10 +1,15 @@
-"""Base classes of objects that `with` or `async with` closes."""
+"""Base classes of objects that `with` or `async with` closes.
+
+If the block fails and closing fails too, the block's error is raised: it came first.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from jetstream_protocol.errors import JetstreamError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -17,6 +22,10 @@ class Closing(ABC):
     def close(self) -> None:
         """Idempotent."""
 
+    def _ended_well(self) -> None:
+        """Called before `close` if the block has ended without an error."""
+        return
+
     def __enter__(self) -> Self:
         return self
 
@@ -26,7 +35,13 @@ class Closing(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self._ended_well()
+        try:
+            self.close()
+        except JetstreamError:
+            if error is None:
+                raise
 
 
 class AsyncClosing(ABC):
@@ -40,6 +55,10 @@ class AsyncClosing(ABC):
     async def aclose(self) -> None:
         """Idempotent."""
 
+    def _ended_well(self) -> None:
+        """Called before `aclose` if the block has ended without an error."""
+        return
+
     async def __aenter__(self) -> Self:
         await self.begin()
         return self
@@ -50,4 +69,10 @@ class AsyncClosing(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.aclose()
+        if error is None:
+            self._ended_well()
+        try:
+            await self.aclose()
+        except JetstreamError:
+            if error is None:
+                raise

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jetstream_client._closing import AsyncClosing
 from jetstream_client._headers import HeadersLike
 from jetstream_client._records import columns_of, record_of
 from jetstream_client._types import Payload
@@ -20,11 +20,8 @@ from jetstream_client.publishing.sender import PublisherOptions, Sender
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
-if TYPE_CHECKING:
-    from typing import Self
 
-
-class AsyncPublisher:
+class AsyncPublisher(AsyncClosing):
     """Publishes many records to one subject in few messages, each stored once, in order. Made by
     `AsyncClient.publisher`; `async with` starts it, and closes it when everything is acknowledged.
     """
@@ -148,19 +145,3 @@ class AsyncPublisher:
             await asyncio.gather(self._beginning, return_exceptions=True)
         if self._sender is not None:
             await self._sender.stop(error)
-
-    async def __aenter__(self) -> Self:
-        await self.begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aclose()
-        except JetstreamError:
-            if error is None:
-                raise

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from jetstream_client._closing import Closing
 from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._records import columns_of, record_of
@@ -20,15 +20,12 @@ from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.deliveries import BatchDelivery, Delivery, ManyDelivery
 from jetstream_client.publishing.record_accumulator import ends_of
 from jetstream_client.publishing.sender import no_room
-from jetstream_protocol.errors import InvalidRequestError, JetstreamError
-
-if TYPE_CHECKING:
-    from typing import Self
+from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")
 
 
-class Publisher:
+class Publisher(Closing):
     """Publishes many records to one subject in few messages, each stored once, in order. Made by
     `Client.publisher`. Thread-safe; `with` closes it when everything is acknowledged.
     """
@@ -116,18 +113,3 @@ class Publisher:
         """`flush`, then take nothing more. Idempotent."""
         if self._thread.is_running:
             self._thread.run(self._publisher.aclose())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.close()
-        except JetstreamError:
-            if error is None:
-                raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from jetstream_client._closing import Closing
@@ -155,15 +154,8 @@ class Consumer(Closing):
         """
         self._thread.run(self._consumer.commit(offset, metadata=metadata))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._consumer.finish()
-        self.close()
+    def _ended_well(self) -> None:
+        self._consumer.finish()
 
     def close(self) -> None:
         """Stop, and commit the progress; a fetch under way is cancelled. Idempotent."""

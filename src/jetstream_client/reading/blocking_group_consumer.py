@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from jetstream_client._closing import Closing
@@ -73,15 +72,8 @@ class GroupConsumer(Closing):
         """
         self._thread.run(self._consumer.commit())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._consumer.finish()
-        self.close()
+    def _ended_well(self) -> None:
+        self._consumer.finish()
 
     def close(self) -> None:
         """Commit what is done, and leave the group. Idempotent."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
@@ -395,15 +394,8 @@ class AsyncConsumer(AsyncClosing):
         task.add_done_callback(_retrieve)
         return task
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.finish()
-        await self.aclose()
+    def _ended_well(self) -> None:
+        self.finish()
 
     def finish(self) -> None:
         """What was handed out is done: the block that handled it ended well."""

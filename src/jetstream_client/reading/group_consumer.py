@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
@@ -233,15 +232,8 @@ class AsyncGroupConsumer(AsyncClosing):
             if part.consumer.position is not None:
                 await part.consumer.commit()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.finish()
-        await self.aclose()
+    def _ended_well(self) -> None:
+        self.finish()
 
     def finish(self) -> None:
         """What was handed out is done: the block that handled it ended well."""

@@ -62,6 +62,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         StreamsService(
             metadata,
             node.replicas,
+            node.drivers.changes,
             node.stream_access,
             streams,
             node.ingest.confirm,

@@ -46,6 +46,7 @@ from jetstream_server.replication.drivers.healing import Healing
 from jetstream_server.replication.drivers.isr import IsrDriver
 from jetstream_server.replication.drivers.log_replacement import LogReplacement
 from jetstream_server.replication.drivers.membership import Membership
+from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.resignation import Resignation
 from jetstream_server.replication.drivers.retention import Retention
 from jetstream_server.replication.drivers.scrub import Scrub
@@ -146,6 +147,7 @@ class Drivers:
     healing: Healing
     scrub: Scrub
     cursors: CursorStore
+    changes: ReplicaChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +404,7 @@ class NodeStart:
             replicas, self.membership.lease_held, self._read_as_one, clocks.monotonic
         )
         self._stack.push_async_callback(cursors.close)
+        changes = ReplicaChanges()
         self._stack.push_async_callback(logs.activity.close)
         replicas.begin(
             incarnation,
@@ -416,6 +419,7 @@ class NodeStart:
                     healing,
                     cursors,
                     logs.activity,
+                    changes,
                 ),
                 progress=(isr_driver,),
                 healer=healing,
@@ -428,7 +432,7 @@ class NodeStart:
         healing.start()
         scrub.start()
         self._stack.push_async_callback(isr_driver.close)
-        return Drivers(retention, compaction, healing, scrub, cursors)
+        return Drivers(retention, compaction, healing, scrub, cursors, changes)
 
     def _read_as_one(self, source: str) -> list[StreamId]:
         return [stream.id for stream in self.metadata.registry.read_as_one(source)]

@@ -48,6 +48,9 @@ class RoleListener:
     def failed(self, replica: Replica) -> None:
         """Its log can not be relied on any more."""
 
+    def log_start_rose(self, replica: Replica) -> None:
+        """Its limits or a purge have removed records."""
+
     def heard(self, node_id: NodeId) -> None:
         """A follower node has said something, if only that it is there."""
 
@@ -90,6 +93,10 @@ class Listeners:
     def failed(self, replica: Replica) -> None:
         for listener in self.roles:
             listener.failed(replica)
+
+    def log_start_rose(self, replica: Replica) -> None:
+        for listener in self.roles:
+            listener.log_start_rose(replica)
 
     def heard(self, node_id: NodeId) -> None:
         for listener in self.roles:

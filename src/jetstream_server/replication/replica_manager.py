@@ -410,7 +410,8 @@ class ReplicaManager:
         self._flusher.request(replica.log, self._flushed)
 
     def log_start_rose(self, replica: Replica) -> None:
-        """Retention moved a leader's log start: tell the followers."""
+        """Retention moved a log start: tell the listeners, and the followers if this node leads."""
+        self._listeners.log_start_rose(replica)
         self._progressed(replica)
 
     def fetch(self, replica: Replica, request: FetchRequest, now_us: MonotonicUs) -> Answer:

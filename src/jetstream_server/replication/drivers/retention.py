@@ -98,8 +98,7 @@ class Retention(RoleListener):
         else:
             self._visited.setdefault(replica, None)
 
-    def log_start_rose(self, replica: Replica) -> None:
-        """A log start rose: remove the files below it."""
+    def _remove_below_start(self, replica: Replica) -> None:
         self._advanced[replica] = None
         self._wake.set()
 
@@ -156,7 +155,7 @@ class Retention(RoleListener):
                 self._advance(replica, finding.log_start_offset)
         elif log.begins_below_start:
             log.begin_advance(log.log_start_offset)
-            self.log_start_rose(replica)
+            self._remove_below_start(replica)
         if finding.roll or log.log_start_offset > finding.log_start_offset:
             return  # It has changed: the next round checks again.
         if log.begins_below_start:
@@ -177,7 +176,7 @@ class Retention(RoleListener):
             stream=replica.stream.full_name,
             log_start_offset=replica.log.log_start_offset,
         )
-        self.log_start_rose(replica)
+        self._remove_below_start(replica)
         self._replicas.log_start_rose(replica)
 
     def _note(self, replica: Replica, seen: _Seen) -> None:

@@ -7,24 +7,28 @@ answer.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from jetstream_protocol.errors import NotLeaderError, OffsetOutOfRangeError, UnavailableError
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.commands import PurgeStream
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.drivers.retention import purged_below
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 PURGE_SECONDS = 8.0
-_LOOK_SECONDS = 0.02
 
 
 class Purges:
     """`await purge(…)` on the leader."""
 
-    def __init__(self, metadata: MetadataLog, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, metadata: MetadataLog, replicas: ReplicaManager, changes: ReplicaChanges
+    ) -> None:
         self._metadata = metadata
         self._replicas = replicas
+        self._changes = changes
 
     async def purge(self, replica: Replica, offset: int | None) -> int:
         """Remove the records below `offset`, or all that are committed; returns the first offset
@@ -52,10 +56,9 @@ class Purges:
         if start <= log.log_start_offset:
             return log.log_start_offset
         # **safety** On disk first: a log must not come back shorter than what was purged of it.
-        while log.flushed_offset < start:
+        if log.flushed_offset < start:
             self._replicas.flush(replica)
-            await asyncio.sleep(_LOOK_SECONDS)
-            _check_leads(replica, leader_epoch)
+            await self._changes.until(replica, partial(_is_flushed, replica, leader_epoch, start))
         await self._metadata.propose(
             PurgeStream(stream_id=replica.stream.id, leader_epoch=leader_epoch, offset=start)
         )
@@ -64,9 +67,17 @@ class Purges:
 
     async def _reached(self, replica: Replica, leader_epoch: int, start: int) -> None:
         """Wait until the log begins there."""
-        while replica.log.log_start_offset < start:
-            await asyncio.sleep(_LOOK_SECONDS)
-            _check_leads(replica, leader_epoch)
+        await self._changes.until(replica, partial(_begins_at, replica, leader_epoch, start))
+
+
+def _is_flushed(replica: Replica, leader_epoch: int, offset: int) -> bool:
+    _check_leads(replica, leader_epoch)
+    return replica.log.flushed_offset >= offset
+
+
+def _begins_at(replica: Replica, leader_epoch: int, offset: int) -> bool:
+    _check_leads(replica, leader_epoch)
+    return replica.log.log_start_offset >= offset
 
 
 def _check_leads(replica: Replica, leader_epoch: int) -> None:

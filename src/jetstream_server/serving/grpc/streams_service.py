@@ -23,6 +23,7 @@ from jetstream_server.metadata.state.commands import DeleteStream, SetStreamAcce
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.compaction import status_of
+from jetstream_server.replication.drivers.replica_changes import ReplicaChanges
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.convert import (
     config_from_proto,
@@ -53,6 +54,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self,
         metadata: MetadataLog,
         replicas: ReplicaManager,
+        changes: ReplicaChanges,
         access: StreamAccess,
         streams: Streams,
         confirm: Confirm,
@@ -69,7 +71,7 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         self._drained = drained
         self._peers = peers
         self._node_id = node_id
-        self._purges = Purges(metadata, replicas)
+        self._purges = Purges(metadata, replicas, changes)
         self._restores = Restores(replicas, wall_clock)
         self._listing = asyncio.Lock()
 
