@@ -15,7 +15,7 @@ from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
 from jetstream_protocol.types import MonotonicUs
 from jetstream_server.node import config
-from jetstream_server.serving.metrics import stream_series
+from jetstream_server.serving.metrics import cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
@@ -199,6 +199,7 @@ def test_every_metric_is_described() -> None:
         *families(Snapshot.empty()),
         *Histograms().collect(),
         *stream_series.series([], MonotonicUs(0)),
+        *cursor_series.series([], 0),
     ]
     assert documented == {
         f"{family.name}_total" if family.type == "counter" else family.name for family in collected

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from jetstream_protocol.types import MonotonicUs
-from jetstream_server.serving.metrics import stream_series
+from jetstream_server.serving.metrics import cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
@@ -51,6 +51,7 @@ def test_every_metric_of_an_alert_or_a_dashboard_exists() -> None:
         *families(Snapshot.empty()),
         *Histograms().collect(),
         *stream_series.series([], MonotonicUs(0)),
+        *cursor_series.series([], 0),
     ]
     known: set[str] = set()
     for family in collected:

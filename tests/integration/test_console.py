@@ -147,7 +147,7 @@ def test_a_page_of_another_server_can_change_nothing(server: ServerProcess, name
 
 def test_nothing_of_the_console_comes_from_elsewhere_or_is_inline(server: ServerProcess) -> None:
     total = 0
-    for path in ("", "console.css", "console.js", "icon.svg"):
+    for path in ("", "console.css", "console.js", "consumers.js", "icon.svg"):
         with urllib.request.urlopen(f"{server.http}/{path}") as answer:
             body = answer.read().decode()
             policy = answer.headers["Content-Security-Policy"]

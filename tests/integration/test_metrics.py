@@ -90,3 +90,26 @@ def test_prometheus_finds_no_fault_with_the_names(server: ServerProcess) -> None
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_cursor_s_lag_is_seen_until_it_is_read_or_its_stream_is_gone(
+    server: ServerProcess, client: Client, name: str
+) -> None:
+    client.create_stream(name, subject=name)
+    for _ in range(5):
+        client.publish(name, b"1")
+    before = numbers(page(server)).get("jetstream_cursors", 0)
+    client.commit_cursor("billing", name, 2)
+    label = f"billing,{name},{name}"
+    found = numbers(page(server, f"?streams={name}"))
+    assert found[f"jetstream_cursor_lag_records,{label}"] == 3
+    assert found[f"jetstream_cursor_offset,{label}"] == 2
+    assert 0 < found[f"jetstream_cursor_committed_timestamp_seconds,{label}"] <= time.time() + 60
+    assert found["jetstream_cursors_left_out"] == 0
+    assert found["jetstream_cursors"] == before + 1
+    assert "jetstream_cursor_lag_records{" not in page(server, "?streams=nobody")
+    client.commit_cursor("billing", name, 5)
+    found = numbers(page(server, f"?streams=*@{name}"))
+    assert found[f"jetstream_cursor_lag_records,{label}"] == 0
+    client.delete_stream(name)
+    assert "jetstream_cursor_lag_records{" not in page(server, f"?streams={name}")

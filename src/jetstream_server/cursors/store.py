@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -27,12 +27,13 @@ from jetstream_server.clocks import MonotonicClock
 from jetstream_server.cursors.coordinator import Coordinator, StreamsOf
 from jetstream_server.cursors.groups import Group
 from jetstream_server.cursors.records import (
+    CURSOR_PREFIX,
     GROUP_PREFIX,
     group_from_proto,
     group_key,
     group_to_proto,
 )
-from jetstream_server.cursors.table import CursorTable, Outcome, Plan, Write
+from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Plan, Write
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -113,6 +114,19 @@ class CursorStore(RoleListener):
     async def table(self) -> CursorTable:
         """What is committed, as of now. Raises NotLeaderError, UnavailableError."""
         return (await self._ready()).table
+
+    def committed_now(self) -> Mapping[bytes, Entry]:
+        """What is committed, without waiting; nothing on a node that cannot say."""
+        leading = self._leading
+        if leading is None or leading.ended or not leading.loaded.is_set():
+            return {}
+        return leading.table.committed if self._lease_held() else {}
+
+    def cursors_known(self) -> int | None:
+        """How many cursors are kept; None on a node that does not lead them."""
+        if self._leading is None:
+            return None
+        return sum(key.startswith(CURSOR_PREFIX) for key in self.committed_now())
 
     async def _ready(self) -> Leadership:
         leading = self._leading

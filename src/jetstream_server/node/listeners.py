@@ -19,6 +19,7 @@ from jetstream_server.node.server import Server
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.close_peer import close_peer
 from jetstream_server.serving.grpc.cluster_service import ClusterService
+from jetstream_server.serving.grpc.cursor_lags import CursorLags
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.elections import UncleanElections
@@ -30,6 +31,7 @@ from jetstream_server.serving.grpc.server import ApiServer
 from jetstream_server.serving.grpc.streams_service import StreamsService
 from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api import Api
+from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.pages import Pages
 from jetstream_server.serving.http.server import HttpServer
@@ -42,7 +44,12 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     configured, node = server.configured, server.node
     data_listen = configured.data.listen
     await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
-    metrics = MetricsPage(node.replicas, server.snapshot, server.histograms, monotonic_clock)
+    lags = CursorLags(
+        node.cursors, node.metadata.registry, node.replicas, server.peers, configured.id
+    )
+    metrics = MetricsPage(
+        node.replicas, server.snapshot, server.histograms, monotonic_clock, lags.find
+    )
     api = _api(server, metrics)
     stack.push_async_callback(api.stop)
     await _listen(api.start(configured.grpc.listen), configured.grpc.listen)
@@ -128,7 +135,8 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
     )
     stack.push_async_callback(gateway.close)
     pages = Pages(server.not_ready, metrics)
-    routes = [*pages.routes(), *Api(gateway).routes(), *console.routes()]
+    routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway).routes()]
+    routes += console.routes()
     http = HttpServer(routes, node.access, server.certificates)
     await _listen(http.start(*split_address(listen)), listen)
     stack.push_async_callback(http.stop)

@@ -14,9 +14,10 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.clocks import monotonic_clock
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.serving.grpc.cursor_lags import CursorLag
 from jetstream_server.serving.metrics import stream_series
 from jetstream_server.serving.metrics.histograms import Histograms
-from jetstream_server.serving.metrics.page import MetricsPage, Replicas
+from jetstream_server.serving.metrics.page import Matches, MetricsPage, Replicas
 from jetstream_server.serving.metrics.snapshot import Snapshot
 from tests.support.loops import on_loop
 from tests.support.node import Node
@@ -27,9 +28,18 @@ STALL_SECONDS_MAX = 0.1
 """On a machine that others use; a turn of the page takes a few milliseconds."""
 
 
+async def no_cursors(matches: Matches) -> tuple[list[CursorLag], int]:
+    """Of a node that does not lead them."""
+    return [], 0
+
+
 def page(replicas: Replicas, snapshot: Snapshot | None = None) -> MetricsPage:
     return MetricsPage(
-        replicas, lambda: snapshot or Snapshot.empty(), Histograms(), monotonic_clock
+        replicas,
+        lambda: snapshot or Snapshot.empty(),
+        Histograms(),
+        monotonic_clock,
+        no_cursors,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -34,6 +34,7 @@ STAND_BY_SECONDS = 2.0
 
 _STUBS: dict[str, Callable[[aio.Channel], Any]] = {
     "Streams": api_pb2_grpc.StreamsStub,
+    "Reads": api_pb2_grpc.ReadsStub,
     "Cluster": api_pb2_grpc.ClusterStub,
     "Cursors": cursors_pb2_grpc.CursorsStub,
     "Groups": groups_pb2_grpc.GroupsStub,
@@ -105,6 +106,30 @@ class Peers:
             DESCRIBE_SECONDS,
         )
         return answer.replica
+
+    async def ranges(
+        self, node_id: NodeId, ids: Sequence[StreamId]
+    ) -> dict[StreamId, tuple[int, int]]:
+        """Log start and high watermark of streams that the node leads; without those that it does
+        not lead. Raises its JetstreamError."""
+        query = pb.ListOffsetsRequest.Query
+        refs = [common_pb2.StreamRef(id=stream_id) for stream_id in ids]
+        request = pb.ListOffsetsRequest(
+            queries=[
+                *(query(stream=ref, earliest=True) for ref in refs),
+                *(query(stream=ref, latest=True) for ref in refs),
+            ]
+        )
+        answer: pb.ListOffsetsResponse = await self._call(
+            node_id, "Reads", "ListOffsets", request, DESCRIBE_SECONDS
+        )
+        results = answer.results
+        pairs = zip(ids, results[: len(ids)], results[len(ids) :], strict=True)
+        return {
+            stream_id: (start.offset, end.offset)
+            for stream_id, start, end in pairs
+            if not start.HasField("error") and not end.HasField("error")
+        }
 
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """What that node says of itself: why it is not ready, and its use. Raises its

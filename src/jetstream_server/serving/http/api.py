@@ -72,7 +72,7 @@ class Api:
             found |= {each.stream.id: each for each in led}
         described = [found.get(s.id) or pb.StreamDescription(stream=s) for s in page]
         return web.json_response(
-            {"streams": [_dict(each) for each in described], "total": len(streams)}
+            {"streams": [to_dict(each) for each in described], "total": len(streams)}
         )
 
     async def _led(self, request: web.Request, node: int) -> list[pb.StreamDescription]:
@@ -84,7 +84,7 @@ class Api:
         return list(answer.led)
 
     async def _stream(self, request: web.Request) -> web.Response:
-        ref = ref_of(request)
+        ref = ref_of(request.match_info["stream"])
         try:
             asked = pb.DescribeStreamRequest(stream=ref)
             answer = await self._call(request, "Streams", "DescribeStream", asked)
@@ -98,8 +98,8 @@ class Api:
 
     async def _messages(self, request: web.Request) -> web.Response:
         page = await self._pages.page(
-            ref_of(request),
-            _authorization(request),
+            ref_of(request.match_info["stream"]),
+            authorization(request),
             offset=_optional(request, "offset"),
             timestamp_us=_optional(request, "timestamp_us"),
             last=_optional(request, "last"),
@@ -118,12 +118,12 @@ class Api:
 
     async def _alter(self, request: web.Request) -> web.Response:
         asked = await _body(request, pb.AlterStreamRequest())
-        asked.stream.CopyFrom(ref_of(request))
+        asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
         return _json(await self._call(request, "Streams", "AlterStream", asked))
 
     async def _transfer_leader(self, request: web.Request) -> web.Response:
         asked = await _body(request, pb.TransferLeaderRequest())
-        asked.stream.CopyFrom(ref_of(request))
+        asked.stream.CopyFrom(ref_of(request.match_info["stream"]))
         return _json(await self._call(request, "Cluster", "TransferLeader", asked))
 
     async def _drain(self, request: web.Request) -> web.Response:
@@ -141,17 +141,17 @@ class Api:
         node_id: int | None = None,
     ) -> Any:
         return await self._gateway.call(
-            service, method, asked, _authorization(request), node_id=node_id
+            service, method, asked, authorization(request), node_id=node_id
         )
 
 
-def _authorization(request: web.Request) -> str:
+def authorization(request: web.Request) -> str:
     return request.headers.get("Authorization", "")
 
 
-def ref_of(request: web.Request) -> common_pb2.StreamRef:
-    """The stream that the path names: by name or name@subject."""
-    name, _, subject = request.match_info["stream"].partition("@")
+def ref_of(stream: str) -> common_pb2.StreamRef:
+    """A stream by its name or name@subject."""
+    name, _, subject = stream.partition("@")
     return common_pb2.StreamRef(name=name, subject=subject)
 
 
@@ -172,20 +172,32 @@ def _integer(name: str, text: str) -> int:
     return int(text)
 
 
-async def _body(request: web.Request, into: _Message) -> _Message:
-    """The body as that message. Raises InvalidRequestError, PermissionDeniedError."""
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """The body of a change. Raises InvalidRequestError, PermissionDeniedError."""
     if request.content_type != "application/json":
         raise InvalidRequestError("a change is sent as JSON: Content-Type: application/json")
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
         raise PermissionDeniedError("a change cannot be asked for by a page of another server")
     try:
-        return ParseDict(json.loads(await request.read()), into)
+        found = json.loads(await request.read())
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
+    if not isinstance(found, dict):
+        raise InvalidRequestError("the body cannot be read: it is no JSON object")
+    return found
+
+
+async def _body(request: web.Request, into: _Message) -> _Message:
+    """The body as that message. Raises InvalidRequestError, PermissionDeniedError."""
+    found = await body_of(request)
+    try:
+        return ParseDict(found, into)
     except (ParseError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
 
 
-def _dict(message: Message) -> dict[str, Any]:
+def to_dict(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -193,4 +205,4 @@ def _dict(message: Message) -> dict[str, Any]:
 
 
 def _json(message: Message) -> web.Response:
-    return web.json_response(_dict(message))
+    return web.json_response(to_dict(message))

@@ -25,8 +25,13 @@ from jetstream_protocol.errors import (
     UnavailableError,
     from_proto,
 )
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
-from jetstream_protocol.types import NodeId
+from jetstream_protocol.generated import (
+    api_pb2_grpc,
+    common_pb2,
+    cursors_pb2_grpc,
+    groups_pb2_grpc,
+)
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
@@ -37,6 +42,8 @@ _STUBS: dict[str, Callable[[aio.Channel], Any]] = {
     "Streams": api_pb2_grpc.StreamsStub,
     "Reads": api_pb2_grpc.ReadsStub,
     "Cluster": api_pb2_grpc.ClusterStub,
+    "Cursors": cursors_pb2_grpc.CursorsStub,
+    "Groups": groups_pb2_grpc.GroupsStub,
 }
 
 
@@ -83,6 +90,16 @@ class Gateway:
                     raise
                 address = error.redirect.grpc
         raise AssertionError("the last attempt returns or raises")
+
+    def leader_of(self, stream_id: int) -> NodeId | None:
+        """As this node knows; None: it has none, or there is no such stream."""
+        stream = self._registry.streams.get(StreamId(stream_id))
+        return None if stream is None or stream.leader == NO_NODE else stream.leader
+
+    def stream_name(self, stream_id: int) -> str | None:
+        """In full; None: there is no such stream any more."""
+        stream = self._registry.streams.get(StreamId(stream_id))
+        return None if stream is None else stream.full_name
 
     def _metadata(self, authorization: str) -> list[tuple[str, str]]:
         """Raises UnauthenticatedError for what is no token (a node's proof, say), and where one is

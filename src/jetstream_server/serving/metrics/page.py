@@ -7,7 +7,7 @@ REPLICAS_PER_TURN replicas and after each family; one page is written at a time,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from typing import Protocol
 
 from prometheus_client import ProcessCollector
@@ -17,13 +17,16 @@ from prometheus_client.metrics_core import Metric
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.replication.core.counters import Counters
 from jetstream_server.replication.core.replica import Replica
-from jetstream_server.serving.metrics import stream_series
+from jetstream_server.serving.grpc.cursor_lags import CursorLag
+from jetstream_server.serving.metrics import cursor_series, stream_series
 from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
 
 REPLICAS_PER_TURN = 200
 """About 2 ms of the event loop."""
+Matches = Callable[[str, str], bool]
+"""Whether a stream of that name and `name@subject` is asked for."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -42,8 +45,10 @@ class MetricsPage:
         snapshot: Callable[[], Snapshot],
         histograms: Histograms,
         monotonic_clock: MonotonicClock,
+        cursors: Callable[[Matches], Awaitable[tuple[list[CursorLag], int]]],
     ) -> None:
-        """snapshot: everything but the sums over the streams."""
+        """snapshot: everything but the sums over the streams. cursors: see CursorLags.find."""
+        self._cursors = cursors
         self._replicas = replicas
         self._snapshot = snapshot
         self._histograms = histograms
@@ -69,6 +74,10 @@ class MetricsPage:
                 for family in stream_series.series(found, self._clock()):
                     parts.append(_text([family]))
                     await asyncio.sleep(0)
+                lags, left_out = await self._cursors(
+                    lambda name, full_name: stream_series.names_match(name, full_name, streams)
+                )
+                parts.append(_text(cursor_series.series(lags, left_out)))
             return b"".join(parts)
 
     def _of_node(self, snapshot: Snapshot) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from jetstream_server.serving.metrics.sums import StreamSums
 @dataclass(slots=True)
 class Snapshot:
     """The parts' own counters, and single numbers. nodes: how many, by state.
-    disk_free_bytes: None when it cannot be told."""
+    disk_free_bytes: None when it cannot be told. cursors: None unless it leads them."""
 
     raft: MetadataStatus
     leaderships: Leaderships
@@ -35,6 +35,7 @@ class Snapshot:
     data_plane_connections: int = 0
     waiting_fetches: int = 0
     pending_acks: int = 0
+    cursors: int | None = None
     uncommitted_bytes: int = 0
     scrubbed_bytes: int = 0
     damaged_ranges_found: int = 0

@@ -43,8 +43,12 @@ _COUNTERS: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
 
 def matches(replica: Replica, pattern: str) -> bool:
     """Whether its stream's name or name@subject does (`*` and `?` as in a shell)."""
-    stream = replica.stream
-    return fnmatchcase(stream.name, pattern) or fnmatchcase(stream.full_name, pattern)
+    return names_match(replica.stream.name, replica.stream.full_name, pattern)
+
+
+def names_match(name: str, full_name: str, pattern: str) -> bool:
+    """See `matches`."""
+    return fnmatchcase(name, pattern) or fnmatchcase(full_name, pattern)
 
 
 def series(found: list[Replica], now_us: MonotonicUs) -> Iterator[Metric]:

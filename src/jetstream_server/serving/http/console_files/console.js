@@ -229,7 +229,7 @@ const clusterPage = () => ({
         card("Controller", found.controller < 0 ? "none" : `node ${found.controller}`, found.controller < 0 ? "bad" : ""),
         card("Version", found.server_version)),
       section("Nodes", command("cluster", "status"), table("Nodes", columns, nodes, (n) => n.address.node_id)),
-      section("NATS", "", h("div", { class: "body mono" }, (found.nats || []).join(", ") || "–")),
+      section("NATS", command("cluster", "status"), h("div", { class: "body mono" }, (found.nats || []).join(", ") || "–")),
       h("p", { class: "dim mono" }, `cluster ${found.cluster_id}`),
     ];
   },
@@ -251,6 +251,12 @@ function drain(node) {
 
 let typing = 0;
 
+const searchField = (what, query, go) => h("input", { id: "search", type: "search", placeholder: what, "aria-label": `Search: ${what}`,
+  value: query.get("match") || "", oninput: (event) => {
+    clearTimeout(typing);
+    typing = setTimeout(() => go({ match: event.target.value, start: 0 }), 300);
+  } });
+
 const streamsPage = (query) => ({
   title: "Streams",
   look: () => api(`streams?${new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE })}`),
@@ -258,11 +264,7 @@ const streamsPage = (query) => ({
     const now = performance.now();
     const start = Number(query.get("start") || 0);
     const go = (more) => { location.hash = `#/streams?${new URLSearchParams({ ...Object.fromEntries(query), ...more })}`; };
-    const search = h("input", { id: "search", type: "search", placeholder: "Name or subject", "aria-label": "Search for a name or subject",
-      value: query.get("match") || "", oninput: (event) => {
-        clearTimeout(typing);
-        typing = setTimeout(() => go({ match: event.target.value, start: 0 }), 300);
-      } });
+    const search = searchField("Name or subject", query, go);
     const columns = [
       ["Name", (s) => h("a", { id: `to-${s.stream.id}`, href: `#/${path(fullName(s.stream))}` }, s.stream.name)],
       ["Subject", (s) => h("span", { class: "mono" }, s.stream.subject || "–")],
@@ -345,9 +347,12 @@ const streamPage = (name) => {
   const overview = h("div");
   return {
     title: name,
-    look: () => api(path(name)),
+    async look() {
+      const [stream, cursors] = await Promise.all([api(path(name)), cursorsOf(name).catch(() => null)]);
+      return { stream, cursors };
+    },
     draw(found) {
-      put(overview, streamOverview(name, found));
+      put(overview, [...streamOverview(name, found.stream), ...(found.cursors ? [streamCursors(name, found.cursors)] : [])]);
       return overview.isConnected ? null : [overview, browser.element];
     },
     stop: browser.stop,
@@ -382,7 +387,7 @@ function streamOverview(name, found) {
       card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : "–")),
     section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(samples.length ? samples.at(-1) : null)), chart(samples, 600, 60, "wide"))),
     section("Replicas", command("stream", "describe", name), table("Replicas", columns, replicas, (r) => r.node)),
-    section("Settings", "", h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
+    section("Settings", command("stream", "describe", name), h("div", { class: "body" }, h("dl", {}, facts.map(([title, value]) => [h("dt", {}, title), h("dd", {}, value)]))), action("alter", "Alter", () => alter(stream))),
   ].filter(Boolean);
 }
 
@@ -527,14 +532,16 @@ function pageOf(hash) {
   const [place, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [kind, name] = place.split("/");
   if (kind === "streams" && name) return streamPage(decodeURIComponent(name));
+  if (kind === "groups" && name) return groupPage(decodeURIComponent(name));
+  if (kind === "consumers") return consumersPage(new URLSearchParams(query));
   return kind === "streams" ? streamsPage(new URLSearchParams(query)) : clusterPage();
 }
 
 function open() {
   if (page && page.stop) page.stop();
   page = pageOf(location.hash);
-  const inStreams = location.hash.startsWith("#/streams");
-  for (const [id, here] of [["to-streams", inStreams], ["to-cluster", !inStreams]]) {
+  const inStreams = location.hash.startsWith("#/streams"), inConsumers = /^#\/(consumers|groups)/.test(location.hash);
+  for (const [id, here] of [["to-streams", inStreams], ["to-consumers", inConsumers], ["to-cluster", !inStreams && !inConsumers]]) {
     if (here) $(id).setAttribute("aria-current", "page");
     else $(id).removeAttribute("aria-current");
   }
@@ -587,7 +594,7 @@ addEventListener("hashchange", open);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("dialog").open || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-  const go = { c: "#/", s: "#/streams" }[event.key];
+  const go = { c: "#/", s: "#/streams", r: "#/consumers" }[event.key];
   if (go) location.hash = go;
   else if (event.key === "/") {
     event.preventDefault();

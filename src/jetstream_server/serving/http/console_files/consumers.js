@@ -1,0 +1,130 @@
+"use strict";
+// Consumers: groups and cursors, how far behind they are, and moving cursors. Uses what console.js has.
+
+const lagOf = (value) => value === null || value === undefined ? "unknown" : count(value);
+const ago = (us) => `${span(Math.max(0, Math.round((Date.now() * 1000 - Number(us)) / 1e6)) * 1e6)} ago`;
+const cursorStream = (c) => `${c.stream_name}@${c.stream_subject}`;
+const shortStream = (full) => full.split("@")[0];
+
+function cursorTable(found, query, go) {
+  const columns = [
+    ["Name", (c) => c.name],
+    ["Stream", (c) => c.stream_id_now === "0" ? c.stream_name : h("a", { id: `of-${c.name}-${c.stream_id_now}`, href: `#/${path(cursorStream(c))}`, title: cursorStream(c) }, c.stream_name)],
+    ["Next", (c) => count(c.offset), true],
+    ["Lag", (c) => c.state === "current" ? lagOf(c.lag) : h("span", { class: "bad" }, c.state), true],
+    ["Committed", (c) => h("span", { title: moment(c.committed_at_us) }, ago(c.committed_at_us))],
+    ["By", (c) => h("span", { class: "mono" }, c.owner || "by hand")],
+  ];
+  if (mayChange()) columns.push(["", (c) => [
+    c.stream_id_now !== "0" ? action(`seek-${c.name}-${c.stream_id}`, "Move", () => seekCursor(c)) : null, " ",
+    action(`forget-${c.name}-${c.stream_id}`, "Delete", () => deleteCursor(c))]]);
+  const start = Number(query.get("start") || 0);
+  const pages = go && found.total > PAGE ? h("span", {},
+    h("button", { id: "before", class: "small", type: "button", disabled: start === 0, onclick: () => go({ start: Math.max(0, start - PAGE) }) }, "Before"),
+    ` ${start + 1}–${Math.min(start + PAGE, found.total)} `,
+    h("button", { id: "after", class: "small", type: "button", disabled: start + PAGE >= found.total, onclick: () => go({ start: start + PAGE }) }, "After")) : null;
+  return [table("Cursors", columns, found.cursors, (c) => `${c.name}/${c.stream_id}`), pages];
+}
+
+const many = (found) => `${count(found.total)}${found.is_all ? "" : " or more"} ${found.total === 1 ? "cursor" : "cursors"}`;
+
+function seekCursor(cursor) {
+  const name = cursorStream(cursor);
+  const where = h("select", {}, [["earliest", "The first record"], ["latest", "The end: what comes next"], ["offset", "An offset"], ["time", "A time (UTC)"]].map(([value, text]) => h("option", { value }, text)));
+  const at = field({ placeholder: "100, or 2026-01-31T12:00:00" });
+  const time = (text) => Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(text) ? text : `${text}Z`);
+  const said = (v) => {
+    if (v.where === "offset") return v.at || "OFFSET";
+    if (v.where !== "time") return v.where;
+    return Number.isNaN(time(v.at)) ? "TIME" : new Date(time(v.at)).toISOString();
+  };
+  ask(`Move ${cursor.name} in ${name}`, [["where", "Where its next consumer begins. Stop the one that uses it now: it ends with an error.", where], ["at", "Offset or time", at]],
+    (v) => command("cursor", "seek", cursor.name, name, said({ where: v.where || "earliest", at: v.at || "" })), async (v) => {
+      const place = { earliest: { earliest: true }, latest: { latest: true } }[v.where];
+      if (place) return changeCursor(cursor, "seek", place);
+      if (v.where === "offset") {
+        if (!/^\d{1,15}$/.test(v.at)) throw new Refused("an offset is a whole number");
+        return changeCursor(cursor, "seek", { offset: Number(v.at) });
+      }
+      if (Number.isNaN(time(v.at)) || time(v.at) < 0) throw new Refused("a time is written so: 2026-01-31T12:00:00 (UTC)");
+      return changeCursor(cursor, "seek", { timestamp_us: time(v.at) * 1000 });
+    });
+}
+
+function deleteCursor(cursor) {
+  const name = cursorStream(cursor);
+  ask(`Forget the position of ${cursor.name} in ${name}?`, [], command("cursor", "delete", cursor.name, name),
+    () => changeCursor(cursor, "delete", {}));
+}
+
+const changeCursor = (cursor, what, body) =>
+  api(`cursors/${encodeURIComponent(cursor.name)}/${encodeURIComponent(cursorStream(cursor))}/${what}`, body);
+
+const lagOfGroup = (group) => group.shares.some((s) => s.lag === null) ? "unknown" : count(group.shares.reduce((sum, s) => sum + s.lag, 0));
+
+function stateOfGroup(group) {
+  if (!group.members.length) return h("span", { class: "dim" }, "empty");
+  return group.shares.every((s) => s.owner === s.target) ? h("span", { class: "good" }, "stable") : h("span", { class: "warn" }, "rebalancing");
+}
+
+const consumersPage = (query) => ({
+  title: "Consumers",
+  async look() {
+    const asked = new URLSearchParams({ match: query.get("match") || "", start: query.get("start") || 0, limit: PAGE });
+    const [groups, cursors] = await Promise.all([api("groups"), api(`cursors?${asked}`)]);
+    return { groups: groups.groups, cursors };
+  },
+  draw({ groups, cursors }) {
+    const go = (more) => { location.hash = `#/consumers?${new URLSearchParams({ ...Object.fromEntries(query), ...more })}`; };
+    const columns = [
+      ["Name", (g) => h("a", { id: `group-${g.name}`, href: `#/groups/${encodeURIComponent(g.name)}` }, g.name)],
+      ["Reads", (g) => g.source],
+      ["State", (g) => stateOfGroup(g)],
+      ["Members", (g) => count(g.members.length), true],
+      ["Streams", (g) => count(g.shares.length), true],
+      ["Lag", (g) => lagOfGroup(g), true],
+    ];
+    const [rows, pages] = cursorTable(cursors, query, go);
+    return [h("h1", {}, "Consumers"),
+      section(`${count(groups.length)} ${groups.length === 1 ? "group" : "groups"}`, command("group", "list"), table("Groups", columns, groups, (g) => g.name)),
+      section(many(cursors), command("cursor", "list"), rows, searchField("Cursor or stream", query, go), pages)];
+  },
+});
+
+const groupPage = (name) => ({
+  title: name,
+  look: () => api(`groups?${new URLSearchParams({ group: name })}`),
+  draw(found) {
+    const group = found.groups[0];
+    if (!group) return [h("h1", {}, name), h("div", { class: "empty" }, "There is no such group, or you may not read its streams.")];
+    const members = new Map(group.members.map((m) => [m.id, m.instance || m.id]));
+    const columns = [
+      ["Stream", (s) => s.stream ? h("a", { id: `to-${s.stream_id}`, href: `#/${path(s.stream)}`, title: s.stream }, shortStream(s.stream)) : h("span", { class: "bad" }, "gone")],
+      ["Member", (s) => h("span", { class: "mono" }, members.get(s.owner) || "nobody", s.owner !== s.target ? h("span", { class: "warn" }, ` → ${members.get(s.target) || "nobody"}`) : null)],
+      ["Next", (s) => s.offset === null ? "not begun" : count(s.offset), true],
+      ["Lag", (s) => lagOf(s.lag), true],
+    ];
+    if (mayChange()) columns.push(["", (s) => s.stream && s.offset !== null ? action(`seek-${s.stream_id}`, "Move", () => {
+      const [stream_name, ...subject] = s.stream.split("@");
+      seekCursor({ name: group.name, stream_name, stream_subject: subject.join("@") });
+    }) : null]);
+    const sessions = [["Name", (m) => m.instance || "–"], ["Member", (m) => h("span", { class: "mono" }, m.id)],
+      ["Streams", (m) => count(group.shares.filter((s) => s.owner === m.id).length), true], ["Session", (m) => span(m.session_timeout_ms * 1000), true]];
+    return [
+      h("h1", {}, group.name),
+      h("div", { class: "cards" }, card("State", stateOfGroup(group)), card("Reads", group.source), card("Lag", lagOfGroup(group)), card("Generation", count(group.generation))),
+      section("Streams", command("group", "describe", group.name), table("Shares", columns, group.shares, (s) => s.stream_id)),
+      section("Members", command("group", "describe", group.name), table("Members", sessions, group.members, (m) => m.id)),
+    ];
+  },
+});
+
+/** Who reads a stream: part of its page. */
+async function cursorsOf(name) {
+  return api(`cursors?${new URLSearchParams({ stream: name, limit: PAGE })}`);
+}
+
+function streamCursors(name, found) {
+  const [rows] = cursorTable(found, new URLSearchParams(), null);
+  return section(many(found), command("cursor", "list", "--stream", name), rows);
+}

@@ -1,0 +1,40 @@
+"""Series for single cursors, on request: `/metrics?streams=PATTERN` has those in the streams that
+match, from the node that leads `__cursors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from jetstream_server.serving.grpc.cursor_lags import CursorLag
+
+_LABELS = ("cursor", "stream", "subject")
+
+
+def series(found: Sequence[CursorLag], left_out: int) -> Iterator[Metric]:
+    """The families. A lag that nobody knows now is left out."""
+    lags = GaugeMetricFamily(
+        "jetstream_cursor_lag_records", "Committed records behind the cursor", labels=_LABELS
+    )
+    offsets = GaugeMetricFamily(
+        "jetstream_cursor_offset", "The next record that it is to read", labels=_LABELS
+    )
+    times = GaugeMetricFamily(
+        "jetstream_cursor_committed_timestamp_seconds",
+        "When it was last committed, in seconds since 1970",
+        labels=_LABELS,
+    )
+    for each in found:
+        label = (each.cursor, each.stream, each.subject)
+        if each.lag is not None:
+            lags.add_metric(label, each.lag)
+        offsets.add_metric(label, each.offset)
+        times.add_metric(label, each.committed_at_us / 1e6)
+    yield lags
+    yield offsets
+    yield times
+    yield GaugeMetricFamily(
+        "jetstream_cursors_left_out", "Cursors that match beyond the limit", value=left_out
+    )
