@@ -409,6 +409,14 @@ def test_the_api_of_the_console_lets_do_what_grpc_does_and_no_more(
     assert asked("streams/orders/messages", bearer) == 200
     assert asked("streams/secret/messages", bearer) in (403, 404)
     assert asked("streams/orders/alter", bearer, b'{"config": {"max_bytes": "9"}}') == 403
+    assert {asked(path) for path in ("cursors", "groups")} == {401}
+    assert {asked(path, bearer) for path in ("cursors", "groups")} == {200}
+    move = b'{"earliest": true}'
+    assert asked("cursors/mine/orders/seek", "", move) == 401
+    assert asked("cursors/mine/orders/seek", bearer, move) == 200
+    assert asked("cursors/mine/secret/seek", bearer, move) in (403, 404)
+    assert asked("cursors/mine/secret/delete", bearer, b"{}") in (403, 404)
+    assert asked("cursors/mine/orders/delete", bearer, b"{}") == 200
 
 
 def test_the_same_rule_twice_is_one_and_wrong_ones_are_refused(
