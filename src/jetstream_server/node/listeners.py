@@ -45,7 +45,7 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     data_listen = configured.data.listen
     await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
     lags = CursorLags(
-        node.cursors, node.metadata.registry, node.replicas, server.peers, configured.id
+        node.drivers.cursors, node.metadata.registry, node.replicas, server.peers, configured.id
     )
     metrics = MetricsPage(
         node.replicas, server.snapshot, server.histograms, monotonic_clock, lags.find

@@ -46,7 +46,7 @@ def snapshot_of(
         data_plane_connections=node.data_plane.connection_count,
         waiting_fetches=node.fetches.waiting,
         pending_acks=bounds.pending_acks,
-        cursors=node.cursors.cursors_known(),
+        cursors=node.drivers.cursors.cursors_known(),
         uncommitted_bytes=bounds.uncommitted_bytes,
         scrubbed_bytes=node.drivers.scrub.bytes_read,
         damaged_ranges_found=node.drivers.healing.ranges_found,
