@@ -18,7 +18,6 @@ from jetstream_protocol.batch import (
     NO_PRODUCER,
     RECORDS_MAX,
     Batch,
-    BatchHeader,
     EncodedBatch,
     decode_header,
     encode,
@@ -101,8 +100,3 @@ def filler(start: int, stop: int, timestamp: WallUs) -> Iterator[bytes]:
         batch.stamp(start, 0, timestamp)
         yield batch.to_bytes()
         start += count
-
-
-def follows_gap(header: BatchHeader) -> bool:
-    """Whether the batch says that those before it were compacted away."""
-    return bool(header.flags & Flags.AFTER_GAP)

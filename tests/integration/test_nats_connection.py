@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.nats.connection import NatsConnection
 from tests.support.loops import eventually, on_loop
-from tests.support.nats_client import Collector, connected, hpub, pub
+from tests.support.nats_client import Collector, connected, hpub, pub, url_of
 from tests.support.nats_server import NatsServer
 
 
@@ -314,7 +314,7 @@ async def test_connecting_nowhere_says_so_and_goes_on_trying() -> None:
                 await connection.connect(0.3)
             server.start()
             await connection.connect(5.0)
-            assert connection.connected_url == server.url
+            assert url_of(connection) == server.url
             assert connection.counters.reconnects == 0
         finally:
             await connection.close()

@@ -77,3 +77,9 @@ def pub(subject: str, value: bytes = b"", reply: str = "") -> bytes:
 def hpub(subject: str, block: bytes, value: bytes = b"") -> bytes:
     lengths = f"{len(block)} {len(block) + len(value)}"
     return f"HPUB {subject} {lengths}\r\n".encode() + block + value + b"\r\n"
+
+
+def url_of(connection: NatsConnection) -> str:
+    """The server it is connected to, without credentials; "" while there is none."""
+    link = connection._link
+    return "" if link is None else link.address.url

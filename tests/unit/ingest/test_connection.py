@@ -12,7 +12,7 @@ from jetstream_protocol.errors import UnavailableError
 from jetstream_server.ingest.nats import reconnector
 from jetstream_server.ingest.nats.connection import HEARD_SECONDS, HELD_BYTES_MAX, NatsConnection
 from tests.support.loops import eventually, on_loop
-from tests.support.nats_client import Collector, connected, pub
+from tests.support.nats_client import Collector, connected, pub, url_of
 from tests.support.nats_peer import accept, peer
 
 
@@ -76,7 +76,7 @@ async def test_a_lame_duck_is_told_to_stop_before_the_next_server_is_told_to_sta
         await eventually(lambda: got.reconnects == 1)
         assert first.lines.count(b"for a publisher\r\n") == 1
         assert second.lines == [b"SUB a workers 1\r\n", b"PING\r\n"]
-        assert connection.connected_url == two
+        assert url_of(connection) == two
         await eventually(lambda: first.ended == 1)
         assert second.connections == 1
     assert got.values == [b"x"]
@@ -110,7 +110,7 @@ async def test_what_is_written_while_a_lame_duck_is_being_closed_goes_to_the_nex
         stuck.set()
         await flushing
         await eventually(lambda: second.connections == 1)
-        await eventually(lambda: connection.connected_url == "")
+        await eventually(lambda: url_of(connection) == "")
         connection.write(pub("ack", b"for a publisher"))
         await eventually(lambda: b"for a publisher\r\n" in second.lines)
 

@@ -239,11 +239,6 @@ class NatsConnection:
         return self._listening.is_set() and link is not None and link.heard_within(HEARD_SECONDS)
 
     @property
-    def connected_url(self) -> str:
-        """Without credentials; "" while there is no connection."""
-        return "" if self._link is None else self._link.address.url
-
-    @property
     def urls(self) -> tuple[str, ...]:
         """All known servers, configured and discovered, without credentials."""
         return self._pool.urls

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import grpc
 from google.protobuf.message import Message
-from grpc import aio
 
-from jetstream_protocol.errors import GRPC_ERROR_KEY, JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.errors import UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2, cursors_pb2_grpc, groups_pb2_grpc
+from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
 from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.security import node_proof
 from jetstream_server.serving.grpc.grpc_loop import Call, GrpcLoop
 from jetstream_server.serving.grpc.guard import AUTHORIZATION
+from jetstream_server.serving.grpc.node_channels import NodeChannels
 
 FORWARDED = "jetstream-forwarded"
 """Metadata key of a request that came from a node: it is not forwarded again."""
@@ -32,21 +30,10 @@ READINESS_SECONDS = 0.5
 STAND_BY_SECONDS = 2.0
 """A little longer than the node itself waits for NATS (ingest.py)."""
 
-_STUBS: dict[str, Callable[[aio.Channel], Any]] = {
-    "Streams": api_pb2_grpc.StreamsStub,
-    "Reads": api_pb2_grpc.ReadsStub,
-    "Cluster": api_pb2_grpc.ClusterStub,
-    "Cursors": cursors_pb2_grpc.CursorsStub,
-    "Groups": groups_pb2_grpc.GroupsStub,
-}
-
 
 class Peers:
-    """One channel per node address, opened when first needed; with new certificates a new one.
-
-    certificates: the nodes' ports speak TLS. secret: the cluster's credential, by which the other
-    node knows this one.
-    """
+    """certificates: see NodeChannels. secret: the cluster's credential. With it the other node
+    recognises this one."""
 
     def __init__(
         self,
@@ -60,11 +47,7 @@ class Peers:
         self._node_id = node_id
         self._secret = secret
         self._registry = registry
-        self._loop = grpc_loop
-        self._certificates = certificates
-        self._generation = 0
-        self._channels: dict[str, aio.Channel] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._channels = NodeChannels(grpc_loop, certificates)
 
     async def create_stream(
         self, node_id: NodeId, request: pb.CreateStreamRequest
@@ -230,7 +213,7 @@ class Peers:
         service: str,
         method: str,
         request: Message,
-        timeout: float,
+        seconds: float,
         *,
         forwarded: bool = False,
     ) -> Any:
@@ -239,70 +222,29 @@ class Peers:
         node = self._registry.nodes.get(node_id)
         if node is None:
             raise UnavailableError(f"node {node_id} is not registered; try again")
-        address, incarnation = node.addresses.grpc, node.incarnation
         authorization = node_proof.proof(
             self._secret,
             f"/jetstream.v1.{service}/{method}",
             sender=self._node_id,
             target=node_id,
-            incarnation=incarnation,
+            incarnation=node.incarnation,
         )
         metadata = [(AUTHORIZATION, authorization)]
         if forwarded:
             metadata.append((FORWARDED, "1"))
-
-        async def on_grpc_loop() -> Any:
-            call = getattr(_STUBS[service](self._channel(address)), method)
-            return await call(request, timeout=timeout, metadata=metadata)
-
-        try:
-            return await self._loop.run(on_grpc_loop())
-        except aio.AioRpcError as error:
-            raise _error_of(error, node_id) from error
-
-    def _channel(self, address: str) -> aio.Channel:
-        if self._certificates is not None and self._generation != self._certificates.generation:
-            self._generation = self._certificates.generation
-            self._replace_channels()
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = self._open(address)
-        return channel
-
-    def _open(self, address: str) -> aio.Channel:
-        if self._certificates is None:
-            return aio.insecure_channel(address)
-        pem = self._certificates.pem
-        credentials = grpc.ssl_channel_credentials(pem.ca or None, pem.key, pem.certificate)
-        return aio.secure_channel(address, credentials)
-
-    def _replace_channels(self) -> None:
-        """Calls that run go on."""
-        for channel in self._channels.values():
-            task = asyncio.get_running_loop().create_task(channel.close(CALL_SECONDS))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-        self._channels.clear()
+        return await self._channels.call(
+            node.addresses.grpc,
+            service,
+            method,
+            request,
+            metadata=metadata,
+            seconds=seconds,
+            node=f"node {node_id}",
+        )
 
     async def close(self) -> None:
-        await self._loop.run(self._close())
-
-    async def _close(self) -> None:
-        for task in self._closing:
-            task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        for channel in self._channels.values():
-            await channel.close()
+        await self._channels.close()
 
 
 def was_forwarded(call: Call) -> bool:
     return any(key == FORWARDED for key, _ in call.metadata)
-
-
-def _error_of(error: aio.AioRpcError, node_id: NodeId) -> JetstreamError:
-    for key, value in error.trailing_metadata() or ():
-        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
-            return from_proto(common_pb2.Error.FromString(value))
-    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return UnavailableError(f"node {node_id} does not answer: {error.details()}; try again")
-    return UnavailableError(f"node {node_id} failed: {error.details()}")

@@ -1,0 +1,112 @@
+"""Channels to the gRPC ports of nodes, this node's included. There is one per address. It is opened
+when it is first needed, and again when there are new certificates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from grpc import aio
+
+from jetstream_protocol.errors import GRPC_ERROR_KEY, JetstreamError, UnavailableError, from_proto
+from jetstream_protocol.generated import (
+    api_pb2_grpc,
+    common_pb2,
+    cursors_pb2_grpc,
+    groups_pb2_grpc,
+)
+from jetstream_server.net.certificates import Certificates
+from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
+
+CLOSE_SECONDS = 10.0
+"""How long calls on a replaced channel may go on."""
+
+_STUBS: dict[str, Callable[[aio.Channel], Any]] = {
+    "Streams": api_pb2_grpc.StreamsStub,
+    "Reads": api_pb2_grpc.ReadsStub,
+    "Cluster": api_pb2_grpc.ClusterStub,
+    "Cursors": cursors_pb2_grpc.CursorsStub,
+    "Groups": groups_pb2_grpc.GroupsStub,
+}
+
+
+class NodeChannels:
+    """certificates: the nodes' ports speak TLS; None: they do not."""
+
+    def __init__(self, grpc_loop: GrpcLoop, certificates: Certificates | None) -> None:
+        self._loop = grpc_loop
+        self._certificates = certificates
+        self._generation = 0
+        self._channels: dict[str, aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def call(
+        self,
+        address: str,
+        service: str,
+        method: str,
+        request: Message,
+        *,
+        metadata: Sequence[tuple[str, str]],
+        seconds: float,
+        node: str,
+    ) -> Any:
+        """The answer to a call, from the node's loop. node: what errors call the node that is
+        asked. Raises the JetstreamError that it answers with; UnavailableError without an answer
+        within `seconds`."""
+
+        async def on_grpc_loop() -> Any:
+            call = getattr(_STUBS[service](self._channel(address)), method)
+            return await call(request, timeout=seconds, metadata=metadata)
+
+        try:
+            return await self._loop.run(on_grpc_loop())
+        except aio.AioRpcError as error:
+            raise _error_of(error, node) from error
+
+    async def close(self) -> None:
+        await self._loop.run(self._close())
+
+    # On gRPC's loop.
+
+    def _channel(self, address: str) -> aio.Channel:
+        if self._certificates is not None and self._generation != self._certificates.generation:
+            self._generation = self._certificates.generation
+            self._replace_channels()
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._open(address)
+        return channel
+
+    def _open(self, address: str) -> aio.Channel:
+        if self._certificates is None:
+            return aio.insecure_channel(address)
+        pem = self._certificates.pem
+        credentials = grpc.ssl_channel_credentials(pem.ca or None, pem.key, pem.certificate)
+        return aio.secure_channel(address, credentials)
+
+    def _replace_channels(self) -> None:
+        for channel in self._channels.values():
+            task = asyncio.get_running_loop().create_task(channel.close(CLOSE_SECONDS))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        self._channels.clear()
+
+    async def _close(self) -> None:
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close()
+
+
+def _error_of(error: aio.AioRpcError, node: str) -> JetstreamError:
+    for key, value in error.trailing_metadata() or ():
+        if key == GRPC_ERROR_KEY and isinstance(value, bytes):
+            return from_proto(common_pb2.Error.FromString(value))
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return UnavailableError(f"{node} does not answer: {error.details()}; try again")
+    return UnavailableError(f"{node} failed: {error.details()}")
