@@ -15,6 +15,7 @@
     ├── StreamPausedError              the stream does not listen until it is resumed
     ├── PermissionDeniedError
     ├── UnauthenticatedError
+    ├── QuotaExceededError             as many as one principal may have exist already
     ├── OffsetOutOfRangeError          below the log start or beyond any possible end
     ├── DivergedError                  the reader's last epoch belongs to another history
     ├── NotLeaderError          (r)    ask the leader
@@ -22,6 +23,7 @@
     ├── FencedEpochError        (r)    the request comes from an older leader epoch
     ├── UnknownEpochError       (r)    the request is ahead of what this node knows
     ├── UnavailableError        (r)    no leader, not reachable, stopping, over a bound
+    │   ├── TooManyRequestsError   (r) a principal has too much open at once
     │   └── NotEnoughReplicasError (r) refused before the append: the ISR is below its minimum
     ├── UnknownOutcomeError            it may or may not have happened
     │   └── NotEnoughReplicasAfterAppendError   appended, not committed
@@ -130,6 +132,10 @@ class UnauthenticatedError(JetstreamError):
     pass
 
 
+class QuotaExceededError(JetstreamError):
+    pass
+
+
 class OffsetOutOfRangeError(JetstreamError):
     """The offset can never be read; `[log_start_offset, high_watermark)` can."""
 
@@ -194,6 +200,10 @@ class UnknownEpochError(JetstreamError):
 
 class UnavailableError(JetstreamError):
     retriable = True
+
+
+class TooManyRequestsError(UnavailableError):
+    pass
 
 
 class NotEnoughReplicasError(UnavailableError):
@@ -276,6 +286,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     StreamPausedError: Spelling("stream_paused", "FAILED_PRECONDITION", 400, 20020),
     PermissionDeniedError: Spelling("permission_denied", "PERMISSION_DENIED", 403, 20004),
     UnauthenticatedError: Spelling("unauthenticated", "UNAUTHENTICATED", 401, 20005),
+    QuotaExceededError: Spelling("quota_exceeded", "RESOURCE_EXHAUSTED", 429, 10002),
     OffsetOutOfRangeError: Spelling("offset_out_of_range", "OUT_OF_RANGE", 400, 20006),
     DivergedError: Spelling("diverged", "FAILED_PRECONDITION", 409, 20007),
     NotLeaderError: Spelling("not_leader", "FAILED_PRECONDITION", 503, 20008),
@@ -283,6 +294,7 @@ CODES: dict[type[JetstreamError], Spelling] = {
     FencedEpochError: Spelling("fenced_epoch", "ABORTED", 503, 20010),
     UnknownEpochError: Spelling("unknown_epoch", "ABORTED", 503, 20011),
     UnavailableError: Spelling("unavailable", "UNAVAILABLE", 503, 10008),
+    TooManyRequestsError: Spelling("too_many_requests", "RESOURCE_EXHAUSTED", 429, 20021),
     NotEnoughReplicasError: Spelling("not_enough_replicas", "UNAVAILABLE", 503, 20012),
     UnknownOutcomeError: Spelling("unknown_outcome", "UNKNOWN", 503, 20013),
     NotEnoughReplicasAfterAppendError: Spelling(

@@ -248,15 +248,15 @@ def test_a_denial_wins_and_a_rule_for_everybody_holds_for_each(
 
 
 def within_a_second(act: Callable[[], object], refused: type[JetstreamError]) -> None:
-    """Wait until it is refused."""
+    """What is asked a second later, or after that, is refused."""
     begun = time.monotonic()
-    while time.monotonic() - begun < 5.0:
+    while True:
+        asked = time.monotonic()
         try:
             act()
         except refused:
-            assert time.monotonic() - begun < 1.0
             return
-    raise AssertionError("it is allowed still")
+        assert asked - begun < 1.0, "it is allowed still"
 
 
 def test_a_change_of_rules_reaches_open_connections_and_fetches_that_wait(

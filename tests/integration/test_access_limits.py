@@ -1,23 +1,40 @@
-"""What one principal may take of a real node: connections, and bytes a second over both ports."""
+"""What one principal may take of a real node: connections, requests, streams, consumer groups, and
+bytes a second over both ports."""
 
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
-from jetstream_client import Client, UnavailableError
+from jetstream_client import Client, QuotaExceededError, TooManyRequestsError
+from jetstream_protocol.frames import Kind
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from jetstream_protocol.generated.dataplane_pb2 import DataFetchRequest, DataFetchResponse
+from tests.support.api import Api, DataPlane
 from tests.support.secured import SecuredServer, secured_server
 
 RATE = 200_000
+REQUESTS = 8
+POLL_MS = 30_000
 RECORD = bytes(10_000)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
     data = tmp_path_factory.mktemp("limited") / "data"
-    with secured_server(data, connections_per_principal=2, read_bytes_per_second=RATE) as running:
+    limits = {
+        "connections_per_principal": 2,
+        "requests_per_principal": REQUESTS,
+        "streams_per_principal": 3,
+        "groups_per_principal": 1,
+        "read_bytes_per_second": RATE,
+    }
+    with secured_server(data, **limits) as running:
         with running.client() as admin:
             admin.create_stream("orders", "orders")
             with admin.publisher("orders") as publisher:
@@ -43,7 +60,7 @@ def test_who_reads_faster_waits_and_gets_everything(server: SecuredServer) -> No
     with server.client(reader) as client:
         assert seconds_to_read(client, 60) > 1.0  # 600 kB, a burst of a second and one answer.
     with server.client(other) as client:
-        assert seconds_to_read(client, 10) < 1.0
+        assert len(client.fetch("orders", 0, max_bytes=100_000)) > 0
 
 
 def test_one_principal_has_so_many_connections_and_others_have_theirs(
@@ -57,9 +74,117 @@ def test_one_principal_has_so_many_connections_and_others_have_theirs(
         one.fetch("orders", "latest")
         two.fetch("orders", "latest")
         third = Client(server.grpc, token=first, timeout=1)
-        with third, pytest.raises(UnavailableError, match="2 connections open"):
+        with third, pytest.raises(TooManyRequestsError, match="2 connections open"):
             third.fetch("orders", "latest")
         with server.client(second) as client:
             client.fetch("orders", "latest")
     with server.client(first) as client:
         client.fetch("orders", "latest")
+
+
+def test_a_principal_creates_so_many_streams_and_is_told_what_to_do(server: SecuredServer) -> None:
+    with server.client() as admin:
+        token = admin.create_token("user:maker").text
+        admin.add_acl("user:maker", "all", subject=">")
+        before = counted(server, "jetstream_quota_refusals_total")
+        with server.client(token) as maker:
+            for name in ("m1", "m2", "m3"):
+                maker.create_stream(name, name)
+            with pytest.raises(QuotaExceededError, match="delete some, or have security"):
+                maker.create_stream("m4", "m4")
+            maker.create_stream("m3", "m3")  # It exists.
+            maker.delete_stream("m1")
+            maker.create_stream("m4", "m4")
+        assert counted(server, "jetstream_quota_refusals_total") == before + 1
+        assert "user:maker has created 3 streams" in server.log_text
+        admin.create_stream("m5", "m5")
+
+
+def test_a_principal_begins_so_many_consumer_groups(server: SecuredServer) -> None:
+    with server.client() as admin:
+        token = admin.create_token("user:grouped").text
+        admin.add_acl("user:grouped", "read", stream="orders", subject="orders")
+    with server.client(token) as client:
+        with client.consume_group("orders", "first") as first:
+            next(iter(first))
+            with pytest.raises(QuotaExceededError, match="groups_per_principal raised"):
+                client.consume_group("orders", "second")
+        deadline = time.monotonic() + 60  # Should the first not have been able to say goodbye.
+        while True:
+            try:
+                with client.consume_group("orders", "second") as second:
+                    next(iter(second))
+                return
+            except QuotaExceededError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+
+def test_a_principal_has_so_many_requests_open_and_gets_answers_when_they_end(
+    server: SecuredServer,
+) -> None:
+    with server.client() as admin:
+        token = admin.create_token("user:waiting").text
+        other = admin.create_token("user:patient").text
+        admin.add_acl("*", "read", stream="orders", subject=">")
+    api = Api(server.grpc)
+
+    def poll(bearer: str, wait_ms: int) -> grpc.Future:
+        request = pb.FetchRequest(
+            stream=common_pb2.StreamRef(name="orders"), offset=60, bytes_min=1, wait_ms_max=wait_ms
+        )
+        metadata = [("authorization", f"Bearer {bearer}")]
+        return api.reads.Fetch.future(request, timeout=60, metadata=metadata)
+
+    polls = [poll(token, POLL_MS) for _ in range(REQUESTS)]
+    try:
+        deadline = time.monotonic() + 30
+        while counted(server, "jetstream_waiting_fetches") < REQUESTS:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        refused = poll(token, 0).exception()
+        assert isinstance(refused, grpc.RpcError)
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"{REQUESTS} requests open" in refused.details()
+        assert poll(other, 0).exception() is None
+        polls.pop().cancel()
+        while poll(token, 0).exception() is not None:
+            assert time.monotonic() < deadline
+    finally:
+        for each in polls:
+            each.cancel()
+        api.close()
+
+
+def test_the_data_plane_counts_the_requests_of_all_connections(server: SecuredServer) -> None:
+    with server.client() as admin:
+        token = admin.create_token("user:polling").text
+        admin.add_acl("user:polling", "read", stream="orders", subject="orders")
+    poll = DataFetchRequest(
+        stream=common_pb2.StreamRef(name="orders"), offset=60, bytes_min=1, wait_ms_max=POLL_MS
+    )
+    one, two = (DataPlane(server.data_address, token=token) for _ in range(2))
+    for number in range(REQUESTS - 1):
+        one.send(Kind.FETCH, number, poll)
+    two.send(Kind.FETCH, 0, poll)
+    deadline = time.monotonic() + 30
+    while counted(server, "jetstream_waiting_fetches") < REQUESTS:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    two.send(Kind.FETCH, 99, poll)
+    correlation, answer, _ = two.receive(DataFetchResponse)
+    assert isinstance(answer, DataFetchResponse)
+    assert (correlation, answer.error.code) == (99, "too_many_requests")
+    one.close()
+    while two.fetch("orders", 0)[0].HasField("error"):
+        assert time.monotonic() < deadline
+    two.close()
+
+
+def counted(server: SecuredServer, name: str) -> float:
+    request = urllib.request.Request(
+        f"{server.http}/metrics", headers={"Authorization": f"Bearer {server.admin}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        text: str = answer.read().decode()
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))

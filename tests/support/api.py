@@ -100,10 +100,10 @@ def error_of(error: grpc.RpcError) -> JetstreamError:
 class DataPlane:
     """One blocking data-plane connection."""
 
-    def __init__(self, address: tuple[str, int], *, hello: bool = True) -> None:
+    def __init__(self, address: tuple[str, int], *, hello: bool = True, token: str = "") -> None:
         self.sock = socket.create_connection(address, timeout=30)
         if hello:
-            self.send(Kind.HELLO, 1, dataplane_pb2.Hello(version=1, client="test"))
+            self.send(Kind.HELLO, 1, dataplane_pb2.Hello(version=1, client="test", token=token))
             _, reply, _ = self.receive(dataplane_pb2.HelloReply)
             assert not reply.HasField("error"), reply
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -20,6 +20,7 @@ from jetstream_protocol.errors import (
     JetstreamError,
     NotFoundError,
     PreconditionFailedError,
+    QuotaExceededError,
 )
 from jetstream_server.clocks import MonotonicClock
 from jetstream_server.cursors.groups import (
@@ -48,7 +49,9 @@ logger = structlog.get_logger("jetstream.groups")
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a member says. generation: what it was last told, 0: nothing yet."""
+    """What a member says. generation: what it was last told, 0: nothing yet. principal: who says
+    it, "" for nobody in particular. groups_max: how many groups with members a principal may have
+    begun, 0: any number."""
 
     group: str
     source: str
@@ -56,6 +59,8 @@ class Heartbeat:
     generation: int
     held: frozenset[int]
     wait_seconds: float
+    principal: str = ""
+    groups_max: int = 0
 
 
 class _Live:
@@ -114,7 +119,8 @@ class Coordinator:
     async def heartbeat(self, heartbeat: Heartbeat) -> Group:
         """The group, once it has something new for the member, or after `wait_seconds`.
 
-        Raises PreconditionFailedError for a member that was given up, InvalidRequestError.
+        Raises PreconditionFailedError for a member that was given up, InvalidRequestError,
+        QuotaExceededError.
         """
         live = self._groups.get(heartbeat.group)
         if live is None:
@@ -145,9 +151,25 @@ class Coordinator:
                     f"{heartbeat.source!r}"
                 )
             group = Group(group.name, heartbeat.source, group.generation)
+        if not group.members:
+            self._check_quota(heartbeat)
+            group = replace(group, creator=heartbeat.principal)
         group = with_streams(group, self._streams_of(group.source))
         group = join(group, member)
         return release(group, member.id, heartbeat.held)
+
+    def _check_quota(self, heartbeat: Heartbeat) -> None:
+        """Raises QuotaExceededError if the principal may not begin another group."""
+        most = heartbeat.groups_max
+        if not most or not heartbeat.principal:
+            return
+        states = (live.coming or live.state for live in self._groups.values())
+        begun = sum(bool(each.members) and each.creator == heartbeat.principal for each in states)
+        if begun >= most:
+            raise QuotaExceededError(
+                f"{heartbeat.principal} has begun {most} consumer groups that have members, as "
+                "many as it may: stop some, or have security.groups_per_principal raised"
+            )
 
     async def _news(self, live: _Live, heartbeat: Heartbeat) -> None:
         """Wait until the member is to read something else than it holds, or is no member."""

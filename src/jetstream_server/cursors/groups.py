@@ -43,13 +43,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """source: what is read: a group of streams, or a stream. shares: by stream id."""
+    """source: what is read: a group of streams, or a stream. shares: by stream id. creator: the
+    principal for whose quota it counts while it has members; "": nobody's."""
 
     name: str
     source: str
     generation: int = 0
     members: tuple[Member, ...] = ()
     shares: Mapping[int, Share] = field(default_factory=dict)
+    creator: str = ""
 
     def has(self, member_id: str) -> bool:
         return any(member.id == member_id for member in self.members)

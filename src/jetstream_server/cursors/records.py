@@ -35,6 +35,7 @@ def group_to_proto(group: Group) -> pb.ConsumerGroup:
             )
             for number, share in sorted(group.shares.items())
         ],
+        creator=group.creator,
     )
 
 
@@ -49,4 +50,5 @@ def group_from_proto(group: pb.ConsumerGroup) -> Group:
         shares={
             each.stream_id: Share(each.owner, each.target, each.since) for each in group.shares
         },
+        creator=group.creator,
     )

@@ -36,7 +36,7 @@ from jetstream_server.metadata.member.config import MemberConfig
 from jetstream_server.metadata.state.model import Addresses
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
-from jetstream_server.node.config import PORTS, Config, NodeConfig, split_address
+from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
 from jetstream_server.node.descriptors import connections_max, raise_limit
 from jetstream_server.node.nats_options import link_options
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
@@ -48,6 +48,7 @@ from jetstream_server.replication.drivers.disk_reserve import watch_space
 from jetstream_server.replication.drivers.membership import new_session
 from jetstream_server.replication.run_record import boot_id
 from jetstream_server.replication.unknown_streams import UnknownStreams
+from jetstream_server.security.limits import Quotas
 from jetstream_server.serving.grpc.grpc_loop import GrpcLoop
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.metrics.histograms import Histograms
@@ -205,6 +206,7 @@ def _environment(
 
 def _settings(start: Start, certificates: Certificates | None) -> NodeSettings:
     config, log = start.config, start.config.log
+    connections = connections_max(raise_limit(), config.limits.connections)
     return NodeSettings(
         node_id=start.configured.id,
         is_alone=len(config.nodes) == 1,
@@ -213,11 +215,21 @@ def _settings(start: Start, certificates: Certificates | None) -> NodeSettings:
         flush_interval_seconds=log.flush_interval_ms / 1000,
         compaction_bytes_per_second=log.compaction_bytes_per_second,
         scrub_bytes_per_second=log.scrub_bytes_per_second,
-        connections_max=connections_max(raise_limit()),
+        connections_max=connections,
+        connections_per_address=config.limits.connections_per_address or max(connections // 2, 1),
         certificates=certificates,
         security_enabled=config.security.enabled,
-        connections_per_principal=config.security.connections_per_principal,
-        read_bytes_per_second=config.security.read_bytes_per_second,
+        quotas=_quotas(config.security),
+    )
+
+
+def _quotas(config: SecurityConfig) -> Quotas:
+    return Quotas(
+        connections=config.connections_per_principal,
+        requests=config.requests_per_principal,
+        streams=config.streams_per_principal,
+        groups=config.groups_per_principal,
+        bytes_per_second=config.read_bytes_per_second,
     )
 
 

@@ -183,12 +183,24 @@ class TlsConfig(_Section):
 
 class SecurityConfig(_Section):
     """Whether clients must say who they are, and have rights for what they do; and what one
-    principal may take of a node."""
+    principal may take of a node and of the cluster."""
 
     enabled: bool = False
     connections_per_principal: Annotated[int, Field(ge=1, le=4096)] = 1024
+    requests_per_principal: Annotated[int, Field(ge=1, le=65536)] = 2048
+    streams_per_principal: Annotated[int, Field(ge=0)] = 10_000
+    groups_per_principal: Annotated[int, Field(ge=0)] = 1_000
     read_bytes_per_second: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
     """0: any number."""
+
+
+class LimitsConfig(_Section):
+    """What clients may take of a node, known or not."""
+
+    connections: Annotated[int, Field(ge=16, le=65536)] = 4096
+    """Open to the data plane; fewer where the process may open fewer files."""
+    connections_per_address: Annotated[int, Field(ge=1)] | None = None
+    """Open to the data plane, and to the gRPC port; None: half of `connections`."""
 
 
 class NatsTlsConfig(_Section):
@@ -267,6 +279,7 @@ class Config(BaseSettings):
     """Allows listeners beyond loopback without authentication."""
     nats: NatsConfig = NatsConfig()
     security: SecurityConfig = SecurityConfig()
+    limits: LimitsConfig = LimitsConfig()
     ingest: IngestConfig = IngestConfig()
     log: LogConfig = LogConfig()
 

@@ -26,8 +26,9 @@ def raise_limit() -> int:
     return hard
 
 
-def connections_max(limit: int) -> int:
-    """Data-plane connections to accept when `limit` descriptors may be open."""
+def connections_max(limit: int, wanted: int = CONNECTIONS_MAX) -> int:
+    """Data-plane connections to accept when `limit` descriptors may be open, and no more than
+    `wanted`."""
     if limit == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return min(CONNECTIONS_MAX, max((limit - RESERVED) // _PER_CONNECTION, 1))
+        return wanted
+    return min(wanted, max((limit - RESERVED) // _PER_CONNECTION, 1))

@@ -19,6 +19,7 @@ from jetstream_server.node.server import Server
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 from jetstream_server.serving.grpc.close_peer import close_peer
 from jetstream_server.serving.grpc.cluster_service import ClusterService
+from jetstream_server.serving.grpc.connection_limiter import ConnectionLimiter
 from jetstream_server.serving.grpc.cursor_lags import CursorLags
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.cursors_service import CursorsService
@@ -61,7 +62,8 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
 
 def _api(server: Server, metrics: MetricsPage) -> ApiServer:
     node, metadata, node_id = server.node, server.node.metadata, server.configured.id
-    hang_up_on = partial(close_peer, port=split_address(server.configured.grpc.listen)[1])
+    port = split_address(server.configured.grpc.listen)[1]
+    hang_up_on = partial(close_peer, port=port)
     streams = Streams(metadata, wall_clock, nodes_configured=len(server.config.nodes))
     cursors = node.drivers.cursors
     leader = CursorLeader(metadata.registry, streams, server.peers, node_id)
@@ -89,6 +91,7 @@ def _api(server: Server, metrics: MetricsPage) -> ApiServer:
         SecurityService(metadata, node.access, wall_clock),
         node.stream_access,
         CallLimiter(hang_up_on),
+        ConnectionLimiter(port, server.connections_per_address, server.refused),
         server.grpc_loop,
         server.certificates,
     )
@@ -137,7 +140,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
     pages = Pages(server.not_ready, metrics)
     routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway).routes()]
     routes += console.routes()
-    http = HttpServer(routes, node.access, server.certificates)
+    http = HttpServer(routes, node.access, server.certificates, server.refused)
     await _listen(http.start(*split_address(listen)), listen)
     stack.push_async_callback(http.stop)
 

@@ -54,8 +54,8 @@ from jetstream_server.replication.drivers.segment_repair import SegmentRepair
 from jetstream_server.replication.listeners import Listeners
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
-from jetstream_server.security.access_control import CONNECTIONS_PER_PRINCIPAL, AccessControl
-from jetstream_server.security.limits import Limits
+from jetstream_server.security.access_control import AccessControl
+from jetstream_server.security.limits import Quotas
 from jetstream_server.serving.dataplane.server import CONNECTIONS_MAX, DataPlaneServer
 from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.grpc.transfers import Transfers
@@ -111,10 +111,10 @@ class NodeSettings:
     compaction_bytes_per_second: int
     scrub_bytes_per_second: int
     connections_max: int = CONNECTIONS_MAX
+    connections_per_address: int = CONNECTIONS_MAX
     certificates: Certificates | None = None
     security_enabled: bool = False
-    connections_per_principal: int = CONNECTIONS_PER_PRINCIPAL
-    read_bytes_per_second: int = 0
+    quotas: Quotas | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class NodeStart:
             node_id=settings.node_id,
             secret=settings.credential,
             incarnation=lambda: metadata.incarnation,
-            limits=Limits(settings.connections_per_principal, settings.read_bytes_per_second),
+            quotas=settings.quotas,
             monotonic_clock=environment.clocks.monotonic,
         )
         self.membership = Membership(
@@ -481,6 +481,7 @@ class NodeStart:
             monotonic_clock=self._environment.clocks.monotonic,
             disk=disk if isinstance(disk, OsDisk) else None,
             connections_max=settings.connections_max,
+            connections_per_address=settings.connections_per_address,
             certificates=settings.certificates,
         )
         self._stack.push_async_callback(data_plane.close)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.ingest.nats.connection import NatsConnection
@@ -22,7 +23,8 @@ from jetstream_server.serving.metrics.snapshot import Snapshot
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server whose node has joined its cluster. configured: its entry in the file of `config`.
-    certificates: None without TLS. bounds: of acks and bytes that wait for commits."""
+    certificates: None without TLS. bounds: of acks and bytes that wait for commits. refused:
+    connections of gRPC and HTTP that were closed because there were too many, by port."""
 
     config: Config
     configured: NodeConfig
@@ -34,6 +36,13 @@ class Server:
     bounds: Bounds
     grpc_loop: GrpcLoop
     peers: Peers
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def connections_per_address(self) -> int:
+        """To one port."""
+        limits = self.config.limits
+        return limits.connections_per_address or max(limits.connections // 2, 1)
 
     def not_ready(self) -> list[str]:
         """Why it should not be sent work; [] once it may be."""
@@ -77,6 +86,7 @@ class Server:
             folder=self.config.data,
             disk_reserve_bytes=self.config.log.disk_reserve_bytes,
             is_ready=not self.not_ready(),
+            refused=self.refused,
         )
 
     async def use(self) -> pb.NodeUse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jetstream_protocol.generated import api_pb2 as pb
@@ -26,8 +26,10 @@ def snapshot_of(
     folder: Path,
     disk_reserve_bytes: int,
     is_ready: bool,
+    refused: Mapping[str, int],
 ) -> Snapshot:
-    """The numbers of a node that has joined, without the sums over its streams."""
+    """The numbers of a node that has joined, without the sums over its streams. refused:
+    connections of gRPC and HTTP, by port."""
     counters = connection.counters
     return Snapshot(
         raft=node.metadata.status(),
@@ -54,6 +56,8 @@ def snapshot_of(
         retention_removed_records=node.drivers.retention.records_removed,
         authentication_failures=node.access.audit.authentication_failures,
         authorization_failures=node.access.audit.authorization_failures,
+        quota_refusals=node.access.audit.quota_refusals,
+        connections_refused={"data": node.data_plane.connections_refused, **refused},
         disk_free_bytes=free_bytes(folder),
         disk_reserve_bytes=disk_reserve_bytes,
     )

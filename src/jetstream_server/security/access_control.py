@@ -14,7 +14,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from jetstream_protocol.errors import PermissionDeniedError, UnauthenticatedError
+from jetstream_protocol.errors import (
+    JetstreamError,
+    PermissionDeniedError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from jetstream_server.clocks import MonotonicClock, WallClock, monotonic_clock
 from jetstream_server.security import node_proof
 from jetstream_server.security.acl import (
@@ -26,12 +31,11 @@ from jetstream_server.security.acl import (
 from jetstream_server.security.audit import Audit
 from jetstream_server.security.authenticator import Authenticator
 from jetstream_server.security.identity import ANONYMOUS, Identity
-from jetstream_server.security.limits import Limits
+from jetstream_server.security.limits import Limits, Quotas
 from jetstream_server.security.state import SecurityState
 
 DECISIONS_MAX = 100_000
 EXPIRY_CHECK_SECONDS = 0.25
-CONNECTIONS_PER_PRINCIPAL = 1024
 BYTES_USUAL = 1024 * 1024
 """Of an answer where the request does not say."""
 _BEARER = "bearer "
@@ -65,10 +69,11 @@ class AccessControl:
         node_id: int,
         secret: bytes,
         incarnation: Callable[[], int | None],
-        limits: Limits | None = None,
+        quotas: Quotas | None = None,
         monotonic_clock: MonotonicClock = monotonic_clock,
     ) -> None:
-        self._limits = limits or Limits(CONNECTIONS_PER_PRINCIPAL, 0)
+        self.quotas = quotas or Quotas()
+        self._limits = Limits(self.quotas)
         self._monotonic_clock = monotonic_clock
         self.enabled = enabled
         self.audit = Audit()
@@ -145,6 +150,10 @@ class AccessControl:
             reason = "say who you are: give a token (token=, or JETSTREAM_TOKEN)"
         raise self.unauthenticated(identity.peer, what, reason)
 
+    def is_stranger(self, identity: Identity) -> bool:
+        """Whether somebody has not shown who they are, who has to."""
+        return self.enabled and not identity.is_node and identity.principal == ANONYMOUS.principal
+
     def has_ended(self, identity: Identity) -> bool:
         """Whether its token, if it has one, is of no use any more."""
         return identity.token is not None and not self._authenticator.is_valid(identity.token)
@@ -156,26 +165,52 @@ class AccessControl:
 
     # How much.
 
+    def quota_holder(self, identity: Identity) -> str:
+        """The principal for whose quota counts what it makes; "": nobody's."""
+        return identity.principal if self._is_limited(identity) else ""
+
     def connected(self, identity: Identity) -> None:
-        """Count a connection. Raises UnavailableError, uncounted, when its principal has too
+        """Count a connection. Raises TooManyRequestsError, uncounted, when its principal has too
         many."""
         if self._is_limited(identity):
-            self._limits.connected(identity.principal)
+            try:
+                self._limits.connected(identity.principal)
+            except TooManyRequestsError as error:
+                raise self.over_quota(identity, "Hello", error) from None
 
     def disconnected(self, identity: Identity) -> None:
         if self._is_limited(identity):
             self._limits.disconnected(identity.principal)
 
+    def began(self, identity: Identity, port: str) -> None:
+        """Count a request until `ended`. Raises TooManyRequestsError, uncounted, when its principal
+        has too many on that port."""
+        if self._is_limited(identity):
+            try:
+                self._limits.began(identity.principal, port)
+            except TooManyRequestsError as error:
+                raise self.over_quota(identity, f"request on the port {port}", error) from None
+
+    def ended(self, identity: Identity, port: str) -> None:
+        if self._is_limited(identity):
+            self._limits.ended(identity.principal, port)
+
+    def over_quota(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
+        """The error, noted in the audit log; where a node has asked, that notes it."""
+        if not identity.is_node:
+            self.audit.over_quota(identity, what, error.message)
+        return error
+
     def bytes_max(self, identity: Identity, wanted: int) -> int:
         """How many bytes one answer may have: no more than a second's. wanted: 0 for the usual."""
-        rate = self._limits.bytes_per_second
+        rate = self.quotas.bytes_per_second
         if not rate or not self._is_limited(identity):
             return wanted
         return min(wanted or BYTES_USUAL, rate)
 
     async def pace(self, identity: Identity, length: int) -> None:
         """Wait until the principal may be sent so many bytes more."""
-        if self._limits.bytes_per_second and self._is_limited(identity):
+        if self.quotas.bytes_per_second and self._is_limited(identity):
             now = self._monotonic_clock()
             delay = self._limits.delay_us(identity.principal, length, now)
             if delay:

@@ -26,6 +26,7 @@ class Audit:
         self._left_out: dict[str, int] = {}
         self.authentication_failures = 0
         self.authorization_failures = 0
+        self.quota_refusals = 0
         """Refusals since the server started, also those that the log leaves out."""
 
     def done(self, identity: Identity, operation: str, resource: str) -> None:
@@ -51,20 +52,29 @@ class Audit:
             reason=reason,
         )
 
+    def over_quota(self, identity: Identity, operation: str, reason: str) -> None:
+        """Refused to a principal that has as much as it may."""
+        self.quota_refusals += 1
+        self._throttled("over_quota", identity.principal, identity.peer, operation, reason)
+
     def unknown(self, peer: str, operation: str, reason: str) -> None:
         """Refused to somebody who has not shown who they are."""
         self.authentication_failures += 1
-        address = peer.rpartition(":")[0] or peer
-        left_out = self._left_out.pop(address, 0)
-        if not self._throttle.is_due("unauthenticated", address):
-            self._left_out[address] = left_out + 1
+        self._throttled("unauthenticated", "unknown", peer, operation, reason)
+
+    def _throttled(self, what: str, principal: str, peer: str, operation: str, reason: str) -> None:
+        """Once in a while for each principal at each address; `repeated`: how many came between."""
+        key = f"{what}/{principal}/{peer.rpartition(':')[0] or peer}"
+        left_out = self._left_out.pop(key, 0)
+        if not self._throttle.is_due(what, key):
+            self._left_out[key] = left_out + 1
             if len(self._left_out) > COUNTED_MAX:
                 del self._left_out[next(iter(self._left_out))]
             return
         logger.warning(
             "audit",
             outcome="refused",
-            principal="unknown",
+            principal=principal,
             operation=operation,
             peer=peer,
             reason=reason,

@@ -1,34 +1,54 @@
-"""What one principal may take of a node: connections to the data plane, and bytes read a second.
+"""What one principal may take of a node, or of the cluster.
 
-Reading faster than that is delayed, not refused: an answer waits until those before it are paid
-for. A principal that has read less may run ahead by BURST_US. Pure: the time comes in.
+    connections, requests    at once, of one node; further ones are refused until others end
+    bytes read a second      of one node; further ones are delayed: an answer waits until those
+                             before it are paid for. A principal that has read less may run ahead
+                             by BURST_US
+    streams, groups          of the cluster; whoever decides on them counts them
+                             (stream_commands.py, coordinator.py)
+
+Pure: the time comes in.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
-from jetstream_protocol.errors import UnavailableError
+from jetstream_protocol.errors import TooManyRequestsError
 from jetstream_protocol.types import MonotonicUs
 
 BURST_US = 1_000_000
 PRINCIPALS_MAX = 10_000
 
 
-class Limits:
-    """Of one node. connections: per principal. bytes_per_second: per principal; 0: any number."""
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Of each principal. connections: to the data plane of a node. requests: on each of the ports
+    gRPC and data of a node. streams: that it has created. groups: that it has begun and that have
+    members. bytes_per_second, streams, groups: 0 is any number."""
 
-    def __init__(self, connections: int, bytes_per_second: int) -> None:
-        self.bytes_per_second = bytes_per_second
-        self._connections_max = connections
+    connections: int = 1024
+    requests: int = 2048
+    streams: int = 10_000
+    groups: int = 1_000
+    bytes_per_second: int = 0
+
+
+class Limits:
+    """Of one node, for all principals."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self.quotas = quotas
         self._connections: Counter[str] = Counter()
+        self._requests: Counter[tuple[str, str]] = Counter()
         self._paid_at: dict[str, int] = {}
 
     def connected(self, principal: str) -> None:
-        """Count a connection. Raises UnavailableError, uncounted, beyond the limit."""
-        if self._connections[principal] >= self._connections_max:
-            raise UnavailableError(
-                f"{principal} has {self._connections_max} connections open to this node, as many "
+        """Count a connection. Raises TooManyRequestsError, uncounted, beyond the limit."""
+        if self._connections[principal] >= self.quotas.connections:
+            raise TooManyRequestsError(
+                f"{principal} has {self.quotas.connections} connections open to this node, as many "
                 "as it may: close some, or share one client"
             )
         self._connections[principal] += 1
@@ -39,12 +59,28 @@ class Limits:
         if not self._connections[principal]:
             del self._connections[principal]
 
+    def began(self, principal: str, port: str) -> None:
+        """Count a request. Raises TooManyRequestsError, uncounted, beyond the limit."""
+        if self._requests[principal, port] >= self.quotas.requests:
+            raise TooManyRequestsError(
+                f"{principal} has {self.quotas.requests} requests open to this node, as many as it "
+                "may: wait for answers, and try again"
+            )
+        self._requests[principal, port] += 1
+
+    def ended(self, principal: str, port: str) -> None:
+        """One that was counted has been answered, or nobody waits for it any more."""
+        self._requests[principal, port] -= 1
+        if not self._requests[principal, port]:
+            del self._requests[principal, port]
+
     def delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
         """Charge an answer of `length` bytes; how long it is to wait for those before it."""
-        if not self.bytes_per_second:
+        rate = self.quotas.bytes_per_second
+        if not rate:
             return 0
         paid_at = max(self._paid_at.pop(principal, 0), now_us - BURST_US)
-        self._paid_at[principal] = paid_at + length * 1_000_000 // self.bytes_per_second
+        self._paid_at[principal] = paid_at + length * 1_000_000 // rate
         if len(self._paid_at) > PRINCIPALS_MAX:
             del self._paid_at[next(iter(self._paid_at))]
         return max(0, paid_at - now_us)

@@ -10,6 +10,7 @@ import pytest
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
+    QuotaExceededError,
     UnavailableError,
 )
 from jetstream_protocol.types import MonotonicUs
@@ -168,3 +169,43 @@ async def test_a_group_reads_one_source_and_a_refused_one_leaves_nothing() -> No
     with pytest.raises(PreconditionFailedError):
         await world.coordinator.heartbeat(replace(other, group="new", generation=3))
     assert [group.name for group in world.coordinator.groups()] == ["g"]
+
+
+@on_loop
+async def test_a_principal_begins_so_many_groups_and_those_without_members_do_not_count() -> None:
+    world = World()
+
+    async def begin(group: str, member: str, principal: str = "user:x", most: int = 2) -> Group:
+        beat = Heartbeat(group, "s", Member(member), 0, frozenset(), 0.0, principal, most)
+        return await world.coordinator.heartbeat(beat)
+
+    assert (await begin("one", "a")).creator == "user:x"
+    await begin("two", "b")
+    with pytest.raises(QuotaExceededError, match="user:x has begun 2 consumer groups"):
+        await begin("three", "c")
+    assert [group.name for group in world.coordinator.groups()] == ["one", "two"]
+    await begin("two", "d")  # Members of a group that is there do not count.
+    assert (await begin("three", "c", principal="user:y")).creator == "user:y"
+    await begin("three", "e")
+    await world.coordinator.leave("one", "s", "a")
+    await begin("four", "f")
+    with pytest.raises(QuotaExceededError):
+        await begin("one", "a2")
+    await begin("five", "g", most=0)
+
+
+@on_loop
+async def test_groups_that_are_being_written_count_and_a_new_leader_knows_whose_they_are() -> None:
+    world = World()
+    first = Heartbeat("one", "s", Member("a"), 0, frozenset(), 0.0, "user:x", 1)
+    world.writable.clear()
+    joining = asyncio.ensure_future(world.coordinator.heartbeat(first))
+    await asyncio.sleep(0)
+    with pytest.raises(QuotaExceededError):
+        await world.coordinator.heartbeat(replace(first, group="two"))
+    world.writable.set()
+    await joining
+    next_leader = world.another()
+    next_leader.load([group_from_proto(group_to_proto(group)) for group in world.written])
+    with pytest.raises(QuotaExceededError):
+        await next_leader.heartbeat(replace(first, group="two"))

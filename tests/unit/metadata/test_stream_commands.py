@@ -1,9 +1,12 @@
+from typing import Any
+
 import pytest
 
 from jetstream_protocol.errors import (
     FencedEpochError,
     InvalidRequestError,
     PreconditionFailedError,
+    QuotaExceededError,
     StreamExistsError,
     StreamNotFoundError,
     UnavailableError,
@@ -32,6 +35,13 @@ from jetstream_server.metadata.state.registry import Registry
 from .cluster import Cluster
 
 LEVEL_1_FIELDS = 18
+
+
+def of_level_2() -> Cluster:
+    cluster = Cluster()
+    cluster.register(0, feature_level_max=FEATURE_LEVEL_MAX)
+    cluster.do(SetCluster(feature_level=FEATURE_LEVEL_MAX))
+    return cluster
 
 
 class TestCreate:
@@ -76,6 +86,30 @@ class TestCreate:
         cluster.create()
         with pytest.raises(StreamExistsError, match=f"another configuration: {difference}$"):
             cluster.create(**fields)
+
+    def test_a_principal_has_so_many_streams_and_another_has_its_own(self) -> None:
+        cluster = of_level_2()
+        fields: dict[str, Any] = {"replicas": (0,), "streams_max": 2}
+        first = cluster.create("a", "a", creator="user:x", **fields)
+        cluster.create("b", "b", creator="user:x", **fields)
+        assert first.creator == "user:x"
+        with pytest.raises(QuotaExceededError, match="user:x has created 2 streams that exist"):
+            cluster.create("c", "c", creator="user:x", **fields)
+        assert cluster.create("a", "a", creator="user:x", **fields).id == first.id
+        cluster.create("c", "c", creator="user:y", **fields)
+        cluster.create("d", "d", creator="user:x", replicas=(0,), streams_max=0)
+        cluster.do(DeleteStream(stream_id=first.id))
+        cluster.do(DeleteStream(stream_id=cluster.registry.resolve("b").id))
+        cluster.create("e", "e", creator="user:x", **fields)
+
+    def test_who_created_a_stream_is_known_after_a_restart(self) -> None:
+        cluster = of_level_2()
+        fields: dict[str, Any] = {"replicas": (0,), "streams_max": 1, "creator": "user:x"}
+        cluster.create("a", "a", **fields)
+        before, cluster.registry = cluster.registry, Registry()
+        cluster.registry.restore(before.snapshot())
+        with pytest.raises(QuotaExceededError):
+            cluster.create("b", "b", **fields)
 
     def test_one_name_on_two_subjects_is_two_streams(self) -> None:
         cluster = Cluster(1)

@@ -23,11 +23,12 @@ from jetstream_server.log.disk import OsDisk
 from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net import frame_reader, frame_socket
 from jetstream_server.net.frame_socket import FrameSocket
+from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.dataplane import connection as connections
 from jetstream_server.serving.dataplane.connection import Connection
 from jetstream_server.serving.long_poll import FetchTimes
-from tests.support.access import open_to_all
+from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import eventually, on_loop
 
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
@@ -101,6 +102,7 @@ async def served(
     greet: bool = True,
     buffer: int = 0,
     unreadable: Callable[[int, int], None] = lambda stream_id, offset: None,
+    access: AccessControl | None = None,
 ) -> AsyncIterator[Client]:
     listener = socket.create_server(("127.0.0.1", 0))
     sock = socket.socket()
@@ -122,7 +124,7 @@ async def served(
     connection = Connection(
         FrameSocket(accepted, frames.REQUEST_BYTES_MAX, OsDisk()),
         hello, asked, no_node, unreadable, LogThrottle(),  # type: ignore[arg-type]
-        FetchTimes(), monotonic_clock, open_to_all(),
+        FetchTimes(), monotonic_clock, access or open_to_all(),
     )  # fmt: skip
     client = Client(sock, asyncio.get_running_loop().create_task(connection.run()))
     if greet:
@@ -144,6 +146,18 @@ def a_file(tmp_path: Path, size: int) -> LogSlice:
     path = tmp_path / "segment"
     path.write_bytes(os.urandom(size))
     return LogSlice(str(path), 0, size, 0, 1)
+
+
+@on_loop
+async def test_with_security_on_a_client_that_does_not_say_who_it_is_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HELLO_SECONDS", 0.2)
+    async with served(Fetches(), access=for_the_known()) as client:
+        await client.ended()
+    async with served(Fetches()) as client:  # Security is off.
+        await asyncio.sleep(0.5)
+        assert not client.serving.done()
 
 
 @on_loop

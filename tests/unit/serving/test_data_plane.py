@@ -22,7 +22,9 @@ from tests.support.server import free_port_base
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
 
 
-async def server_on(tmp_path: Path, port: int, connections_max: int) -> DataPlaneServer:
+async def server_on(
+    tmp_path: Path, port: int, connections_max: int, per_address: int = 100
+) -> DataPlaneServer:
     replicas = Node(tmp_path / "streams").start()
     server = DataPlaneServer(
         replicas,
@@ -34,16 +36,18 @@ async def server_on(tmp_path: Path, port: int, connections_max: int) -> DataPlan
         monotonic_clock=lambda: 0,
         disk=OsDisk(),
         connections_max=connections_max,
+        connections_per_address=per_address,
     )
     await server.start("127.0.0.1", port)
     return server
 
 
-async def greeted(port: int) -> socket.socket | None:
-    """A connection that was served; None: it was turned away."""
+async def greeted(port: int, host: str = "127.0.0.1") -> socket.socket | None:
+    """A connection that was served; None: it was turned away. host: where it comes from."""
     loop = asyncio.get_running_loop()
     sock = socket.socket()
     sock.setblocking(False)
+    sock.bind((host, 0))
     await loop.sock_connect(sock, ("127.0.0.1", port))
     try:
         await loop.sock_sendall(sock, HELLO)
@@ -67,6 +71,27 @@ async def test_so_many_connections_are_served_and_the_next_is_turned_away(tmp_pa
     assert left is not None
     left.close()
     await eventually(lambda: server.connection_count == 2)
+    served.append(await greeted(port))
+    assert all(served)
+    await server.close()
+    for sock in served:
+        assert sock is not None
+        sock.close()
+
+
+@on_loop
+async def test_one_address_has_so_many_connections_and_others_have_theirs(tmp_path: Path) -> None:
+    port = free_port_base(1)
+    server = await server_on(tmp_path, port, 10, per_address=2)
+    served = [await greeted(port), await greeted(port)]
+    assert await greeted(port) is None
+    assert server.connections_refused == 1
+    served += [await greeted(port, "127.0.0.2"), await greeted(port, "127.0.0.2")]
+    assert await greeted(port, "127.0.0.2") is None
+    first = served.pop(0)
+    assert first is not None
+    first.close()
+    await eventually(lambda: server.connection_count == 3)
     served.append(await greeted(port))
     assert all(served)
     await server.close()

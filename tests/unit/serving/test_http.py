@@ -7,6 +7,7 @@ import select
 import socket
 import time
 import zlib
+from collections import Counter
 
 from aiohttp import web
 
@@ -98,5 +99,26 @@ async def test_who_asks_in_front_of_many_that_connect_is_answered_before_it_make
         assert len(idlers) < CONNECTIONS_MAX, "in the meantime"
     finally:
         for sock in (*idlers, asker):
+            sock.close()
+        await server.stop()
+
+
+@on_loop
+async def test_one_address_that_takes_every_connection_makes_room_for_itself() -> None:
+    port = free_port_base(1)
+    refused: Counter[str] = Counter()
+    server = HttpServer([Route("/healthz", ok)], open_to_all(), refused=refused)
+    await server.start("127.0.0.1", port)
+    first = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+    crowd: list[socket.socket] = []
+    try:
+        while refused["http"] < 10:
+            crowd += [socket.create_connection(("127.0.0.1", port)) for _ in range(AT_ONCE)]
+            await asyncio.sleep(0.01)
+        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answered = await asyncio.to_thread(first.recv, 12)
+        assert answered == b"HTTP/1.1 200"
+    finally:
+        for sock in (first, *crowd):
             sock.close()
         await server.stop()

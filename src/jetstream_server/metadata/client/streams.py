@@ -17,6 +17,8 @@ from jetstream_server.metadata.state.commands import AlterStream, CreateStream
 from jetstream_server.metadata.state.model import RequestedSettings, StreamMetadata
 from jetstream_server.metadata.state.placement import Placer
 
+CREATOR_LEVEL = 2
+"""The feature level from which streams have a creator."""
 ATTEMPTS_MAX = 20
 """Each failure means that the stream changed in between, probably its ISR or leader. Many failures
 in a row mean a cluster in trouble; the caller gets the error."""
@@ -33,14 +35,25 @@ class Streams:
         self._placer = Placer(metadata.registry, nodes_configured)
 
     async def create(
-        self, name: str, subject: str, config: dict[str, Any], allow_same_name: bool
+        self,
+        name: str,
+        subject: str,
+        config: dict[str, Any],
+        allow_same_name: bool,
+        *,
+        creator: str = "",
+        streams_max: int = 0,
     ) -> tuple[StreamMetadata, bool]:
         """The stream, and whether it is new. config: what the user set, None for the rest.
-        allow_same_name: also if a stream of that name exists on another subject.
+        allow_same_name: also if a stream of that name exists on another subject. creator: the
+        principal that asks, with its quota; "": nobody's. It is not noted before every node has
+        the software to know of it.
 
-        Idempotent. Raises StreamExistsError, InvalidRequestError, UnavailableError,
-        UnknownOutcomeError.
+        Idempotent. Raises StreamExistsError, InvalidRequestError, QuotaExceededError,
+        UnavailableError, UnknownOutcomeError.
         """
+        if self._metadata.registry.settings.feature_level < CREATOR_LEVEL:
+            creator, streams_max = "", 0
         settings = {key: value for key, value in config.items() if value is not None}
         group = settings.pop("group")
         placement: tuple[NodeId, ...] = ()
@@ -60,6 +73,8 @@ class Streams:
                     replicas=placement,
                     created_at_us=self._wall_clock(),
                     allow_same_name=allow_same_name,
+                    creator=creator,
+                    streams_max=streams_max,
                 )
             )
         finally:

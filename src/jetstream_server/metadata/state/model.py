@@ -114,6 +114,7 @@ class StreamMetadata:
     purged_offset, purged_epoch: records below that offset are purged, as far as they are of that
     leader epoch or older ones: what is stored at such an offset later is another record.
     readonly: its leader refuses records. paused: its leader does not listen to its subject.
+    creator: the principal that created it, whose quota it counts for; "": nobody's.
     """
 
     id: StreamId
@@ -137,6 +138,7 @@ class StreamMetadata:
     readonly: bool = False
     paused: bool = False
     target_replicas: tuple[NodeId, ...] = ()
+    creator: str = ""
 
     @property
     def full_name(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from jetstream_protocol.errors import (
     InvalidRequestError,
     PreconditionFailedError,
+    QuotaExceededError,
     StreamExistsError,
     UnavailableError,
 )
@@ -68,6 +69,7 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         return Decision({"stream_id": existing.id, "created": False})
     if not command.allow_same_name:
         _check_name_is_free(tables, name, subject)
+    _check_quota(tables, command)
     config = effective_settings(requested, len(command.replicas))
     _check_acks(subject, config, tables.settings.ack_subjects)
     isr = _initial_isr(tables, command.replicas, config)
@@ -85,8 +87,18 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         elr=(),
         created_at_us=command.created_at_us,
         was_compacted=config.compact,
+        creator=command.creator,
     )
     return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
+
+
+def _check_quota(tables: Tables, command: CreateStream) -> None:
+    most = command.streams_max
+    if most and tables.created_by.get(command.creator, 0) >= most:
+        raise QuotaExceededError(
+            f"{command.creator} has created {most} streams that exist, as many as it may: delete "
+            "some, or have security.streams_per_principal raised"
+        )
 
 
 def _check_internal(name: str, subject: str, group: str) -> None:

@@ -48,6 +48,7 @@ class Tables:
         "_subjects",
         "activity",
         "controller",
+        "created_by",
         "deleted",
         "leaderships",
         "nodes",
@@ -71,6 +72,8 @@ class Tables:
         self.controller = ControllerClaim(NO_NODE, 0)
         self.reports: dict[StreamId, tuple[tuple[NodeId, BootUs], ...]] = {}
         self.leaderships: dict[NodeId, int] = {}
+        # How many streams exist that each principal has created.
+        self.created_by: dict[str, int] = {}
         # The streams that are being moved to other nodes.
         self.reassigned: dict[StreamId, None] = {}
         # Deleted streams, oldest first. A missing stream that is not in here was not deleted.
@@ -186,6 +189,7 @@ class Tables:
             self._by_node.setdefault(node_id, {})[stream.id] = None
         self._note_reassignment(stream)
         self._count_leadership(stream.leader, 1)
+        self._count_created(stream.creator, 1)
 
     def _remove_stream(self, stream: StreamMetadata) -> None:
         del self.streams[stream.id]
@@ -199,6 +203,7 @@ class Tables:
             del self._by_node[node_id][stream.id]
         self.reassigned.pop(stream.id, None)
         self._count_leadership(stream.leader, -1)
+        self._count_created(stream.creator, -1)
 
     def _move_replicas(self, before: StreamMetadata, after: StreamMetadata) -> None:
         if after.replicas != before.replicas:
@@ -213,6 +218,13 @@ class Tables:
             self.reassigned[stream.id] = None
         else:
             self.reassigned.pop(stream.id, None)
+
+    def _count_created(self, creator: str, by: int) -> None:
+        count = self.created_by.get(creator, 0) + by
+        if creator and count:
+            self.created_by[creator] = count
+        else:
+            self.created_by.pop(creator, None)
 
     def _count_leadership(self, node_id: NodeId, by: int) -> None:
         if node_id != NO_NODE:

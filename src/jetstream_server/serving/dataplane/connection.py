@@ -1,8 +1,9 @@
 """One client of the data plane: fetches in, batches out, until either side closes.
 
 Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served
-nothing more is read; a client that sends no HELLO within HELLO_SECONDS, or reads nothing of an
-answer for some time (frame_socket.py), is dropped. A malformed frame ends the connection.
+nothing more is read; a client that sends no HELLO within HELLO_SECONDS, or with security on does
+not say who it is, or reads nothing of an answer for some time (frame_socket.py), is dropped. A
+malformed frame ends the connection.
 """
 
 from __future__ import annotations
@@ -83,9 +84,11 @@ class Connection:
     async def run(self) -> None:
         """Serve until the client leaves or misbehaves; always closes the socket."""
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
+            async with asyncio.timeout(HELLO_SECONDS) as patience:
                 await self._greet()
-            await self._serve_requests()
+                if not self._access.is_stranger(self._identity):
+                    patience.reschedule(None)
+                await self._serve_requests(patience)
         except (ConnectionError, EOFError, TimeoutError):
             pass  # The client left, or was too slow.
         except InvalidRequestError as error:
@@ -127,13 +130,15 @@ class Connection:
         self._identity = self._counted = identity
         await self._socket.send(Kind.HELLO_REPLY, correlation, self._hello)
 
-    async def _serve_requests(self) -> None:
+    async def _serve_requests(self, patience: asyncio.Timeout) -> None:
+        """patience: how long a stranger has to prove that it is a node."""
         while True:
             await self._slot()
             wanted = (Kind.FETCH,) if self._tasks else (Kind.FETCH, Kind.NODE_HELLO)
             frame = await self._socket.read_any(*wanted)
             if frame.kind == Kind.NODE_HELLO:
                 hello = decode_head(frame, pb.NodeHello)
+                patience.reschedule(None)  # Without the proof the connection ends.
                 if not await self._node(self._socket, frame.correlation, hello, self._nonce):
                     return
                 self._identity = Identity(f"node:{hello.node_id}", self._socket.peer, is_node=True)
@@ -176,6 +181,12 @@ class Connection:
         self, correlation: int, request: pb.DataFetchRequest, asked_us: MonotonicUs
     ) -> None:
         queue_us = self._clock() - asked_us
+        identity = self._identity
+        try:
+            self._access.began(identity, "data")
+        except JetstreamError as error:
+            await self._refuse(correlation, error)
+            return
         try:
             try:
                 await self._answer(correlation, request, queue_us)
@@ -189,6 +200,8 @@ class Connection:
             await self._refuse(correlation, again)
         except JetstreamError as error:
             await self._refuse(correlation, error)
+        finally:
+            self._access.ended(identity, "data")
 
     async def _refuse(self, correlation: int, error: JetstreamError) -> None:
         refusal = pb.DataFetchResponse(error=bounded(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import weakref
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ class DataPlaneServer:
         monotonic_clock: MonotonicClock,
         disk: OsDisk | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        connections_per_address: int = CONNECTIONS_MAX,
         certificates: Certificates | None = None,
     ) -> None:
         """secret: the cluster's credential, which followers must know. disk: where the logs are
@@ -71,13 +73,17 @@ class DataPlaneServer:
         self._fetches = fetches
         self._filtered_fetches = FilteredFetches(fetches)
         self._connections_max = connections_max
+        self._connections_per_address = connections_per_address
+        self.connections_refused = 0
+        """Beyond either of the two, since the start."""
         self._access = access
         self._secret = secret
         self._monotonic_clock = monotonic_clock
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._complaints = LogThrottle()
-        self._connections: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[asyncio.Task[None], str] = {}  # and the host at the other end
+        self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -96,15 +102,22 @@ class DataPlaneServer:
         )
 
     def _take(self, sock: socket.socket) -> None:
+        host = peer_of(sock)
         if len(self._connections) >= self._connections_max:
             if self._complaints.is_due("too_many_connections"):
                 logger.warning("too_many_connections", connections_max=self._connections_max)
-            sock.close()
-            return
-        if self._certificates is None:
+        elif self._per_address[host] >= self._connections_per_address:
+            if self._complaints.is_due("too_many_connections", host):
+                most = self._connections_per_address
+                logger.warning("too_many_connections", peer=host, connections_per_address=most)
+        elif self._certificates is None:
             self.serve(FrameSocket(sock, frames.REQUEST_BYTES_MAX, self._disk))
+            return
         else:
-            self._spawn(self._begin_tls(sock, self._certificates))
+            self._spawn(self._begin_tls(sock, self._certificates), host)
+            return
+        self.connections_refused += 1
+        sock.close()
 
     async def _begin_tls(self, sock: socket.socket, certificates: Certificates) -> None:
         peer = peer_of(sock)
@@ -122,7 +135,7 @@ class DataPlaneServer:
 
     def serve(self, accepted: FrameConnection) -> None:
         """Serve a connection until it ends, and close it."""
-        self._spawn(self._connection(accepted).run())
+        self._spawn(self._connection(accepted).run(), accepted.peer)
 
     def _connection(self, accepted: FrameConnection) -> Connection:
         connection = Connection(
@@ -139,13 +152,17 @@ class DataPlaneServer:
         self._open.add(connection)
         return connection
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], host: str) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._connections[task] = None
+        self._connections[task] = host
+        self._per_address[host] += 1
         task.add_done_callback(self._disconnected)
 
     def _disconnected(self, task: asyncio.Task[None]) -> None:
-        self._connections.pop(task)
+        host = self._connections.pop(task)
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
         if not task.cancelled() and task.exception() is not None:
             logger.error("connection_failed", exc_info=task.exception())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from urllib.parse import unquote
 
 
@@ -22,31 +23,35 @@ def close_peer(peer: str, port: int) -> bool:
         return False
     wanted = (host.strip("[]"), int(digits))
     ended = False
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            fd = os.dup(int(name))
-        except OSError:
-            continue  # Closed meanwhile.
-        ended = _shut_down(fd, wanted, port) or ended
+
+    def close(address: tuple[str, int], sock: socket.socket) -> None:
+        nonlocal ended
+        if address == wanted:
+            sock.shutdown(socket.SHUT_RDWR)
+            ended = True
+
+    each_connection(port, close)
     return ended
 
 
-def _shut_down(fd: int, wanted: tuple[str, int], port: int) -> bool:
-    """Shut the socket down if it is the right one; closes `fd`, which is a copy."""
-    try:
-        sock = socket.socket(fileno=fd)
-    except OSError:
-        os.close(fd)  # Not a socket.
-        return False
-    with sock:
+def each_connection(port: int, do: Callable[[tuple[str, int], socket.socket], None]) -> None:
+    """Call `do` with the peer's address and a copy of the socket of each connection to our `port`,
+    by descriptor. An OSError of it is for a connection that has ended meanwhile."""
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
         try:
-            host, peer_port = sock.getpeername()[:2]
-            # gRPC listens on IPv6 for IPv4 as well, and does not say so in the peer's address.
-            if (host.removeprefix("::ffff:"), peer_port) != wanted:
-                return False
-            if sock.getsockname()[1] != port:
-                return False
-            sock.shutdown(socket.SHUT_RDWR)
-        except (OSError, ValueError):
-            return False  # Not connected, or of another family.
-    return True
+            fd = os.dup(number)
+        except OSError:
+            continue  # Closed meanwhile.
+        try:
+            sock = socket.socket(fileno=fd)
+        except OSError:
+            os.close(fd)  # Not a socket.
+            continue
+        with sock:
+            try:
+                host, peer_port = sock.getpeername()[:2]
+                if sock.getsockname()[1] == port:
+                    # gRPC listens on IPv6 for IPv4 as well, and does not say so elsewhere.
+                    do((host.removeprefix("::ffff:"), peer_port), sock)
+            except (OSError, ValueError):
+                continue  # Not connected, or of another family.

@@ -50,12 +50,13 @@ class CursorLeader:
         assert log is not None, "it was created"
         return log
 
-    async def forward(self, method: str, request: Message) -> Any:
-        """The leader's answer. Raises its JetstreamError, UnavailableError."""
+    async def forward(self, method: str, request: Message, principal: str = "") -> Any:
+        """The leader's answer. principal: for whose quota it counts. Raises its JetstreamError,
+        UnavailableError."""
         leader = self._log.leader
         if leader == NO_NODE:
             raise UnavailableError("nobody leads the cursors now; try again")
         try:
-            return await self._peers.cursors(leader, method, request)
+            return await self._peers.cursors(leader, method, request, principal)
         except NotLeaderError as error:
             raise UnavailableError(error.message) from error

@@ -3,6 +3,8 @@ leader of `__cursors`, answers; any other node forwards."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jetstream_protocol.errors import InvalidRequestError, StreamNotFoundError
 from jetstream_protocol.generated import common_pb2, groups_pb2_grpc
 from jetstream_protocol.generated import groups_pb2 as pb
@@ -17,6 +19,7 @@ from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.cursor_leader import CursorLeader
 from jetstream_server.serving.grpc.cursors_service import check_cursor_name
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.peers import quota_holder
 from jetstream_server.serving.stream_access import StreamAccess
 
 ID_LENGTH_MAX = 64
@@ -36,11 +39,16 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def GroupHeartbeat(
         self, request: pb.GroupHeartbeatRequest, call: Call
     ) -> pb.GroupHeartbeatResponse:
-        heartbeat = _checked(request)
+        principal = quota_holder(self._access.control, call)
+        heartbeat = replace(
+            _checked(request),
+            principal=principal,
+            groups_max=self._access.control.quotas.groups,
+        )
         self._check_readable(request.source, call.identity)
         await self._leader.create()
         if not self._leader.is_here(call):
-            found = await self._leader.forward("GroupHeartbeat", request)
+            found = await self._leader.forward("GroupHeartbeat", request, principal)
             assert isinstance(found, pb.GroupHeartbeatResponse)
             return found
         group = await (await self._store.coordinator()).heartbeat(heartbeat)

@@ -13,7 +13,11 @@ from typing import Any
 
 from google.protobuf.text_format import MessageToString
 
-from jetstream_protocol.errors import PermissionDeniedError, StreamExistsError
+from jetstream_protocol.errors import (
+    PermissionDeniedError,
+    QuotaExceededError,
+    StreamExistsError,
+)
 from jetstream_protocol.generated import common_pb2
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.security.requirements import RPCS, Requirement, Scope
@@ -22,6 +26,8 @@ from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.stream_access import StreamAccess
 
 AUTHORIZATION = "authorization"
+PORT = "grpc"
+"""Where requests are counted."""
 
 
 class Guarded:
@@ -42,26 +48,44 @@ class Guarded:
     def _one(self, method: Any, name: str) -> Callable[[Any, Call], Any]:
         async def answer(request: Any, call: Call) -> Any:
             requirement = await self._admit(request, call, name)
-            resource = self._changed(request, call, name)
+            self._access.began(call.identity, PORT)
             try:
-                found = await method(request, call)
-            except StreamExistsError:
-                if requirement is not None and requirement.scope is Scope.NEW_STREAM:
-                    self._streams.check_taken(call.identity, request.name)
-                raise
+                found = await self._done(method, request, call, name, requirement)
+            finally:
+                self._access.ended(call.identity, PORT)
             self._ask_again(request, call, requirement)
-            if resource is not None:
-                self._access.audit.done(call.identity, name, resource)
             return found
 
         return answer
 
+    async def _done(
+        self, method: Any, request: Any, call: Call, name: str, requirement: Requirement | None
+    ) -> Any:
+        """What the method answers; a change is noted in the audit log, and a quota that is used
+        up."""
+        resource = self._changed(request, call, name)
+        try:
+            found = await method(request, call)
+        except StreamExistsError:
+            if requirement is not None and requirement.scope is Scope.NEW_STREAM:
+                self._streams.check_taken(call.identity, request.name)
+            raise
+        except QuotaExceededError as error:
+            raise self._access.over_quota(call.identity, name, error) from None
+        if resource is not None:
+            self._access.audit.done(call.identity, name, resource)
+        return found
+
     def _many(self, method: Any, name: str) -> Callable[[Any, Call], AsyncIterator[Any]]:
         async def answers(request: Any, call: Call) -> AsyncIterator[Any]:
             requirement = await self._admit(request, call, name)
-            async for found in method(request, call):
-                self._ask_again(request, call, requirement)
-                yield found
+            self._access.began(call.identity, PORT)
+            try:
+                async for found in method(request, call):
+                    self._ask_again(request, call, requirement)
+                    yield found
+            finally:
+                self._access.ended(call.identity, PORT)
 
         return answers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote, unquote
 
 from google.protobuf.message import Message
 
@@ -14,12 +15,15 @@ from jetstream_protocol.types import NodeId, StreamId
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.security import node_proof
+from jetstream_server.security.access_control import AccessControl
 from jetstream_server.serving.grpc.grpc_loop import Call, GrpcLoop
 from jetstream_server.serving.grpc.guard import AUTHORIZATION
 from jetstream_server.serving.grpc.node_channels import NodeChannels
 
 FORWARDED = "jetstream-forwarded"
 """Metadata key of a request that came from a node: it is not forwarded again."""
+PRINCIPAL = "jetstream-principal"
+"""Metadata key: who has asked the node that forwards, percent-encoded. Only nodes are believed."""
 CALL_SECONDS = 10.0
 FORWARDED_POLL_SECONDS = 110.0
 """A little longer than a member of a consumer group may have its coordinator wait."""
@@ -194,9 +198,11 @@ class Peers:
             STAND_BY_SECONDS,
         )
 
-    async def cursors(self, node_id: NodeId, method: str, request: Message) -> Any:
+    async def cursors(
+        self, node_id: NodeId, method: str, request: Message, principal: str = ""
+    ) -> Any:
         """Have the leader of the cursors answer a request of the services `Cursors` and `Groups`.
-        Raises its JetstreamError."""
+        principal: for whose quota it counts, "" for nobody's. Raises its JetstreamError."""
         in_groups = hasattr(groups_pb2_grpc.GroupsServicer, method)
         return await self._call(
             node_id,
@@ -205,6 +211,7 @@ class Peers:
             request,
             FORWARDED_POLL_SECONDS if in_groups else CALL_SECONDS,
             forwarded=True,
+            principal=principal,
         )
 
     async def _call(
@@ -216,9 +223,10 @@ class Peers:
         seconds: float,
         *,
         forwarded: bool = False,
+        principal: str = "",
     ) -> Any:
         """The answer. Raises the JetstreamError that the node answers with. forwarded: another
-        node is not to be asked in its place."""
+        node is not to be asked in its place. principal: who has asked this node."""
         node = self._registry.nodes.get(node_id)
         if node is None:
             raise UnavailableError(f"node {node_id} is not registered; try again")
@@ -232,6 +240,8 @@ class Peers:
         metadata = [(AUTHORIZATION, authorization)]
         if forwarded:
             metadata.append((FORWARDED, "1"))
+        if principal:
+            metadata.append((PRINCIPAL, quote(principal)))
         return await self._channels.call(
             node.addresses.grpc,
             service,
@@ -244,6 +254,14 @@ class Peers:
 
     async def close(self) -> None:
         await self._channels.close()
+
+
+def quota_holder(access: AccessControl, call: Call) -> str:
+    """The principal for whose quota counts what the call makes; "": nobody's."""
+    if not call.identity.is_node:
+        return access.quota_holder(call.identity)
+    given = next((value for key, value in call.metadata if key == PRINCIPAL), "")
+    return unquote(given) if isinstance(given, str) else ""
 
 
 def was_forwarded(call: Call) -> bool:

@@ -30,6 +30,7 @@ from jetstream_server.background import run_in_background
 from jetstream_server.net.certificates import Certificates
 from jetstream_server.serving.grpc.call_limiter import CALLS_MAX, CallLimiter
 from jetstream_server.serving.grpc.cluster_service import ClusterService
+from jetstream_server.serving.grpc.connection_limiter import CONNECTIONS_MAX, ConnectionLimiter
 from jetstream_server.serving.grpc.cursors_service import CursorsService
 from jetstream_server.serving.grpc.error_interceptor import LIMITS, ErrorInterceptor
 from jetstream_server.serving.grpc.groups_service import GroupsService
@@ -59,6 +60,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_concurrent_streams", 1024),
     ("grpc.enable_channelz", 1),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
     # A second server on the same port must fail to start, not share it.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -82,6 +84,7 @@ class ApiServer:
         security: SecurityService,
         access: StreamAccess,
         callers: CallLimiter,
+        connections: ConnectionLimiter,
         grpc_loop: GrpcLoop,
         certificates: Certificates | None = None,
     ) -> None:
@@ -96,7 +99,8 @@ class ApiServer:
         self._health = health.aio.HealthServicer()
         self._callers = callers
         self._guard = ErrorInterceptor(callers)
-        self._watching: asyncio.Task[None] | None = None
+        self._connections = connections
+        self._watching: tuple[asyncio.Task[None], ...] = ()
         self._server: aio.Server | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -108,7 +112,10 @@ class ApiServer:
         await self._listen(address)
         for name in ("", *service_names()):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self._watching = run_in_background(self._callers.watch(), "gRPC callers")
+        self._watching = (
+            run_in_background(self._callers.watch(), "gRPC callers"),
+            run_in_background(self._connections.watch(), "gRPC connections"),
+        )
         self._supervisor = run_in_background(self._supervise(address), "gRPC supervisor")
 
     async def _listen(self, address: str) -> None:
@@ -161,7 +168,7 @@ class ApiServer:
         await self._loop.run(self._stop())
 
     async def _stop(self) -> None:
-        tasks = [task for task in (self._supervisor, self._watching) if task is not None]
+        tasks = [*self._watching, *([] if self._supervisor is None else [self._supervisor])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -90,6 +90,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
             request.subject,
             config_from_proto(request.config),
             request.allow_same_name,
+            creator=self._access.control.quota_holder(call.identity),
+            streams_max=self._access.control.quotas.streams,
         )
         if stream.leader == NO_NODE:
             raise UnavailableError(f"stream {stream.name!r} exists, but has no leader; try again")

@@ -1,7 +1,7 @@
 """HTTP: its listener, and the table of its paths. What they answer is in pages.py.
 
-At most CONNECTIONS_MAX connections. Beyond that the oldest is closed, so that silent clients never
-keep others out.
+At most CONNECTIONS_MAX connections. Beyond that the oldest of the address that has most is closed,
+so that silent clients never keep others out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +64,10 @@ class HttpServer:
         routes: Sequence[Route],
         access: AccessControl,
         certificates: Certificates | None = None,
+        refused: Counter[str] | None = None,
     ) -> None:
-        """certificates: the port speaks TLS with them."""
+        """certificates: the port speaks TLS with them. refused: where connections are counted that
+        were closed to make room."""
         self._routes = routes
         self._access = access
         self._certificates = certificates
@@ -72,7 +75,8 @@ class HttpServer:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._complaints = LogThrottle()
-        self._connections: dict[asyncio.Transport, None] = {}
+        self._connections: dict[asyncio.Transport, str] = {}  # and the host at the other end
+        self._refused = Counter() if refused is None else refused
         self._connecting: dict[asyncio.Task[None], None] = {}
 
     async def start(self, host: str, port: int) -> None:
@@ -128,17 +132,20 @@ class HttpServer:
         except asyncio.CancelledError:
             sock.close()
             raise
-        self._connections[transport] = None
+        self._connections[transport] = peer
         if len(self._connections) > CONNECTIONS_MAX:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Forget connections that have ended; if that is not enough, end the oldest."""
+        """Forget connections that have ended; if that is not enough, end the oldest of the address
+        that has most."""
         for transport in [each for each in self._connections if each.is_closing()]:
             del self._connections[transport]
         while len(self._connections) > CONNECTIONS_MAX:
-            oldest = next(iter(self._connections))
+            (host, _), *_ = Counter(self._connections.values()).most_common(1)
+            oldest = next(each for each, peer in self._connections.items() if peer == host)
             del self._connections[oldest]
+            self._refused["http"] += 1
             oldest.abort()
 
     async def stop(self) -> None:

@@ -162,6 +162,11 @@ _COUNTERS = (
         "Requests refused to a principal",
         lambda s: s.authorization_failures,
     ),
+    _Number(
+        "quota_refusals",
+        "Requests refused to a principal that has as much as it may",
+        lambda s: s.quota_refusals,
+    ),
     _Number("scrubbed_bytes", "Read by the scrub", lambda s: s.scrubbed_bytes),
     _Number(
         "damaged_ranges_found",
@@ -190,6 +195,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         total = number.value(snapshot)
         yield CounterMetricFamily(f"jetstream_{number.name}", number.help, value=total)
     yield _nacks(snapshot)
+    yield _connections_refused(snapshot)
     yield _fetch_seconds(snapshot)
     yield from _lags(snapshot)
     nodes = GaugeMetricFamily("jetstream_nodes", "Nodes of the cluster", labels=["state"])
@@ -203,6 +209,17 @@ def _nacks(snapshot: Snapshot) -> Metric:
     for code, count in sorted(snapshot.streams.counters.nacks_by_code.items()):
         nacks.add_metric([code], count)
     return nacks
+
+
+def _connections_refused(snapshot: Snapshot) -> Metric:
+    refused = CounterMetricFamily(
+        "jetstream_connections_refused",
+        "Connections closed because there were too many",
+        labels=["port"],
+    )
+    for port in ("data", "grpc", "http"):
+        refused.add_metric([port], snapshot.connections_refused.get(port, 0))
+    return refused
 
 
 def _fetch_seconds(snapshot: Snapshot) -> Metric:

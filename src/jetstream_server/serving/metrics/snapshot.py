@@ -43,6 +43,8 @@ class Snapshot:
     retention_removed_records: int = 0
     authentication_failures: int = 0
     authorization_failures: int = 0
+    quota_refusals: int = 0
+    connections_refused: Mapping[str, int] = field(default_factory=dict)
     disk_free_bytes: int | None = None
     disk_reserve_bytes: int = 0
 

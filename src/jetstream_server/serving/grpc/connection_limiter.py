@@ -1,0 +1,62 @@
+"""Limits the connections of each address to the gRPC port; gRPC itself limits all of them together.
+
+gRPC tells nobody of a connection that makes no call. So the sockets of this process are looked at,
+some microseconds each, and only while there are enough of them for an address to have too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import Counter
+
+import structlog
+
+from jetstream_server.log_throttle import LogThrottle
+from jetstream_server.serving.grpc.close_peer import each_connection
+
+CONNECTIONS_MAX = 4096
+"""Of the port; further ones are closed at once."""
+_LOOK_SECONDS = 2.0
+
+logger = structlog.get_logger("jetstream.api")
+
+
+class ConnectionLimiter:
+    """port: ours. connections_per_address: of one host; beyond it the ones with the highest
+    descriptors are closed, which are the newest as a rule."""
+
+    def __init__(
+        self, port: int, connections_per_address: int, refused: Counter[str] | None = None
+    ) -> None:
+        """refused: where those that are closed are counted."""
+        self._refused = Counter() if refused is None else refused
+        self._port = port
+        self._most = connections_per_address
+        self._complaints = LogThrottle()
+
+    def look(self) -> None:
+        """Close what is too much."""
+        if len(os.listdir("/proc/self/fd")) <= self._most:
+            return
+        counts: Counter[str] = Counter()
+
+        def count(address: tuple[str, int], sock: socket.socket) -> None:
+            host, _ = address
+            counts[host] += 1
+            if counts[host] > self._most:
+                sock.shutdown(socket.SHUT_RDWR)
+                self._refused["grpc"] += 1
+
+        each_connection(self._port, count)
+        for host, number in counts.items():
+            if number > self._most and self._complaints.is_due("too_many_connections", host):
+                logger.warning(
+                    "too_many_connections", peer=host, connections_per_address=self._most
+                )
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self.look()
