@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 from jetstream_client import AsyncClient, Client, JetstreamError, UnknownOutcomeError
 from tests.support.cluster import TestCluster, running_cluster
+from tests.support.group_workers import GroupWorkers
 from tests.support.loops import on_loop
 
 
@@ -210,42 +209,11 @@ async def test_a_killed_leader_of_the_cursors_loses_no_acknowledged_commit_and_n
         await client.delete_stream("positions")
 
 
-class Workers:
-    """Members of a consumer group, as processes; what each has handled is in a file."""
-
-    def __init__(self, servers: str, folder: Path) -> None:
-        self.servers = servers
-        self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.integration.group_worker"]
-        with open(self.folder / f"{len(self.processes)}", "wb") as handled:
-            process = subprocess.Popen(
-                [*command, self.servers, "jobs", "workers"],
-                stdout=handled,
-                stderr=subprocess.DEVNULL,
-            )
-        self.processes.append(process)
-        return process
-
-    def handled(self, number: int) -> list[str]:
-        return (self.folder / f"{number}").read_text().split()
-
-    def all_handled(self) -> set[str]:
-        return {value for number in range(len(self.processes)) for value in self.handled(number)}
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-
 @on_loop
 async def test_members_and_coordinator_that_are_killed_and_frozen_cost_no_record(
     cluster: TestCluster, tmp_path: Path
 ) -> None:
-    workers = Workers(cluster.servers, tmp_path)
+    workers = GroupWorkers(cluster.servers, tmp_path, "jobs", "workers")
     try:
         async with AsyncClient(cluster.servers, timeout=20) as client:
             streams = [

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 PIECE_BYTES = 1 << 16
-CALL_SECONDS = 10.0
+CALL_SECONDS = 60.0
 
 Way = tuple[str, str, str]
 """Bytes from one process to another on a kind of port: ("node-0", "node-1", "raft")."""

@@ -52,7 +52,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    kind: Kind
+    """kind: a `Kind`, or one of another checker's."""
+
+    kind: StrEnum
     stream: str
     text: str
 

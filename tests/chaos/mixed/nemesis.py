@@ -1,0 +1,309 @@
+"""What happens to a cluster, and in which order: drawn from a seed alone.
+
+A step is one fault or two at once, which last some seconds; then everything is healed. Faults that
+damage a disk wait until the cluster is whole, and the next step waits until it is whole again: one
+damaged disk at a time. What else happens may happen to all nodes at once: then nobody answers for a
+while, and nothing acknowledged may be lost all the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import grpc
+
+from jetstream_protocol.errors import JetstreamError
+from jetstream_protocol.generated import api_pb2 as pb
+from jetstream_protocol.generated import common_pb2
+from tests.chaos.damage.harm import FILE_WAYS
+from tests.chaos.damage.targets import candidates
+from tests.chaos.damage.words import says_what_to_do
+from tests.chaos.mixed.cluster import MixedCluster
+from tests.chaos.mixed.streams import STREAMS
+from tests.support.api import call
+from tests.support.group_workers import GroupWorkers
+
+HOLD_SECONDS = (0.5, 6.0)
+PAUSE_SECONDS = (0.0, 3.0)
+CLOCK_JUMP_US = 2 * 3_600_000_000
+FLAPS = 4
+FLAP_SECONDS = (0.1, 0.8)
+WORKERS = 3
+DISK_FAULTS = ("fsync .log 1", "write .log 1", "pread .log 1", "write_atomic checkpoint 2")
+DAMAGED_FILES = ("segment_sealed", "segment_active", "index", "checkpoint", "producers")
+SIDE_STREAMS = 4
+
+
+@dataclass(slots=True)
+class Target:
+    """What a fault can reach. side: streams that come and go, by name, with their subjects."""
+
+    cluster: MixedCluster
+    workers: GroupWorkers
+    side: int = 0
+
+
+Fault = Callable[[Target, Random], str]
+"""Begins it, or does all of it; returns what it did. `MixedCluster.heal` ends what lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """faults: names. hold, pause: seconds, during and after it. waits: until all is whole."""
+
+    faults: tuple[str, ...]
+    hold: float
+    pause: float
+    waits: bool
+    dice: int
+
+
+def steps(seed: str, faults: tuple[str, ...]) -> Callable[[int], Step]:
+    """The n-th step of a run depends on the seed and n alone."""
+
+    def step(number: int) -> Step:
+        dice = Random(f"{seed}/step {number}")
+        first = dice.choice(faults)
+        rest = [name for name in faults if name != first and name not in ALONE]
+        chosen = [first]
+        if first not in ALONE and rest and dice.random() < 0.4:
+            chosen.append(dice.choice(rest))
+        return Step(
+            tuple(chosen),
+            dice.uniform(*HOLD_SECONDS),
+            dice.uniform(*PAUSE_SECONDS),
+            dice.random() < 0.5,
+            dice.getrandbits(64),
+        )
+
+    return step
+
+
+# Processes.
+
+
+def kill(target: Target, dice: Random) -> str:
+    node = _any_running(target, dice)
+    target.cluster.kill(node)
+    return f"node {node} killed"
+
+
+def kill_some(target: Target, dice: Random) -> str:
+    nodes = dice.sample(target.cluster.nodes, dice.randint(2, len(target.cluster.nodes)))
+    for node in nodes:
+        target.cluster.kill(node)
+    return f"nodes {sorted(nodes)} killed"
+
+
+def freeze(target: Target, dice: Random) -> str:
+    node = _any_running(target, dice)
+    target.cluster.freeze(node)
+    return f"node {node} frozen"
+
+
+def restart_each(target: Target, dice: Random) -> str:
+    nodes = dice.sample(target.cluster.nodes, len(target.cluster.nodes))
+    for node in nodes:
+        target.cluster.thaw(node)
+        target.cluster.stop(node)
+        time.sleep(dice.uniform(0, 1))
+        target.cluster.launch(node)
+        time.sleep(dice.uniform(0, 2))
+    return f"nodes {nodes} restarted one after the other"
+
+
+# Links.
+
+
+def cut(target: Target, dice: Random) -> str:
+    node = dice.choice(target.cluster.nodes)
+    kinds = dice.choice(((), ("raft",), ("data",), ("grpc",)))
+    way = dice.choice(("both", "out", "in"))
+    if way == "in":
+        target.cluster.deafen(node, *kinds)
+    else:
+        target.cluster.isolate(node, *kinds, both=way == "both")
+    return f"node {node} cut off: {way}, {', '.join(kinds) or 'all ports'}"
+
+
+def cut_from_nats(target: Target, dice: Random) -> str:
+    nodes = dice.sample(target.cluster.nodes, dice.randint(1, 2))
+    for node in nodes:
+        target.cluster.cut_from_nats(node)
+    return f"nodes {sorted(nodes)} cut off from NATS"
+
+
+def flap(target: Target, dice: Random) -> str:
+    node = dice.choice(target.cluster.nodes)
+    for _ in range(FLAPS):
+        target.cluster.isolate(node)
+        time.sleep(dice.uniform(*FLAP_SECONDS))
+        target.cluster.network.heal()
+        time.sleep(dice.uniform(*FLAP_SECONDS))
+    return f"links of node {node} came and went {FLAPS} times"
+
+
+# Clocks and disks.
+
+
+def set_clock(target: Target, dice: Random) -> str:
+    node = dice.choice(target.cluster.nodes)
+    off = dice.randint(-CLOCK_JUMP_US, CLOCK_JUMP_US)
+    target.cluster.set_clock(node, off)
+    return f"wall clock of node {node} off by {off / 1e6:.0f} s"
+
+
+def break_disk(target: Target, dice: Random) -> str:
+    node, what = dice.choice(target.cluster.nodes), dice.choice(DISK_FAULTS)
+    target.cluster.break_disk(node, what)
+    return f"node {node}: {what} fails"
+
+
+def damage_file(target: Target, dice: Random) -> str:
+    """A file of a node that is stopped, or that runs."""
+    cluster, node = target.cluster, dice.choice(target.cluster.nodes)
+    runs = dice.random() < 0.5
+    if not runs:
+        cluster.kill(node)
+    kind = dice.choice(DAMAGED_FILES)
+    found = candidates(cluster.data(node), kind)
+    done = None
+    if found:
+        path = dice.choice(found)
+        ways = ("flip",) if runs else tuple(sorted(FILE_WAYS))
+        done = FILE_WAYS[dice.choice(ways)](path, path, dice)
+    start_as_told(cluster, node)
+    where = path.relative_to(cluster.data(node)) if found else kind
+    return f"node {node} {'running' if runs else 'killed'}: {where}: {done or 'nothing changed'}"
+
+
+def lose_folder(target: Target, dice: Random) -> str:
+    node = dice.choice(target.cluster.nodes)
+    target.cluster.kill(node)
+    shutil.rmtree(target.cluster.data(node))
+    start_as_told(target.cluster, node)
+    return f"node {node} lost its data folder"
+
+
+def start_as_told(cluster: MixedCluster, node: int) -> None:
+    """Start a node whose disk was damaged; what it asks for is done, as an operator would."""
+    for attempt in range(3):
+        if not cluster.is_running(node):
+            cluster.launch(node)
+        time.sleep(1.0)
+        deadline = time.monotonic() + 20.0
+        while cluster.is_running(node) and time.monotonic() < deadline:
+            if not cluster.cluster.why_not_ready(node):
+                return
+            time.sleep(0.1)
+        if cluster.is_running(node):
+            return  # It waits for others, who are healed later.
+        words = cluster.last_words(node)
+        if says_what_to_do(words):
+            cluster.data(node).rename(
+                Path(f"{cluster.data(node)}-moved-{attempt}-{time.time_ns()}")
+            )
+
+
+# What operators and users do.
+
+
+def transfer(target: Target, dice: Random) -> str:
+    stream, node = dice.choice(STREAMS).name, dice.choice(target.cluster.nodes)
+    ref = common_pb2.StreamRef(name=stream)
+    request = pb.TransferLeaderRequest(stream=ref, node_id=node)
+    done = _try(lambda: call(target.cluster.api(node).cluster.TransferLeader, request))
+    return f"leadership of {stream} to node {node}: {done}"
+
+
+def reassign(target: Target, dice: Random) -> str:
+    cluster, stream = target.cluster, dice.choice(STREAMS).name
+    nodes = dice.sample(cluster.nodes, 3)
+    ref = common_pb2.StreamRef(name=stream)
+    request = pb.ReassignStreamRequest(stream=ref, replicas=nodes)
+    node = dice.choice(cluster.nodes)
+    done = _try(lambda: call(cluster.api(node).cluster.ReassignStream, request))
+    return f"{stream} moves to {sorted(nodes)}: {done}"
+
+
+def side_streams(target: Target, dice: Random) -> str:
+    """Streams that come, are changed, purged and go."""
+    name = f"side-{dice.randrange(SIDE_STREAMS)}"
+    api = target.cluster.api(dice.choice(target.cluster.nodes))
+    ref = common_pb2.StreamRef(name=name)
+    what = dice.choice(("create", "create", "alter", "purge", "delete"))
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: api.create(name, name, replicas=dice.choice((1, 3))),
+        "alter": lambda: call(
+            api.streams.AlterStream,
+            pb.AlterStreamRequest(stream=ref, config=pb.StreamConfig(max_bytes=1 << 20)),
+        ),
+        "purge": lambda: call(api.streams.PurgeStream, pb.PurgeStreamRequest(stream=ref)),
+        "delete": lambda: api.delete(name),
+    }
+    return f"{what} {name}: {_try(calls[what])}"
+
+
+def disturb_worker(target: Target, dice: Random) -> str:
+    """One member of the consumer group, or one more."""
+    workers = target.workers
+    alive = workers.alive()
+    what = dice.choice(("kill", "freeze", "stop"))
+    number = dice.choice(alive)
+    if what == "freeze":
+        workers.signal(number, signal.SIGSTOP)
+        return f"member {number} frozen"
+    workers.signal(number, signal.SIGKILL if what == "kill" else signal.SIGINT)
+    workers.start()
+    return f"member {number} {'killed' if what == 'kill' else 'stopped'}, another started"
+
+
+FAULTS: dict[str, Fault] = {
+    "kill": kill,
+    "kill-some": kill_some,
+    "freeze": freeze,
+    "restart": restart_each,
+    "cut": cut,
+    "nats": cut_from_nats,
+    "flap": flap,
+    "clock": set_clock,
+    "disk": break_disk,
+    "damage": damage_file,
+    "folder": lose_folder,
+    "transfer": transfer,
+    "reassign": reassign,
+    "streams": side_streams,
+    "members": disturb_worker,
+}
+ALONE = frozenset({"disk", "damage", "folder"})
+"""Faults of a disk: never beside another fault, and only in a cluster that is whole."""
+
+
+def heal(target: Target) -> None:
+    target.cluster.heal()
+    for number in target.workers.alive():
+        target.workers.signal(number, signal.SIGCONT)
+    while len(target.workers.alive()) < WORKERS:
+        target.workers.start()
+
+
+def _any_running(target: Target, dice: Random) -> int:
+    cluster = target.cluster
+    return dice.choice([node for node in cluster.nodes if cluster.is_running(node)] or [0])
+
+
+def _try(work: Callable[[], object]) -> str:
+    """What came of a request; it may be refused while others are frozen or cut off."""
+    try:
+        work()
+    except JetstreamError as error:
+        return str(error.code)
+    except grpc.RpcError as error:
+        return str(error.code())
+    return "done"

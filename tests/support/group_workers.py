@@ -1,0 +1,48 @@
+"""Members of a consumer group, each a process; what each has handled is in a file of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class GroupWorkers:
+    """`start` as many as are wanted; they are known by their numbers, from 0 on."""
+
+    def __init__(self, servers: str, folder: Path, source: str, group: str) -> None:
+        self._arguments = [servers, source, group]
+        self._folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.integration.group_worker", *self._arguments]
+        with self._file(len(self.processes)).open("wb") as handled:
+            process = subprocess.Popen(command, stdout=handled, stderr=subprocess.DEVNULL)
+        self.processes.append(process)
+        return process
+
+    def handled(self, number: int) -> list[str]:
+        """The values, in order; one that is being written is not among them."""
+        text = self._file(number).read_text()
+        return text[: text.rfind("\n") + 1].split()
+
+    def all_handled(self) -> set[str]:
+        return {value for number in range(len(self.processes)) for value in self.handled(number)}
+
+    def alive(self) -> list[int]:
+        return [n for n, process in enumerate(self.processes) if process.poll() is None]
+
+    def signal(self, number: int, which: signal.Signals) -> None:
+        if self.processes[number].poll() is None:
+            os.kill(self.processes[number].pid, which)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"handled-{number}"
