@@ -65,9 +65,10 @@ class Processes:
 
     def pids(self) -> dict[str, int]:
         """Those that are alive, by name."""
+        children = dict(self._children)  # Another thread may start one meanwhile.
         numbers = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
         found = {name: pid for pid in numbers if (name := self._name(pid))}
-        for name, child in self._children.items():
+        for name, child in children.items():
             if name not in found:
                 child.wait()  # It has ended, or is about to: it shows no environment any more.
         return found
@@ -99,9 +100,13 @@ class Processes:
             self._children[name].wait()  # It may be about to end.
         with self.log(name).open("ab") as log:
             process = self._launch(arguments, environment, log.fileno())
-        self._children[name] = process
+        self._started(name, process)
+
+    def _started(self, name: str, process: Child) -> None:
+        """Take it in, once /proc shows what it is."""
         while process.poll() is None and not self._name(process.pid):
             time.sleep(0.001)  # The kernel shows an environment a moment after it has taken it.
+        self._children[name] = process
 
     def _launch(self, arguments: list[str], environment: dict[str, str], log: int) -> Child:
         return subprocess.Popen(

@@ -19,8 +19,11 @@ class ForkedNodes(Processes):
             arguments, environment=environment, stdout=log, stderr=log, new_session=True
         )
 
+    def _started(self, name: str, process: Child) -> None:
+        self._children[name] = process
+
     def _name(self, pid: int) -> str:
-        for name, child in self._children.items():
+        for name, child in tuple(self._children.items()):
             if child.pid == pid:
                 return "" if child.poll() is not None else name
         return super()._name(pid)
