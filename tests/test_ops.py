@@ -63,14 +63,17 @@ def test_every_metric_of_an_alert_or_a_dashboard_exists() -> None:
 
 
 def test_every_alert_has_a_section_that_says_what_to_do() -> None:
-    page = (TREE / "docs" / "alerts.md").read_text()
+    page = (TREE / "docs" / "operations" / "alerts.md").read_text()
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     assert sections.keys() == {rule["alert"] for rule in rules()}
     for rule in rules():
         section = sections[rule["alert"]]
         assert f"`{rule['expr']}`" in section
         assert "What to do: " in section
-        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        assert (
+            rule["annotations"]["runbook_url"]
+            == f"docs/operations/alerts.md#{rule['alert'].lower()}"
+        )
 
 
 @needs_promtool

@@ -177,7 +177,7 @@ def test_damage_is_named_with_file_and_position_and_the_server_does_as_the_findi
 
 
 def test_a_damaged_log_is_cut_by_hand_and_goes_on(data: Path) -> None:
-    """docs/operations.md, "A damaged log without another copy"."""
+    """docs/operations/lost_disk.md, "A damaged log without another copy"."""
     server = ServerProcess(data).start()
     server.stop()
     damage = flipped_byte(data)
@@ -236,7 +236,7 @@ def test_metadata_that_is_gone_stops_the_start_and_no_stream_is_set_aside(data: 
 def test_metadata_damaged_after_a_clean_stop_stops_the_start_and_says_what_to_do(
     data: Path, restarted: Callable[[], Api], clean: bool
 ) -> None:
-    """Nothing is torn then. docs/operations.md, "A lost or damaged metadata folder"."""
+    """Nothing is torn then. docs/operations/lost_node.md, "A lost or damaged metadata folder"."""
     server = ServerProcess(data).start()
     if clean:
         server.stop()

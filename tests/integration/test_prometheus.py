@@ -105,9 +105,14 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(folder: Path, targets: list[str]) -> Iterator[Prometheus]:
-    """With the scrape jobs of docs/alerts.md, once a second, and our rules."""
+    """With the scrape jobs of docs/operations/alerts.md, once a second, and our rules."""
     assert PROMETHEUS is not None
-    block = (TREE / "docs" / "alerts.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    block = (
+        (TREE / "docs" / "operations" / "alerts.md")
+        .read_text()
+        .partition("```yaml\n")[2]
+        .partition("```")[0]
+    )
     config = yaml.safe_load(block)
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(TREE / "ops" / "alerts.yml")]

@@ -47,7 +47,7 @@ ENTRY, TRUNCATE, VOTE, STATE, BEGINNING, STANDING = 1, 2, 3, 4, 5, 6
 WHAT_TO_DO = (
     "restore this node's metadata folder; or, where the group has other voters, move the metadata "
     "folder away and start again: this node then follows without a vote until the others have "
-    'taken it back (docs/operations.md, "A lost or damaged metadata folder")'
+    'taken it back (docs/operations/lost_node.md, "A lost or damaged metadata folder")'
 )
 """What an error says that stops the start."""
 

@@ -261,6 +261,6 @@ def _read_identity(disk: Disk, file: str) -> Identity:
     except (ValueError, KeyError, TypeError) as error:
         raise PreconditionFailedError(
             f"{file} is damaged ({error}); restore it, or correct it and take its `crc` out: see "
-            f"docs/operations.md; or, where other nodes hold the streams, move "
+            f"docs/operations/lost_node.md; or, where other nodes hold the streams, move "
             f"{os.path.dirname(file)} away and start anew"
         ) from error

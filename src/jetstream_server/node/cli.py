@@ -103,7 +103,7 @@ def serve(
         typer.Option(
             "--accept-voters",
             help="For one start, on every node, after the voters in the file have changed: see "
-            "docs/operations.md. Can lose metadata.",
+            "docs/operations/cluster.md. Can lose metadata.",
         ),
     ] = False,
     check_config: Annotated[
@@ -182,7 +182,8 @@ def unsafe_recover(
     """Go on without most voters, lost for good.
 
     First stop the node, and list the remaining voters in the file under `voters`; then run this on
-    every node that stays. It says what may be lost, and asks. See docs/operations.md.
+    every node that stays. It says what may be lost, and asks. See
+    docs/operations/lost_quorum.md.
 
     Example:  jetstream-server unsafe-recover --config config/cluster.yaml --node-id 2
     """

@@ -3,7 +3,8 @@
 Precedence: command line, environment, file, default. `JETSTREAM_NATS__EMBEDDED=true` sets
 `nats.embedded`; lists and mappings are given as JSON. An unknown key, a wrong type or an
 impossible value raises ConfigurationError: one line that names the file or variable, the key, and
-for an unknown one the key that was probably meant. docs/operations.md describes every key.
+for an unknown one the key that was probably meant. docs/operations/configuration.md describes
+every key.
 """
 
 from __future__ import annotations

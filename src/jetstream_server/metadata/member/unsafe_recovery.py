@@ -106,7 +106,7 @@ def _check(before: Group, left: tuple[NodeId, ...]) -> None:
     if added:
         raise PreconditionFailedError(
             f"node {', '.join(added)} is none of the voters {known}: recover with those that are "
-            "left, and add voters afterwards (docs/operations.md, Changing the voters)"
+            "left, and add voters afterwards (docs/operations/cluster.md, Changing the voters)"
         )
     if 2 * len(left) > len(before.voters):
         raise PreconditionFailedError(

@@ -99,7 +99,8 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             raise StorageError(
                 f"the metadata leader's log differs from this node's at entry {index}, which was "
                 "applied here already: one of the two has lost metadata that was acknowledged. "
-                'Nothing is changed; see docs/operations.md, "A lost or damaged metadata folder"'
+                "Nothing is changed; see "
+                'docs/operations/lost_node.md, "A lost or damaged metadata folder"'
             )
 
     # Who counts (voting.py)

@@ -70,7 +70,8 @@ class GroupFile:
                     f"{file._path} is missing, and the rest of the metadata is there; restore it, "
                     f"or, while a majority of the other voters runs, move {directory} away and "
                     "start again; a node without other voters, of which you are sure that the "
-                    "folder is its own, starts once with --accept-voters: see docs/operations.md"
+                    "folder is its own, starts once with --accept-voters: see "
+                    "docs/operations/lost_node.md"
                 )
             file._write()
             return file
@@ -131,7 +132,7 @@ def _decode(data: bytes, path: str) -> Group:
         folder = os.path.dirname(path)
         raise StorageError(
             f"{path} is damaged ({error}); restore it, or, while a majority of the other voters "
-            f"runs, move {folder} away and start again: see docs/operations.md"
+            f"runs, move {folder} away and start again: see docs/operations/lost_node.md"
         ) from error
 
 
@@ -143,6 +144,6 @@ def _compare(known: Group, configured: Group, path: str, accept_voters: bool) ->
     if known.voters != configured.voters and not accept_voters:
         raise PreconditionFailedError(
             f"{path}: this node's metadata was agreed on by the voters {list(known.voters)}, but "
-            f"the configuration names {list(configured.voters)}; docs/operations.md says how to "
-            "change them"
+            f"the configuration names {list(configured.voters)}; "
+            "docs/operations/cluster.md says how to change them"
         )

@@ -39,7 +39,7 @@ class StreamSettings:
 
     Times in microseconds, sizes in bytes. max_age_us, max_bytes, max_messages: retention; 0 is
     unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own.
-    segment_age_us: 0 follows from the other settings (docs/operations.md).
+    segment_age_us: 0 follows from the other settings (docs/operations/settings.md).
     restoring: the stream is filled by a restore, and does not listen to its subject.
     """
 

@@ -82,5 +82,5 @@ def check_level(tables: Tables, command: Command) -> None:
             raise UnavailableError(f"{lacking}: it is about to be raised; try again")
         raise PreconditionFailedError(
             f"{lacking}: nodes {behind} run older software; "
-            "see docs/operations.md, Updating the software"
+            "see docs/operations/upgrades.md, Updating the software"
         )

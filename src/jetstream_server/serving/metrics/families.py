@@ -2,7 +2,7 @@
 
 Names follow Prometheus' conventions: base units (`_seconds`, `_bytes`), `_total` for what only
 grows. Labels have few values, all known beforehand: error codes, nodes of the cluster, phases. What
-each metric means is in docs/operations.md, "Metrics"; a test compares.
+each metric means is in docs/operations/metrics.md, "Metrics"; a test compares.
 """
 
 from __future__ import annotations
