@@ -130,16 +130,19 @@ def test_a_nodes_proof_opens_what_is_between_nodes_and_nothing_else(
     node = admin.describe_cluster().nodes[0]
 
     def proof(incarnation: int, secret: bytes = CREDENTIAL.encode(), target: int = 0) -> str:
-        return node_proof.proof(secret, name, sender=1, target=target, incarnation=incarnation)
+        run = 0 if incarnation == node_proof.BOOTSTRAP else 5
+        claim = node_proof.Claim(1, run, time.time_ns() // 1000)
+        return node_proof.proof(secret, name, claim, target=target, incarnation=incarnation)
 
-    request = request_of(name)
-    found = status(raw(server, name, request, proof(node.incarnation)))
+    request, right = request_of(name), proof(node.incarnation)
+    found = status(raw(server, name, request, right))
     opened = RPCS[name].nodes or RPCS[name].scope is Scope.NODE
     if name.endswith("/Bootstrap") or not opened:
         assert found == "PERMISSION_DENIED"
     else:
         assert found not in ("PERMISSION_DENIED", "UNAUTHENTICATED")
     for wrong in (
+        right,  # Overheard, and shown again.
         proof(node.incarnation, b"another credential"),
         proof(node.incarnation, b""),
         proof(node.incarnation + 1),

@@ -100,7 +100,8 @@ def test_the_credential_with_a_clients_certificate_is_no_node(server: SecuredTls
         ("client", server.authority.client("carol")),
         ("node", server.authority.node(7, HOSTS)),
     ):
-        proof = node_proof.proof(CREDENTIAL.encode(), method, sender=7, target=0, incarnation=run)
+        claim = node_proof.Claim(7, 1, 1 if name == "client" else 2)
+        proof = node_proof.proof(CREDENTIAL.encode(), method, claim, target=0, incarnation=run)
         ca, key, cert = server.tls(files).contents()
         with grpc.secure_channel(
             f"localhost:{server.port_base}", grpc.ssl_channel_credentials(ca, key, cert)

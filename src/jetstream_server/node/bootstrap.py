@@ -31,22 +31,14 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
     """The text of the new token. Raises Refused."""
     if not config.credential:
         raise Refused("credential: not set here; it is what the node knows its machine by")
-    authorization = node_proof.proof(
-        config.credential.encode(),
-        METHOD,
-        sender=node.id,
-        target=node.id,
-        incarnation=node_proof.BOOTSTRAP,
-    )
     request = pb.BootstrapRequest(principal=principal, lifetime_us=lifetime_us)
-    metadata = (("authorization", authorization),)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     with _channel(config, node.grpc.advertise) as channel:
         call = api_pb2_grpc.SecurityStub(channel).Bootstrap
         while True:
             try:
                 answer: pb.CreateTokenResponse = call(
-                    request, timeout=TIMEOUT_SECONDS, metadata=metadata
+                    request, timeout=TIMEOUT_SECONDS, metadata=_proof(config, node)
                 )
             except grpc.RpcError as error:
                 said = _said(error, node.grpc.advertise)
@@ -55,6 +47,19 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
                 time.sleep(RETRY_SECONDS)
             else:
                 return answer.text
+
+
+def _proof(config: Config, node: NodeConfig) -> tuple[tuple[str, str]]:
+    """For one call."""
+    claim = node_proof.Claim(node.id, node_proof.BOOTSTRAP, time.time_ns() // 1000)
+    value = node_proof.proof(
+        config.credential.encode(),
+        METHOD,
+        claim,
+        target=node.id,
+        incarnation=node_proof.BOOTSTRAP,
+    )
+    return (("authorization", value),)
 
 
 def _channel(config: Config, address: str) -> grpc.Channel:

@@ -277,6 +277,7 @@ def _start_grpc(
         grpc_loop,
         certificates,
         node_id=start.configured.id,
+        run=lambda: node_start.metadata.incarnation,
         secret=start.config.credential.encode(),
     )
     start.stack.push_async_callback(peers.close)

@@ -83,6 +83,7 @@ class AccessControl:
         self._node_id = node_id
         self._secret = secret
         self._incarnation = incarnation
+        self._used_proofs = node_proof.UsedProofs()
         self._decided_for = state()
         self._decisions: dict[tuple[str, Operation, int], bool] = {}
         self._permitted: set[tuple[str, Operation, int]] = set()
@@ -117,22 +118,25 @@ class AccessControl:
         return Identity(token.principal, shown.peer, token)
 
     def _node(self, value: str, method: str, peer: str) -> Identity:
-        sender, incarnation = node_proof.sender_of(value), self._incarnation()
-        if sender is not None and incarnation is not None:
-            for number in (incarnation, node_proof.BOOTSTRAP):
-                if node_proof.check(
-                    self._secret,
-                    value,
-                    method,
-                    sender=sender,
-                    target=self._node_id,
-                    incarnation=number,
-                ):
-                    on_machine = number == node_proof.BOOTSTRAP
-                    return Identity(
-                        f"node:{sender}", peer, is_node=not on_machine, is_bootstrap=on_machine
-                    )
-        raise self.unauthenticated(peer, method, "the proof of a node does not hold here and now")
+        claim, incarnation = node_proof.claim_of(value), self._incarnation()
+        if claim is None or incarnation is None:
+            raise self.unauthenticated(peer, method, "the proof of a node does not hold here")
+        is_bootstrap = claim.run == node_proof.BOOTSTRAP
+        if not node_proof.check(
+            self._secret,
+            value,
+            method,
+            target=self._node_id,
+            incarnation=node_proof.BOOTSTRAP if is_bootstrap else incarnation,
+        ):
+            raise self.unauthenticated(peer, method, "the proof of a node does not hold here")
+        if not self._used_proofs.take(claim, self._wall_clock()):
+            raise self.unauthenticated(
+                peer, method, "the proof of a node has come before, or is too old"
+            )
+        return Identity(
+            f"node:{claim.sender}", peer, is_node=not is_bootstrap, is_bootstrap=is_bootstrap
+        )
 
     def unauthenticated(self, peer: str, what: str, reason: str) -> UnauthenticatedError:
         """The error to raise, noted in the audit log."""

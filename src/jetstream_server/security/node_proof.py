@@ -1,38 +1,103 @@
 """How a node shows another one, in a gRPC call, that it is of the same cluster.
 
-    authorization: Node SENDER:MAC
+    authorization: Node SENDER/RUN/NUMBER:MAC
 
-MAC: HMAC-SHA256 under the cluster's credential over the method, the sender's and the target's ids,
-and the target's incarnation. So it serves for nothing but this call, and only for this run of the
-target. It hides nothing; TLS does.
+MAC: HMAC-SHA256 under the cluster's credential over the method, sender, run and number, and the
+target's id and incarnation. RUN is the sender's incarnation, and NUMBER is another one for each of
+its calls. So it serves for one call of this method, in this run of the target: whoever overhears it
+cannot use it again. It hides nothing; TLS does.
+
+Somebody on the machine of a node who holds the credential without being a node has run BOOTSTRAP,
+and the time in microseconds for a number, which holds for BOOTSTRAP_SECONDS.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jetstream_protocol.types import WallUs
 
 SCHEME = "Node "
 BOOTSTRAP = 0
-"""The incarnation in the proof of somebody who holds the credential without being a node."""
+"""The run and the target's incarnation in the proof of somebody who is not a node."""
+BOOTSTRAP_SECONDS = 60
+WINDOW = 4096
+"""So far calls may overtake one another: more than a node has open to another one."""
+
+_NAMED = re.compile(r"Node ([0-9]{1,10})/([0-9]{1,20})/([0-9]{1,20}):[0-9a-f]{64}", re.ASCII)
 
 
-def proof(secret: bytes, method: str, *, sender: int, target: int, incarnation: int) -> str:
+class Claim(NamedTuple):
+    """What a proof says, before it is believed."""
+
+    sender: int
+    run: int
+    number: int
+
+
+def proof(secret: bytes, method: str, claim: Claim, *, target: int, incarnation: int) -> str:
     """The value of `authorization`."""
-    text = f"jetstream call/{method}/{sender}/{target}/{incarnation}".encode()
-    return f"{SCHEME}{sender}:{hmac.new(secret, text, 'sha256').hexdigest()}"
+    named = f"{claim.sender}/{claim.run}/{claim.number}"
+    text = f"jetstream call/{method}/{named}/{target}/{incarnation}".encode()
+    return f"{SCHEME}{named}:{hmac.new(secret, text, 'sha256').hexdigest()}"
 
 
-def sender_of(value: str) -> int | None:
-    """The sender that the value names; None: it is not such a value."""
-    name, _, _ = value.removeprefix(SCHEME).partition(":")
-    if not value.startswith(SCHEME) or not name.isascii() or not name.isdecimal() or len(name) > 10:
-        return None
-    return int(name)
+def claim_of(value: str) -> Claim | None:
+    """What the value claims; None: it is not such a value."""
+    found = _NAMED.fullmatch(value)
+    return None if found is None else Claim(*map(int, found.groups()))
 
 
-def check(
-    secret: bytes, value: str, method: str, *, sender: int, target: int, incarnation: int
-) -> bool:
+def check(secret: bytes, value: str, method: str, *, target: int, incarnation: int) -> bool:
     """Whether the value is right. Never without a credential: everybody knows none."""
-    wanted = proof(secret, method, sender=sender, target=target, incarnation=incarnation)
-    return bool(secret) and hmac.compare_digest(wanted.encode(), value.encode())
+    claim = claim_of(value)
+    if claim is None or not secret:
+        return False
+    wanted = proof(secret, method, claim, target=target, incarnation=incarnation)
+    return hmac.compare_digest(wanted.encode(), value.encode())
+
+
+@dataclass(slots=True)
+class _Used:
+    """The numbers of one run of a sender. recent: bit n is set if `highest - n` has come."""
+
+    run: int
+    highest: int = 0
+    recent: int = 0
+
+
+class UsedProofs:
+    """Which right proofs have come already, in this run of the target. Holds some bytes for each
+    node of the cluster."""
+
+    def __init__(self) -> None:
+        self._by_sender: dict[int, _Used] = {}
+        self._bootstrapped_us = 0
+
+    def take(self, claim: Claim, now_us: WallUs) -> bool:
+        """Whether it has not come before. It has, from then on."""
+        if claim.run == BOOTSTRAP:
+            is_recent = abs(now_us - claim.number) <= BOOTSTRAP_SECONDS * 1_000_000
+            if not is_recent or claim.number <= self._bootstrapped_us:
+                return False
+            self._bootstrapped_us = claim.number
+            return True
+        used = self._by_sender.get(claim.sender)
+        if used is None or claim.run > used.run:
+            used = self._by_sender[claim.sender] = _Used(claim.run)
+        if claim.run < used.run:
+            return False
+        ahead = claim.number - used.highest
+        if ahead > 0:
+            used.recent = (used.recent << ahead if ahead < WINDOW else 0) | 1
+            used.recent &= (1 << WINDOW) - 1
+            used.highest = claim.number
+            return True
+        bit = 1 << -ahead
+        if -ahead >= WINDOW or used.recent & bit:
+            return False
+        used.recent |= bit
+        return True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -36,8 +37,8 @@ STAND_BY_SECONDS = 2.0
 
 
 class Peers:
-    """certificates: see NodeChannels. secret: the cluster's credential. With it the other node
-    recognises this one."""
+    """certificates: see NodeChannels. run: this node's incarnation, None before it has registered.
+    secret: the cluster's credential. With it the other node recognises this one."""
 
     def __init__(
         self,
@@ -46,9 +47,12 @@ class Peers:
         certificates: Certificates | None = None,
         *,
         node_id: int,
+        run: Callable[[], int | None],
         secret: bytes,
     ) -> None:
         self._node_id = node_id
+        self._run = run
+        self._numbers = itertools.count(1)
         self._secret = secret
         self._registry = registry
         self._channels = NodeChannels(grpc_loop, certificates)
@@ -233,7 +237,7 @@ class Peers:
         authorization = node_proof.proof(
             self._secret,
             f"/jetstream.v1.{service}/{method}",
-            sender=self._node_id,
+            node_proof.Claim(self._node_id, self._run() or 0, next(self._numbers)),
             target=node_id,
             incarnation=node.incarnation,
         )
