@@ -85,8 +85,9 @@ def test_every_step_of_the_walk_names_functions_of_its_files() -> None:
         found = "".join(
             text for file, text in sources.items() for each in named if file.endswith(each)
         )
-        for function in re.findall(r"`(?:\w+\.)?(\w+)`", functions):
+        for owner, function in re.findall(r"`(?:(\w+)\.)?(\w+)`", functions):
             assert re.search(rf"def {function}\(", found), f"{function} of {files}"
+            assert not owner or re.search(rf"class {owner}\b", found), f"{owner} of {files}"
 
 
 def test_every_dependency_has_its_reason() -> None:

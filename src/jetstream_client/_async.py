@@ -130,9 +130,9 @@ class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
         self._cursors = Cursors(self._control)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
         self._lags = Lags(self._streams, self._reader)
-        self._feeds = SubjectRoutes(self._streams.find)
+        self._routes = SubjectRoutes(self._streams.find)
         self._publisher = PlainPublisher(
-            config, self._feeds, self._nats_urls, lambda: self._control.trouble, self._events
+            config, self._routes, self._nats_urls, lambda: self._control.trouble, self._events
         )
         self._consumers: weakref.WeakSet[AsyncConsumer] = weakref.WeakSet()
         self._group_consumers: weakref.WeakSet[AsyncGroupConsumer] = weakref.WeakSet()
@@ -147,7 +147,7 @@ class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
             return await change
         finally:
             change.close()
-            self._feeds.forget_all()
+            self._routes.forget_all()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -174,7 +174,7 @@ class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
         stream = await self._streams.create(
             name, subject, settings, allow_same_name=allow_same_name
         )
-        self._feeds.forget_all()
+        self._routes.forget_all()
         return stream
 
     async def alter_stream(
@@ -222,7 +222,7 @@ class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
         """Delete a stream and its records, for good. Raises StreamNotFoundError."""
         self._check_open()
         await self._streams.delete(stream)
-        self._feeds.forget_all()
+        self._routes.forget_all()
 
     async def purge_stream(self, stream: StreamLike, before: Position | None = None) -> int:
         """Remove the records before a position, or all that are committed, for good, on every
@@ -334,7 +334,7 @@ class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
             first_sequence=first_sequence,
             value_serializer=value_serializer,
         )
-        publisher = AsyncPublisher(self._publisher, self._feeds, subject, options)
+        publisher = AsyncPublisher(self._publisher, self._routes, subject, options)
         self._publishers.add(publisher)
         return publisher
 
@@ -568,7 +568,7 @@ class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
         for publisher in list(self._publishers):
             await publisher.abort(UnavailableError("the client is closed"))
         await self._publisher.close()
-        await self._feeds.close()
+        await self._routes.close()
         await self._reader.close()
         await self._cursors.close()
         await self._control.close()

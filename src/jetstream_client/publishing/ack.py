@@ -92,11 +92,11 @@ class Pending:
         "attempt",
         "deadline",
         "expected",
-        "feed",
         "future",
         "missing",
         "one_is_enough",
         "refusals",
+        "route",
         "subject",
         "token",
     )
@@ -105,7 +105,7 @@ class Pending:
         self,
         token: str,
         subject: str,
-        feed: SubjectRoute,
+        route: SubjectRoute,
         expected: tuple[Expectation, ...],
         one_is_enough: bool,
         deadline: float,
@@ -113,7 +113,7 @@ class Pending:
     ) -> None:
         self.token = token
         self.subject = subject
-        self.feed = feed
+        self.route = route
         self.expected = self.missing = expected
         self.one_is_enough = one_is_enough
         self.deadline = deadline

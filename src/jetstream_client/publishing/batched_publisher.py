@@ -27,12 +27,12 @@ class AsyncPublisher(AsyncClosing):
     """
 
     def __init__(
-        self, plain: PlainPublisher, feeds: SubjectRoutes, subject: str, options: PublisherOptions
+        self, plain: PlainPublisher, routes: SubjectRoutes, subject: str, options: PublisherOptions
     ) -> None:
         self.subject = subject
         self.options = options
         self._plain = plain
-        self._feeds = feeds
+        self._routes = routes
         self._beginning: asyncio.Task[None] | None = None
         self._sender: Sender | None = None
         self._closing = False
@@ -56,11 +56,11 @@ class AsyncPublisher(AsyncClosing):
             await asyncio.shield(self._beginning)
 
     async def _begin(self) -> None:
-        feed = await self._feeds.ask(self.subject)
-        feed.wanted_of_batches(self.subject, self.options.acks)  # Or it raises.
+        route = await self._routes.ask(self.subject)
+        route.wanted_of_batches(self.subject, self.options.acks)  # Or it raises.
         inbox = await self._plain.connected()
         self._sender = Sender(
-            self._plain, self._feeds, self.subject, self.options, feed, inbox.max_payload
+            self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
         )
 
     async def send(

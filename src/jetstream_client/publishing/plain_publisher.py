@@ -127,7 +127,7 @@ class PlainPublisher:
     def __init__(
         self,
         config: ClientConfig,
-        feeds: SubjectRoutes,
+        routes: SubjectRoutes,
         nats_urls: Callable[[], Awaitable[Sequence[str]]],
         trouble: Callable[[], str],
         events: ConnectionEvents,
@@ -135,7 +135,7 @@ class PlainPublisher:
         self.events = events
         self._trouble = trouble
         self._config = config
-        self._feeds = feeds
+        self._routes = routes
         self._nats_urls = nats_urls
         self._inbox: NatsInbox | None = None
         self._connecting: asyncio.Task[NatsInbox] | None = None
@@ -184,16 +184,16 @@ class PlainPublisher:
             await self._turn()
         try:
             deadline = asyncio.get_running_loop().time() + timeout
-            feed = self._feeds.known(subject) or await self._feed(subject, deadline)
+            route = self._routes.known(subject) or await self._route(subject, deadline)
             inbox = self._inbox
             if inbox is None or inbox.is_closed:
                 inbox = await self.connected(deadline)
             if wishes.ack_level == "none":
-                feed.check_listening(wishes.acks)
+                route.check_listening(wishes.acks)
                 await inbox.publish(subject, payload, "", sent_headers)
                 return PublishResult(subject)
-            repeats = wishes.msg_id is not None and feed.recognises_ids(timeout)
-            pending = self._expect(feed, subject, wishes.acks, deadline, repeats)
+            repeats = wishes.msg_id is not None and route.recognises_ids(timeout)
+            pending = self._expect(route, subject, wishes.acks, deadline, repeats)
             while True:
                 try:
                     await inbox.publish(subject, payload, pending.token, sent_headers)
@@ -208,7 +208,7 @@ class PlainPublisher:
 
     def _expect(
         self,
-        feed: SubjectRoute,
+        route: SubjectRoute,
         subject: str,
         acks: str | Sequence[str],
         deadline: float,
@@ -220,8 +220,8 @@ class PlainPublisher:
             deadline = min(deadline, asyncio.get_running_loop().time() + _REPEAT_SECONDS)
         self._token += 1
         token = f"{self._token:x}"
-        expected = feed.wanted(subject, acks)
-        pending = Pending(token, subject, feed, expected, acks == "any", deadline, attempt)
+        expected = route.wanted(subject, acks)
+        pending = Pending(token, subject, route, expected, acks == "any", deadline, attempt)
         self._pending[token] = pending
         if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
@@ -238,14 +238,14 @@ class PlainPublisher:
     ) -> Pending:
         """Wait, then expect the answers anew. Raises `error` if the message may be stored already
         and would not be recognised, if repeating does not help, or if the time is up."""
-        feed, curable = failed.feed, error
+        route, curable = failed.route, error
         if isinstance(error, NobodyListensError):
             curable = error = UnavailableError(error.message)  # In a class that is everybody's.
-            feed = await self._feed(failed.subject, deadline)  # Raises NoStreamError.
+            route = await self._route(failed.subject, deadline)  # Raises NoStreamError.
         elif repeats:
             if isinstance(error, UnknownOutcomeError):
                 curable = UnavailableError(error.message)
-        elif failed.acks or not feed.is_covered_by(failed.expected):
+        elif failed.acks or not route.is_covered_by(failed.expected):
             raise error
         step = next_step(curable, failed.attempt, random.random())
         if step is None or asyncio.get_running_loop().time() + step.wait >= deadline:
@@ -253,7 +253,7 @@ class PlainPublisher:
         logger.info("publishing to %r: %s; trying again", failed.subject, curable.message)
         self.events.failed(curable)
         await asyncio.sleep(step.wait)
-        return self._expect(feed, failed.subject, acks, deadline, repeats, failed.attempt + 1)
+        return self._expect(route, failed.subject, acks, deadline, repeats, failed.attempt + 1)
 
     # Answers.
 
@@ -290,7 +290,7 @@ class PlainPublisher:
         for pending in self._pending.values():
             if pending.deadline <= now:
                 # Perhaps a stream that the publish waits for is gone: ask the registry next time.
-                self._feeds.forget(pending.subject)
+                self._routes.forget(pending.subject)
                 got = f", {len(pending.acks)} acknowledged in time" if pending.acks else ""
                 pending.fail(self._unknown(pending.subject, f"no acknowledgement in time{got}"))
         self._sweep_timer = None
@@ -327,13 +327,13 @@ class PlainPublisher:
 
     # The connection.
 
-    async def _feed(self, subject: str, deadline: float) -> SubjectRoute:
+    async def _route(self, subject: str, deadline: float) -> SubjectRoute:
         """The streams to wait for. Raises NoStreamError, or UnavailableError if nobody answers in
         time."""
         try:
             # The call ends by then itself, and says which server does not answer.
             async with asyncio.timeout_at(deadline + _CALL_GRACE_SECONDS):
-                return await self._feeds.ask(subject)
+                return await self._routes.ask(subject)
         except TimeoutError:
             why = self._trouble() or "no server answered in time which streams listen"
             raise UnavailableError(f"{why}; nothing was published to {subject!r}") from None

@@ -99,24 +99,24 @@ class PublisherOptions:
 
 
 class Sender:
-    """Belongs to the event loop that creates it, and starts at once; `stop` ends it. feed: the
+    """Belongs to the event loop that creates it, and starts at once; `stop` ends it. route: the
     streams of the subject, as the registry has just told. buffer: where callers add records.
     """
 
     def __init__(
         self,
         plain: PlainPublisher,
-        feeds: SubjectRoutes,
+        routes: SubjectRoutes,
         subject: str,
         options: PublisherOptions,
-        feed: SubjectRoute,
+        route: SubjectRoute,
         max_payload: int,
     ) -> None:
         self._plain = plain
-        self._feeds = feeds
+        self._routes = routes
         self._subject = subject
         self._options = options
-        self._feed = feed
+        self._route = route
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._wanted = asyncio.Event()
@@ -143,13 +143,13 @@ class Sender:
     def _new_lane(self) -> InFlightBatches:
         fixed = self._options.producer_id
         lane = InFlightBatches(
-            self._feed.wanted_of_batches(self._subject, self._options.acks),
+            self._route.wanted_of_batches(self._subject, self._options.acks),
             one_is_enough=self._options.acks == "any",
             producer_id=secrets.randbits(63) if fixed is None else fixed,
             sequence=self._options.first_sequence,
             new_id=(lambda: secrets.randbits(63)) if fixed is None else None,
         )
-        lane.known = self._feed.names
+        lane.known = self._route.names
         return lane
 
     @property
@@ -233,7 +233,7 @@ class Sender:
             token = f"{self._key}{sending.token}"
             ack_inbox = (inbox.prefix + token).encode()
             payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
-            await inbox.publish(self._subject, payload, "" if self._feed.services else token, [])
+            await inbox.publish(self._subject, payload, "" if self._route.services else token, [])
         except JetstreamError as error:
             self._settle(
                 self._lane.not_sent(sending.token, error, self._loop.time(), random.random())
@@ -284,16 +284,16 @@ class Sender:
 
     async def _adopt_streams(self) -> None:
         try:
-            feed = await self._feeds.ask(self._subject)
-            expected = feed.wanted_of_batches(self._subject, self._options.acks)
+            route = await self._routes.ask(self._subject)
+            expected = route.wanted_of_batches(self._subject, self._options.acks)
         except (NoStreamError, InvalidRequestError, StreamPausedError) as error:
             self._end(error)
         except JetstreamError:
             # No server answers at the moment; what is in flight has its own deadline.
             return
         else:
-            self._feed = feed
-            self._lane.known = feed.names
+            self._route = route
+            self._lane.known = route.names
             self._settle(self._lane.adopt(expected))
         self._wanted.set()
 

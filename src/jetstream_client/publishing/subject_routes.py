@@ -166,30 +166,30 @@ def _expectations(streams: Sequence[Stream]) -> tuple[Expectation, ...]:
 
 
 class SubjectRoutes:
-    """A cache of feeds by subject. `streams_on` asks the registry."""
+    """A cache of routes by subject. `streams_on` asks the registry."""
 
     def __init__(self, streams_on: Callable[[str], Awaitable[Sequence[Stream]]]) -> None:
         self._streams_on = streams_on
         self._cache: dict[
             str, tuple[float, SubjectRoute]
-        ] = {}  # the feed, and until when it is fresh
+        ] = {}  # the route, and until when it is fresh
         self._asking: dict[str, asyncio.Task[SubjectRoute]] = {}
 
     def known(self, subject: str) -> SubjectRoute | None:
-        """The feed if it is cached, without waiting."""
+        """The route if it is cached, without waiting."""
         entry = self._cache.get(subject)
         if entry is None:
             return None
-        fresh_until, feed = entry
+        fresh_until, route = entry
         age = time.monotonic() - fresh_until
         if age > STALE_SECONDS:
             return None
         if age > 0:
             self._asked_for(subject)
-        return feed
+        return route
 
     async def ask(self, subject: str) -> SubjectRoute:
-        """The feed as the registry knows it now. Raises NoStreamError when there is none.
+        """The route as the registry knows it now. Raises NoStreamError when there is none.
 
         Publishers that ask at the same time share one call.
         """
@@ -219,12 +219,12 @@ class SubjectRoutes:
             )
         if len(self._cache) >= SUBJECTS_MAX:
             self._cache.clear()
-        feed = SubjectRoute.of(streams)
-        if feed.refusals:
+        route = SubjectRoute.of(streams)
+        if route.refusals:
             self._cache.pop(subject, None)  # The next publish asks again whether that is over.
-            return feed
-        self._cache[subject] = (time.monotonic() + FRESH_SECONDS, feed)
-        return feed
+            return route
+        self._cache[subject] = (time.monotonic() + FRESH_SECONDS, route)
+        return route
 
     def forget(self, subject: str) -> None:
         self._cache.pop(subject, None)

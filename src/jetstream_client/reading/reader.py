@@ -64,14 +64,14 @@ _AS_STORED = Deserializers()
 
 
 class FetchSizer:
-    """How many bytes to ask for next, for a cutter that wants `max_bytes` at most."""
+    """How many bytes to ask for next, for a collector that wants `max_bytes` at most."""
 
-    def __init__(self, cutter: MessageCollector, max_bytes: int, answer_bytes: int) -> None:
+    def __init__(self, collector: MessageCollector, max_bytes: int, answer_bytes: int) -> None:
         """answer_bytes: what a first answer may be."""
-        self._cutter = cutter
+        self._collector = collector
         self._max_bytes = max_bytes
         self._answer_bytes = self._first_bytes = answer_bytes
-        self._start = cutter.next_offset
+        self._start = collector.next_offset
         self._came_bytes = 0
 
     def came(self, count: int, seconds: float) -> None:
@@ -81,15 +81,15 @@ class FetchSizer:
         self._answer_bytes = min(max(in_time, self._first_bytes), _ANSWER_BYTES_MAX)
 
     def next_bytes(self) -> int:
-        """At least 1. The server knows neither where the cutter ends nor how much bytes unpack to:
-        from the second answer on both are guessed from what has come."""
-        cutter = self._cutter
-        wanted = self._max_bytes - cutter.length_bytes
+        """At least 1. The server knows neither where the collector ends nor how large the bytes are
+        when unpacked. From the second answer on, both are estimated from the answers so far."""
+        collector = self._collector
+        wanted = self._max_bytes - collector.length_bytes
         if self._came_bytes:
-            wanted = wanted * self._came_bytes // max(cutter.length_bytes, self._came_bytes)
-            offsets = cutter.next_offset - self._start
-            if cutter.end is not None and offsets > 0:
-                missing = (cutter.end - cutter.next_offset) * self._came_bytes // offsets
+            wanted = wanted * self._came_bytes // max(collector.length_bytes, self._came_bytes)
+            offsets = collector.next_offset - self._start
+            if collector.end is not None and offsets > 0:
+                missing = (collector.end - collector.next_offset) * self._came_bytes // offsets
                 wanted = min(wanted, missing + missing // 4 + _FEW_BYTES)
         return max(1, min(wanted, self._answer_bytes))
 
@@ -130,25 +130,25 @@ class Reader:
         _check_bounds(max_messages, max_bytes, max_wait)
         name = await self._streams.name_of(stream)
         offset, end = await self.resolve(stream, position, stop, read_from)
-        cutter = MessageCollector(
+        collector = MessageCollector(
             name, offset, last_epoch=last_epoch, end=end, count_max=max_messages, wanted=wanted
         )
         few = max_messages is not None and max_messages <= _FEW_MESSAGES
         answer_bytes = _FEW_BYTES if few else _ANSWER_BYTES
         ref = wire.to_ref(stream)
         try:
-            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
+            await self._fill(collector, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
         except OffsetOutOfRangeError as error:
-            if isinstance(position, int) or last_epoch >= 0 or cutter.next_offset > offset:
+            if isinstance(position, int) or last_epoch >= 0 or collector.next_offset > offset:
                 raise
             # Retention was quicker than this fetch: the first record is a later one now.
-            cutter.next_offset = max(error.log_start_offset, offset)
-            await self._fill(cutter, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
-        return cutter.messages()
+            collector.next_offset = max(error.log_start_offset, offset)
+            await self._fill(collector, ref, max_wait, max_bytes, answer_bytes, read_from=read_from)
+        return collector.messages()
 
     async def _fill(
         self,
-        cutter: MessageCollector,
+        collector: MessageCollector,
         ref: common_pb2.StreamRef,
         max_wait: float,
         max_bytes: int,
@@ -157,45 +157,45 @@ class Reader:
         read_from: ReadFrom,
         within: float | None = None,
     ) -> None:
-        """Fetch until the cutter has what it wants, or the end of what is committed is reached.
+        """Fetch until the collector has what it wants, or the end of what is committed is reached.
 
         within: seconds in which each question has to be answered; None: the wait and the timeout.
         """
         deadline = asyncio.get_running_loop().time() + max_wait
-        portions = FetchSizer(cutter, max_bytes, answer_bytes)
+        portions = FetchSizer(collector, max_bytes, answer_bytes)
         # With a filter a server waits for what is wanted. So it is asked first how far nothing is:
         # that may be the end already.
-        looks = cutter.wanted is not None
-        while not cutter.full and cutter.length_bytes < max_bytes:
+        looks = collector.wanted is not None
+        while not collector.full and collector.length_bytes < max_bytes:
             left = max(0.0, deadline - asyncio.get_running_loop().time())
-            wait = 0.0 if looks or cutter.length_bytes else left
-            asked_at, before = asyncio.get_running_loop().time(), cutter.next_offset
-            had = cutter.record_count
+            wait = 0.0 if looks or collector.length_bytes else left
+            asked_at, before = asyncio.get_running_loop().time(), collector.next_offset
+            had = collector.record_count
             try:
                 count = await self._fetch_once(
-                    ref, cutter, portions.next_bytes(), wait, read_from, within
+                    ref, collector, portions.next_bytes(), wait, read_from, within
                 )
             except (CorruptBatchError, RecordsDamagedError):
-                if not cutter.length_bytes:
+                if not collector.length_bytes:
                     raise
                 break  # The records before are good; the next read raises.
             portions.came(count, asyncio.get_running_loop().time() - asked_at)
-            progress = cutter.next_offset > before
-            if looks and not progress and left > 0 and not cutter.length_bytes:
+            progress = collector.next_offset > before
+            if looks and not progress and left > 0 and not collector.length_bytes:
                 looks = False
                 continue
-            looks = cutter.wanted is not None
+            looks = collector.wanted is not None
             if not progress and wait <= _WAIT_SECONDS_MAX:
                 break
-            if cutter.next_offset >= cutter.high_watermark and cutter.length_bytes:
+            if collector.next_offset >= collector.high_watermark and collector.length_bytes:
                 break
-            if cutter.wanted is not None and 0 < had == cutter.record_count:
+            if collector.wanted is not None and 0 < had == collector.record_count:
                 break  # Wanted records are rare: return those found so far.
 
     async def _fetch_once(
         self,
         ref: common_pb2.StreamRef,
-        cutter: MessageCollector,
+        collector: MessageCollector,
         bytes_max: int,
         wait: float,
         read_from: ReadFrom,
@@ -204,32 +204,32 @@ class Reader:
         """One question and its answer, of so many bytes. Pins `ref` to the stream's id."""
         request = pb.DataFetchRequest(
             stream=ref,
-            offset=cutter.next_offset,
+            offset=collector.next_offset,
             bytes_max=bytes_max,
             wait_ms_max=int(min(wait, _WAIT_SECONDS_MAX) * 1000),
         )
-        if cutter.last_epoch >= 0:
-            request.last_epoch = cutter.last_epoch
-        if cutter.wanted is not None:
-            request.filter_subject = cutter.wanted.subject
-            if cutter.wanted.key is not None:
-                request.filter_key = cutter.wanted.key
+        if collector.last_epoch >= 0:
+            request.last_epoch = collector.last_epoch
+        if collector.wanted is not None:
+            request.filter_subject = collector.wanted.subject
+            if collector.wanted.key is not None:
+                request.filter_key = collector.wanted.key
         timeout = self._timeout if within is None else min(self._timeout, within - wait)
         for attempt in range(REFUSALS_MAX):
             fetched = await self._data.fetch(request, read_from, timeout)
             ref.CopyFrom(common_pb2.StreamRef(id=fetched.head.stream_id))
-            cutter.log_start_offset = fetched.head.log_start_offset
-            cutter.high_watermark = fetched.head.high_watermark
+            collector.log_start_offset = fetched.head.log_start_offset
+            collector.high_watermark = fetched.head.high_watermark
             try:
-                cutter.add(fetched.batches)
+                collector.add(fetched.batches)
                 if fetched.head.HasField("next_offset"):
-                    cutter.skip_to(fetched.head.next_offset, fetched.head.last_epoch)
+                    collector.skip_to(fetched.head.next_offset, fetched.head.last_epoch)
                 break
             except CorruptBatchError as error:
-                if cutter.next_offset > request.offset:
+                if collector.next_offset > request.offset:
                     break  # The records before are good; the next request returns the rest.
                 if attempt == REFUSALS_MAX - 1:
-                    raise _corrupt(cutter, fetched.address, error) from error
+                    raise _corrupt(collector, fetched.address, error) from error
                 request.refused = True
         return len(fetched.batches)
 
@@ -272,21 +272,23 @@ class Reader:
         skip them."""
 
         async def read(start: int, stop: int) -> Messages | None:
-            cutter = MessageCollector(name, start, end=stop, wanted=wanted)
-            while not cutter.full and cutter.length_bytes < FETCH_BYTES:
-                before = cutter.next_offset
+            collector = MessageCollector(name, start, end=stop, wanted=wanted)
+            while not collector.full and collector.length_bytes < FETCH_BYTES:
+                before = collector.next_offset
                 try:
-                    await self._fill(cutter, ref, self._timeout, FETCH_BYTES, read_from=read_from)
+                    await self._fill(
+                        collector, ref, self._timeout, FETCH_BYTES, read_from=read_from
+                    )
                 except OffsetOutOfRangeError as error:
-                    if pinned or error.log_start_offset <= cutter.next_offset:
+                    if pinned or error.log_start_offset <= collector.next_offset:
                         raise
-                    cutter.next_offset = min(error.log_start_offset, stop)
-                if cutter.next_offset == before:
+                    collector.next_offset = min(error.log_start_offset, stop)
+                if collector.next_offset == before:
                     raise UnavailableError(
                         f"record {before} of stream {name!r} was committed, and did not come for "
                         f"{self._timeout:.0f} s; try again"
                     )
-            return cutter.messages() if cutter.full or stop - start == 1 else None
+            return collector.messages() if collector.full or stop - start == 1 else None
 
         return read
 
@@ -450,9 +452,13 @@ class Reader:
             offset: int, last_epoch: int, stop: int | None, max_wait: float
         ) -> Messages:
             name = await self._streams.name_of(stream)
-            cutter = MessageCollector(name, offset, last_epoch=last_epoch, end=stop, wanted=wanted)
-            await self._fill(cutter, ref, max_wait, FETCH_BYTES, read_from=read_from, within=within)
-            return cutter.messages()
+            collector = MessageCollector(
+                name, offset, last_epoch=last_epoch, end=stop, wanted=wanted
+            )
+            await self._fill(
+                collector, ref, max_wait, FETCH_BYTES, read_from=read_from, within=within
+            )
+            return collector.messages()
 
         size = FIRST_OFFSETS
 
@@ -505,12 +511,14 @@ def filter_of(subject: str, key: Payload | None) -> RecordFilter | None:
     return RecordFilter(subject, to_bytes("a key", key))
 
 
-def _corrupt(cutter: MessageCollector, address: str, error: CorruptBatchError) -> CorruptBatchError:
+def _corrupt(
+    collector: MessageCollector, address: str, error: CorruptBatchError
+) -> CorruptBatchError:
     """The server says that its file is sound, but what it sends is not."""
     return CorruptBatchError(
-        f"what the node at {address} sends of stream {cutter.stream!r} from offset "
-        f"{cutter.next_offset} on fails its checks ({error.reason}), although its file does not: "
-        "suspect the network or that machine's memory, and read from another replica "
+        f"what the node at {address} sends of stream {collector.stream!r} from offset "
+        f"{collector.next_offset} on fails its checks ({error.reason}), although its file does "
+        "not: suspect the network or that machine's memory, and read from another replica "
         "(read_from='any') or try again"
     )
 

@@ -108,7 +108,7 @@ class ReplicaManager:
         self._loop = asyncio.get_running_loop()
         self._just_failed: dict[Replica, None] = {}  # and nobody has been told
         self._not_noted: dict[StreamId, None] = {}  # suspects that the record of runs lacks
-        self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
+        self._throttle = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._flush_ended = asyncio.Event()
         self._listeners = Listeners()
         self._progress: dict[ProgressListener, None] = {}
@@ -466,7 +466,7 @@ class ReplicaManager:
             try:
                 self._runs.suspect(stream_id)
             except StorageError as error:
-                if self._complaints.is_due("suspect_not_noted", error.message):
+                if self._throttle.is_due("suspect_not_noted", error.message):
                     logger.error("suspect_not_noted", stream_id=stream_id, reason=error.message)
                 return False
             del self._not_noted[stream_id]

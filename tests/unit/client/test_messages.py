@@ -15,9 +15,9 @@ from tests.unit.client.batches import batch_bytes, messages_of, numbered
 def cut(
     data: bytes, offset: int = 0, end: int | None = None, count: int | None = None
 ) -> MessageCollector:
-    cutter = MessageCollector("orders", offset, end=end, count_max=count)
-    cutter.add(data)
-    return cutter
+    collector = MessageCollector("orders", offset, end=end, count_max=count)
+    collector.add(data)
+    return collector
 
 
 def test_records_below_the_offset_asked_for_are_left_out() -> None:
@@ -31,23 +31,23 @@ def test_whole_batches_below_the_offset_are_left_out() -> None:
 
 
 def test_no_more_records_than_wanted() -> None:
-    cutter = cut(numbered(5) + numbered(5, 5), offset=1, count=6)
-    assert cutter.messages().offsets() == [1, 2, 3, 4, 5, 6]
-    assert cutter.full
-    assert cutter.next_offset == 7
+    collector = cut(numbered(5) + numbered(5, 5), offset=1, count=6)
+    assert collector.messages().offsets() == [1, 2, 3, 4, 5, 6]
+    assert collector.full
+    assert collector.next_offset == 7
 
 
 def test_no_record_at_or_after_the_end() -> None:
-    cutter = cut(numbered(5) + numbered(5, 5), end=6)
-    assert cutter.messages().offsets() == [0, 1, 2, 3, 4, 5]
-    assert cutter.full
-    assert cutter.next_offset == 6
+    collector = cut(numbered(5) + numbered(5, 5), end=6)
+    assert collector.messages().offsets() == [0, 1, 2, 3, 4, 5]
+    assert collector.full
+    assert collector.next_offset == 6
 
 
 def test_an_end_between_batches_is_reached_by_the_first() -> None:
-    cutter = cut(numbered(5), end=5)
-    assert cutter.full
-    assert cutter.next_offset == 5
+    collector = cut(numbered(5), end=5)
+    assert collector.full
+    assert collector.next_offset == 5
 
 
 def test_fetching_goes_on_behind_what_compaction_removed() -> None:
@@ -136,24 +136,24 @@ def test_a_long_value_is_shown_shortened() -> None:
 
 
 def test_of_a_server_that_knows_no_filter_only_what_is_wanted_is_taken() -> None:
-    cutter = MessageCollector("orders", 1, count_max=2, wanted=RecordFilter("eu"))
-    cutter.add(numbered(3) + batch_bytes([b"a", b"b", b"c"], 3, subjects=[b"eu", b"us", b"eu"]))
-    assert cutter.messages().offsets() == [3, 5]
-    assert (cutter.full, cutter.next_offset) == (True, 6)
+    collector = MessageCollector("orders", 1, count_max=2, wanted=RecordFilter("eu"))
+    collector.add(numbered(3) + batch_bytes([b"a", b"b", b"c"], 3, subjects=[b"eu", b"us", b"eu"]))
+    assert collector.messages().offsets() == [3, 5]
+    assert (collector.full, collector.next_offset) == (True, 6)
 
 
 def test_what_a_server_passes_over_moves_the_position_and_its_epoch() -> None:
-    cutter = MessageCollector("orders", 0, wanted=RecordFilter("eu"))
-    cutter.add(batch_bytes([b"a", b"b"], 4, leader_epoch=3, subjects=b"eu"))
-    cutter.skip_to(20, 5)
-    messages = cutter.messages()
+    collector = MessageCollector("orders", 0, wanted=RecordFilter("eu"))
+    collector.add(batch_bytes([b"a", b"b"], 4, leader_epoch=3, subjects=b"eu"))
+    collector.skip_to(20, 5)
+    messages = collector.messages()
     assert (messages.offsets(), messages.next_offset, messages.last_epoch) == ([4, 5], 20, 5)
 
 
 def test_no_server_moves_a_position_beyond_the_end_or_behind_what_is_taken() -> None:
-    cutter = MessageCollector("orders", 0, end=10, wanted=RecordFilter("eu"))
-    cutter.skip_to(20, 5)
-    assert (cutter.next_offset, cutter.last_epoch, cutter.full) == (10, -1, True)
+    collector = MessageCollector("orders", 0, end=10, wanted=RecordFilter("eu"))
+    collector.skip_to(20, 5)
+    assert (collector.next_offset, collector.last_epoch, collector.full) == (10, -1, True)
     counted = MessageCollector("orders", 0, count_max=1, wanted=RecordFilter("eu"))
     counted.add(batch_bytes([b"a", b"b"], 4, subjects=b"eu"))
     counted.skip_to(20, 5)

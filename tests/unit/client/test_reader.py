@@ -175,8 +175,8 @@ def arrives(
     portions: FetchSizer, count: int, seconds: float, *, to: int, unpacked: int = 0
 ) -> None:
     """An answer that leads to offset `to`."""
-    portions._cutter.next_offset = to
-    portions._cutter.length_bytes += unpacked or count
+    portions._collector.next_offset = to
+    portions._collector.length_bytes += unpacked or count
     portions.came(count, seconds)
 
 

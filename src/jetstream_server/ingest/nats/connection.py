@@ -96,7 +96,7 @@ class NatsConnection:
         self._before_feed = before_feed
         self._on_disconnect = on_disconnect
         self._pool = ServerPool(servers, random or Random())
-        self._keeper = Reconnector(
+        self._reconnector = Reconnector(
             self._pool,
             options or LinkOptions(),
             LinkEvents(
@@ -122,7 +122,7 @@ class NatsConnection:
         Raises UnavailableError with the latest failure after `timeout_s`; the attempts continue,
         and `connect` may be awaited again.
         """
-        self._keeper.start()
+        self._reconnector.start()
         await self._until_listening(timeout_s)
 
     async def _until_listening(self, timeout_s: float | None) -> None:
@@ -130,14 +130,14 @@ class NatsConnection:
             async with asyncio.timeout(timeout_s):
                 await self._listening.wait()
         except TimeoutError as error:
-            why = self._keeper.last_failure or "no server has answered yet"
+            why = self._reconnector.last_failure or "no server has answered yet"
             raise UnavailableError(f"not connected to NATS: {why}") from error
 
     async def close(self) -> None:
         """Send what was written, then close the connection for ever. Idempotent."""
         self._listening.clear()
         self._link = None
-        await self._keeper.close()
+        await self._reconnector.close()
 
     # Receiving.
 

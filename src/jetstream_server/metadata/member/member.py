@@ -45,19 +45,19 @@ class Member:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="metadata-raft", daemon=True)
         self._stopping = asyncio.Event()
-        self._turns: MemberLoop | None = None
+        self._member_loop: MemberLoop | None = None
         self._extension: RaftThreadExtension | None = None
 
     @property
     def status(self) -> MetadataStatus:
-        turns = self._turns
-        if turns is None:
+        member_loop = self._member_loop
+        if member_loop is None:
             return MetadataStatus.absent(self._config.node_id, tuple(sorted(self._config.voters)))
-        return turns.status
+        return member_loop.status
 
     def attach(self, extension: RaftThreadExtension) -> None:
         """Run an extension on this thread; before the start."""
-        assert self._turns is None, "extensions are attached before the start"
+        assert self._member_loop is None, "extensions are attached before the start"
         self._extension = extension
 
     def start(self) -> None:
@@ -66,8 +66,8 @@ class Member:
     def propose(self, texts: list[str], patience: float, term: int | None) -> None:
         """Propose commands; each gets an outcome within `patience` seconds. With a term they enter
         the log while this node leads in that term, or not at all."""
-        assert self._turns is not None, "the member has started"
-        self._call(self._turns.propose, texts, patience, term)
+        assert self._member_loop is not None, "the member has started"
+        self._call(self._member_loop.propose, texts, patience, term)
 
     def stop(self) -> None:
         """End the thread in good order; a leader hands over first. Blocks."""
@@ -143,39 +143,39 @@ class Member:
         return journal
 
     async def _take_part(self, journal: Journal, group_file: GroupFile) -> None:
-        turns = self._turns = MemberLoop(
+        member_loop = self._member_loop = MemberLoop(
             self._config, journal, group_file, self._listener, self._extension
         )
-        self._loop.set_exception_handler(turns.loop_error)
+        self._loop.set_exception_handler(member_loop.loop_error)
         try:
             snapshot = read_snapshot(self._config.directory)
             if snapshot is not None:
-                turns.machine.registry.restore(snapshot.data)
-            await self._join(turns)
+                member_loop.machine.registry.restore(snapshot.data)
+            await self._join(member_loop)
         except JetstreamError as error:
-            await turns.close()
+            await member_loop.close()
             self._listener.member_started(error)
             return
-        turns.turn()
+        member_loop.turn()
         self._listener.member_started(None)
-        ticker = asyncio.create_task(self._tick(turns))
+        ticker = asyncio.create_task(self._tick(member_loop))
         await self._stopping.wait()
-        if turns.hand_over():
+        if member_loop.hand_over():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HAND_OVER_SECONDS_MAX):
-                    await turns.not_leading.wait()
+                    await member_loop.not_leading.wait()
         ticker.cancel()
-        await turns.close()
-        turns.abandon(turns.failure or "this server is stopping")
+        await member_loop.close()
+        member_loop.abandon(member_loop.failure or "this server is stopping")
 
-    async def _join(self, turns: MemberLoop) -> None:
+    async def _join(self, member_loop: MemberLoop) -> None:
         """Connect to the others. A group of one opens no port."""
         if not self._config.is_alone:
-            await turns.links.listen(self._config.listen)
-            await turns.links.check_id_is_free(ID_CHECK_SECONDS)
-            turns.links.start()
+            await member_loop.links.listen(self._config.listen)
+            await member_loop.links.check_id_is_free(ID_CHECK_SECONDS)
+            member_loop.links.start()
 
-    async def _tick(self, turns: MemberLoop) -> None:
+    async def _tick(self, member_loop: MemberLoop) -> None:
         while True:
-            turns.turn()
+            member_loop.turn()
             await asyncio.sleep(self._config.raft.tick)

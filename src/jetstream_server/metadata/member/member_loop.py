@@ -119,7 +119,7 @@ class MemberLoop:
         self._has_waited = False
         self._closed = False
         self._beat_at = self._taken_in_at = 0.0
-        self._complaints = LogThrottle()
+        self._throttle = LogThrottle()
         self._was_learner = False
         self._doubt = journal.lost
         if journal.cut_bytes and not self._doubt:
@@ -356,7 +356,7 @@ class MemberLoop:
         except StorageError as error:
             # The two histories contradict each other. Nothing was changed here, and the others
             # continue.
-            if self._complaints.is_due(str(peer), error.message):
+            if self._throttle.is_due(str(peer), error.message):
                 logger.error("metadata_histories_differ", peer=peer, reason=error.message)
             self.links.drop(peer, error.message)
 

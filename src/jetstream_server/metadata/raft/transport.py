@@ -100,7 +100,7 @@ class PeerLinks:
         # Connections that have not authenticated, in the order of their arrival.
         self._strangers: dict[int, asyncio.StreamWriter] = {}
         self._stranger = 0
-        self._complaints = LogThrottle()
+        self._throttle = LogThrottle()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -285,7 +285,7 @@ class PeerLinks:
         except (OSError, asyncio.IncompleteReadError, JetstreamError) as error:
             source = writer.get_extra_info("peername") or ("",)
             reason = tls_reason(error) if isinstance(error, ssl.SSLError) else str(error)
-            if self._complaints.is_due(source[0], reason):
+            if self._throttle.is_due(source[0], reason):
                 logger.warning("metadata_connection_ended", source=source, reason=reason)
         finally:
             self._strangers.pop(stranger, None)

@@ -75,7 +75,7 @@ class Membership:
         self._session = session
         self._lost = lost
         self._left = False
-        self._complaints = LogThrottle()
+        self._throttle = LogThrottle()
         self._clocks = clocks or Clocks()
         self._node_session = NodeSession(metadata, boot_clock=self._clocks.boot)
 
@@ -158,7 +158,7 @@ class Membership:
             try:
                 return await self._metadata.propose(command)
             except (UnavailableError, UnknownOutcomeError) as error:
-                if self._complaints.is_due("waiting_for_metadata_leader", error.message):
+                if self._throttle.is_due("waiting_for_metadata_leader", error.message):
                     logger.warning(
                         "waiting_for_metadata_leader", op=command.op, reason=error.message
                     )

@@ -68,7 +68,7 @@ class Connection:
         self._clock = monotonic_clock
         self._access = access
         self._identity = self._counted = ANONYMOUS
-        self._complaints = complaints
+        self._throttle = complaints
         self._socket = socket
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._hello = pb.HelloReply()
@@ -92,7 +92,7 @@ class Connection:
         except (ConnectionError, EOFError, TimeoutError):
             pass  # The client left, or was too slow.
         except InvalidRequestError as error:
-            if self._complaints.is_due("client_dropped", self._socket.peer):
+            if self._throttle.is_due("client_dropped", self._socket.peer):
                 logger.info("client_dropped", peer=self._socket.peer, reason=str(error))
         finally:
             for task in self._tasks:

@@ -81,7 +81,7 @@ class DataPlaneServer:
         self._monotonic_clock = monotonic_clock
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
-        self._complaints = LogThrottle()
+        self._throttle = LogThrottle()
         self._connections: dict[asyncio.Task[None], str] = {}  # and the host at the other end
         self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -104,10 +104,10 @@ class DataPlaneServer:
     def _take(self, sock: socket.socket) -> None:
         host = peer_of(sock)
         if len(self._connections) >= self._connections_max:
-            if self._complaints.is_due("too_many_connections"):
+            if self._throttle.is_due("too_many_connections"):
                 logger.warning("too_many_connections", connections_max=self._connections_max)
         elif self._per_address[host] >= self._connections_per_address:
-            if self._complaints.is_due("too_many_connections", host):
+            if self._throttle.is_due("too_many_connections", host):
                 most = self._connections_per_address
                 logger.warning("too_many_connections", peer=host, connections_per_address=most)
         elif self._certificates is None:
@@ -126,7 +126,7 @@ class DataPlaneServer:
                 sock, certificates.data, HELLO_SECONDS, server_side=True, turn=self._handshakes
             )
         except OSError as error:
-            if self._complaints.is_due("tls_refused", peer):
+            if self._throttle.is_due("tls_refused", peer):
                 logger.info("tls_refused", peer=peer, reason=str(error) or "it took too long")
             return
         if not certificates.requires_clients and not _is_node(secured.identity):
@@ -144,7 +144,7 @@ class DataPlaneServer:
             self._fetch,
             self._replicate,
             self._replicas.suspect,
-            self._complaints,
+            self._throttle,
             self._fetches.times,
             self._monotonic_clock,
             self._access.control,
@@ -234,7 +234,7 @@ class DataPlaneServer:
             check_certificate(connection, hello.node_id)
             peer_auth.check(hello.proof, proofs["follower"])
         except UnauthenticatedError as error:
-            if self._complaints.is_due("node_refused", connection.peer):
+            if self._throttle.is_due("node_refused", connection.peer):
                 logger.warning("node_refused", node=hello.node_id, reason=error.message)
             refusal = pb.NodeHelloReply(error=error.to_proto())
             await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)

@@ -74,7 +74,7 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._complaints = LogThrottle()
+        self._throttle = LogThrottle()
         self._connections: dict[asyncio.Transport, str] = {}  # and the host at the other end
         self._refused = Counter() if refused is None else refused
         self._connecting: dict[asyncio.Task[None], None] = {}
@@ -120,12 +120,12 @@ class HttpServer:
                     self._runner.server, sock, ssl=None if tls is None else tls.http
                 )
         except ssl.SSLError as error:
-            if self._complaints.is_due("tls_refused", peer):
+            if self._throttle.is_due("tls_refused", peer):
                 logger.info("tls_refused", peer=peer, reason=tls_reason(error))
             sock.close()
             return
         except OSError as error:
-            if self._complaints.is_due("accept_failed", type(error).__name__):
+            if self._throttle.is_due("accept_failed", type(error).__name__):
                 logger.warning("accept_failed", error=str(error) or "TLS took too long")
             sock.close()
             return
