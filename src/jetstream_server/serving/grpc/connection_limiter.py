@@ -34,7 +34,7 @@ class ConnectionLimiter:
         self._refused = Counter() if refused is None else refused
         self._port = port
         self._most = connections_per_address
-        self._complaints = LogThrottle()
+        self._throttle = LogThrottle()
 
     def look(self) -> None:
         """Close what is too much."""
@@ -51,7 +51,7 @@ class ConnectionLimiter:
 
         each_connection(self._port, count)
         for host, number in counts.items():
-            if number > self._most and self._complaints.is_due("too_many_connections", host):
+            if number > self._most and self._throttle.is_due("too_many_connections", host):
                 logger.warning(
                     "too_many_connections", peer=host, connections_per_address=self._most
                 )
