@@ -38,6 +38,8 @@ from jetstream_client._types import (
     StreamDescription,
     UncleanElection,
 )
+from jetstream_client.processing.outputs import Output
+from jetstream_client.processing.processor import Processed
 from jetstream_client.publishing.ack import Ack, PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
@@ -157,9 +159,11 @@ __all__ = [
     "OffsetAt",
     "OffsetOutOfRangeError",
     "OutOfSequenceError",
+    "Output",
     "PermissionDeniedError",
     "Position",
     "PreconditionFailedError",
+    "Processed",
     "PublishResult",
     "Publisher",
     "QuotaExceededError",

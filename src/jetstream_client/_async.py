@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetstream_client._async_cluster import AsyncClusterMethods
-from jetstream_client._async_groups import AsyncGroupMethods
+from jetstream_client._async_processing import AsyncProcessingMethods
 from jetstream_client._async_security import AsyncSecurityMethods
 from jetstream_client._config import ClientConfig, NatsOptions
 from jetstream_client._events import Callbacks, ConnectionEvents
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class AsyncClient(AsyncClusterMethods, AsyncGroupMethods, AsyncSecurityMethods):
+class AsyncClient(AsyncClusterMethods, AsyncProcessingMethods, AsyncSecurityMethods):
     """A connection to a cluster, made on first use; `async with` closes it.
 
     servers: "host:port" of any node, several as a list or with commas. nats: URLs to publish to

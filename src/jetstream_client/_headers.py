@@ -17,7 +17,7 @@ from jetstream_protocol.errors import InvalidRequestError
 HeadersLike: TypeAlias = Mapping[str, "str | Sequence[str]"]
 """Header values by name: one, or several of the same name."""
 
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
 class Headers(Mapping[str, str]):
@@ -77,7 +77,7 @@ def outgoing(headers: HeadersLike | None) -> list[tuple[str, str]]:
     """The pairs to send. Raises InvalidRequestError for headers that NATS would alter or refuse."""
     pairs: list[tuple[str, str]] = []
     for name, given in (headers or {}).items():
-        if not _NAME.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             raise InvalidRequestError(
                 f"invalid header name {name!r}: use letters, digits and !#$%&'*+-.^_`|~"
             )

@@ -14,6 +14,11 @@ _SERVER_HEADER = re.compile(
 )
 
 
+def speaks_to_the_server(header: str) -> bool:
+    """Whether a header of this name asks the server for something, and is not the record's own."""
+    return _SERVER_HEADER.fullmatch(header) is not None
+
+
 def to_bytes(what: str, given: Payload | None) -> bytes | None:
     """The bytes to store. Raises TypeError for anything but bytes and text: `bytes(5)` would be
     five zeros, and `bytes([65])` the letter A."""
@@ -63,7 +68,7 @@ def _block_of(headers: HeadersLike) -> bytes:
     for it."""
     pairs = outgoing(headers)
     for name, _ in pairs:
-        if _SERVER_HEADER.fullmatch(name):
+        if speaks_to_the_server(name):
             raise InvalidRequestError(
                 f"header {name!r} speaks to the server and cannot travel in a batch: use publish()"
             )

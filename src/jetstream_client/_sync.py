@@ -20,6 +20,7 @@ from jetstream_client._serialization import Deserializer, Serializer
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._sync_cluster import ClusterMethods
 from jetstream_client._sync_cursors import CursorMethods
+from jetstream_client._sync_processing import ProcessingMethods
 from jetstream_client._sync_security import SecurityMethods
 from jetstream_client._tls import TlsConfig
 from jetstream_client._types import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class Client(ClusterMethods, CursorMethods, SecurityMethods, Closing):
+class Client(ClusterMethods, CursorMethods, ProcessingMethods, SecurityMethods, Closing):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
     Arguments, methods and errors are those of `AsyncClient`. It does not work in a fork, because

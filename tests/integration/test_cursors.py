@@ -23,6 +23,7 @@ from jetstream_client import (
 )
 from jetstream_client.cli.main import run as run_command
 from jetstream_client.reading import consumer as consumers
+from jetstream_client.transport.cursors import Commit, Result
 from tests.support.loops import on_loop
 from tests.support.server import ServerProcess
 
@@ -99,6 +100,40 @@ class TestResuming:
         with client.consume(stream, stop="latest", cursor="billing") as consumer:
             assert sum(map(len, consumer.batches())) == 10
         assert position(client, "billing", stream) == 10
+
+    def test_batches_are_as_small_as_wanted_and_nothing_of_a_fetch_is_lost(
+        self, client: Client, stream: str
+    ) -> None:
+        with client.consume(stream, cursor="billing") as consumer:
+            batches = consumer.batches(max_records=4)
+            assert [next(batches).offsets() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+            consumer.commit()
+            assert next(consumer).offset == 8
+            consumer.seek(2)
+            assert next(consumer.batches(max_records=3)).offsets() == [2, 3, 4]
+        assert position(client, "billing", stream) == 5
+        with client.consume(stream, stop="latest", cursor="billing") as consumer:
+            assert [each.offsets() for each in consumer.batches(2)] == [[5, 6], [7, 8], [9]]
+        assert position(client, "billing", stream) == 10
+        backwards = client.consume(stream, reverse=True)
+        assert [each.offsets() for each in backwards.batches(6)] == [
+            [9, 8, 7, 6, 5, 4],
+            [3, 2, 1, 0],
+        ]
+        with pytest.raises(InvalidRequestError, match="max_records must be positive"):
+            next(client.consume(stream).batches(max_records=0))
+
+    @on_loop
+    async def test_asynchronous_batches_alike(self, server: ServerProcess) -> None:
+        async with AsyncClient(server.grpc) as client:
+            await client.create_stream("portions", "portions")
+            for _ in range(5):
+                await client.publish("portions", b"")
+            async with client.consume("portions", cursor="billing") as consumer:
+                async for batch in consumer.batches(max_records=2):
+                    if batch.offsets() == [2, 3]:
+                        break
+            assert (await client.describe_cursor("billing", "portions")).offset == 4
 
     def test_a_filter_does_not_hold_the_cursor_back(self, client: Client, stream: str) -> None:
         with client.consume(stream, stop="latest", key=b"none", cursor="billing") as consumer:
@@ -269,6 +304,31 @@ class TestLooking:
             client.seek_cursor("with space", stream, 1)
         with pytest.raises(StreamNotFoundError):
             client.seek_cursor("billing", "nowhere", 1)
+
+    @on_loop
+    async def test_a_copy_of_a_commit_by_hand_that_comes_late_takes_nothing_back(
+        self, server: ServerProcess
+    ) -> None:
+        async with AsyncClient(server.grpc) as client:
+            await client.create_stream("late", "late")
+            sent: list[Commit] = []
+            commit = client._cursors.commit
+
+            async def noted(wanted: Commit) -> Result:
+                sent.append(wanted)
+                return await commit(wanted)
+
+            client._cursors.commit = noted  # type: ignore[method-assign]
+            await client.commit_cursor("billing", "late", 1)
+            await client.commit_cursor("billing", "late", 2)
+            for copy in list(sent):
+                result = await commit(copy)
+                assert result.HasField("error")
+            assert (await client.describe_cursor("billing", "late")).offset == 2
+            # Many at once: each follows the one that it has seen, and all are carried out.
+            offsets = range(3, 8)
+            await asyncio.gather(*(client.commit_cursor("billing", "late", n) for n in offsets))
+            assert (await client.describe_cursor("billing", "late")).offset in offsets
 
     def test_the_stream_of_the_cursors_is_listed_only_when_asked_for(
         self, client: Client, stream: str

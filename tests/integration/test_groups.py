@@ -173,7 +173,8 @@ def test_a_client_without_asyncio_alike(client: Client) -> None:
         values = [next(consumer).value for _ in range(7)]
         consumer.commit()
     with client.consume_group("plain", "plain-workers", session_timeout=SESSION) as consumer:
-        values += [next(consumer).value for _ in range(3)]
+        batches = consumer.batches(max_records=1)
+        values += [value for _ in range(3) for value in next(batches).values()]
     assert sorted(values) == [b"%d" % number for number in range(10)]
     assert told == [("plain-0@plain.>", "plain-1@plain.>")]
     assert [group.name for group in client.list_groups()].count("plain-workers") == 1

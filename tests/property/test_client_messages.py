@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import CorruptBatchError
-from jetstream_client.reading.messages import MessageCollector
+from jetstream_client.reading.messages import MessageCollector, Messages
 from jetstream_protocol.batch import HEADER_BYTES, crc32c
 from tests.property.batches import Records, records
 
@@ -108,3 +108,28 @@ def test_hostile_batches_with_good_crcs_are_refused_or_read(
         messages.to_arrow().validate(full=True)
     except CorruptBatchError:
         pass
+
+
+@given(logs(), st.integers(1, 5), st.booleans())
+def test_messages_are_split_without_a_loss(
+    log: tuple[bytes, list[Row]], count: int, newest_first: bool
+) -> None:
+    cutter = MessageCollector("s", 0)
+    cutter.add(log[0])
+    rest: Messages | None = cutter.messages()
+    assert rest is not None
+    if newest_first:
+        chunks = [chunk.newest_first() for chunk in reversed(rest.chunks)]
+        rest = Messages("s", chunks, next_offset=0)
+    whole, parts = rest, []
+    while rest is not None:
+        part, rest = rest.split(count, newest_first=newest_first)
+        parts.append(part)
+        if rest is not None:
+            assert len(part) == count
+            last = part.offsets()[-1]
+            assert part.next_offset == (last if newest_first else last + 1)
+            assert part.last_epoch == part.chunks[-1].batch.header.leader_epoch
+    assert [row for part in parts for row in part] == list(whole)
+    assert [row for part in parts for row in part.values()] == whole.values()
+    assert (parts[-1].next_offset, parts[-1].last_epoch) == (whole.next_offset, whole.last_epoch)

@@ -14,7 +14,7 @@ from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._positions import Position
 from jetstream_client.reading.consumer import AsyncConsumer
-from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.messages import Message, Messages, check_rows
 
 if TYPE_CHECKING:
     from typing import Self
@@ -124,9 +124,11 @@ class Consumer(Closing):
         else:
             self._consumer.resume()
 
-    def batches(self) -> Iterator[Messages]:
+    def batches(self, max_records: int | None = None) -> Iterator[Messages]:
         """The same records, in the batches in which they were fetched: for `values()` and
-        `to_arrow()`."""
+        `to_arrow()`. max_records: at most so many in each."""
+        if max_records is not None:
+            check_rows(max_records, "max_records")
         progress = self._consumer.progress
         while True:
             if self._position is not None:
@@ -134,6 +136,7 @@ class Consumer(Closing):
             messages = self._next_messages()
             if messages is None:
                 return
+            messages = self._consumer.first_of(messages, max_records)
             progress.gets(messages, by_record=False)
             if len(messages):
                 self._position = messages.next_offset

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Part
-from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.messages import Message, Messages, check_rows
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,10 +57,15 @@ class GroupConsumer(Closing):
             self._part, messages = found
             self._rows = iter(self._part.consumer.deserializers.each(messages))
 
-    def batches(self) -> Iterator[Messages]:
-        """The same records, as they were fetched from one stream each."""
+    def batches(self, max_records: int | None = None) -> Iterator[Messages]:
+        """The same records, as they were fetched from one stream each. max_records: at most so many
+        in each."""
+        if max_records is not None:
+            check_rows(max_records, "max_records")
         while True:
-            found = self._thread.run(self._consumer.refill(exhausted=True, by_record=False))
+            found = self._thread.run(
+                self._consumer.refill(exhausted=True, by_record=False, max_records=max_records)
+            )
             if found is None:
                 return
             yield found[1]

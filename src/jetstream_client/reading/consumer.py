@@ -23,7 +23,7 @@ from jetstream_client._log import logger
 from jetstream_client._positions import Position, check_offset
 from jetstream_client._serialization import Deserializers
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
-from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.reading.progress import Progress
 from jetstream_client.transport.cursors import is_passing
 from jetstream_protocol.errors import (
@@ -103,6 +103,7 @@ class AsyncConsumer(AsyncClosing):
         self._ahead: asyncio.Future[Messages] | None = None
         self._batch: list[Message] = []  # the last fetch, in reverse: pop() hands out in order
         self._kept: list[Message] = []  # in place of `_batch`, while it is paused
+        self._rest: Messages | None = None  # of a fetch that was handed out in part
         self._cursor = cursor
         self._progress = Progress()
         self._checkpoints: asyncio.Task[None] | None = None
@@ -159,6 +160,7 @@ class AsyncConsumer(AsyncClosing):
         offset, _ = await self._resolve(position, None)
         self._batch = []
         self._kept = []
+        self._rest = None
         self._next_offset = self.position = offset
         self._progress.begin(offset)
         self._last_epoch = -1
@@ -214,21 +216,30 @@ class AsyncConsumer(AsyncClosing):
         self._batch = list(messages)
         self._batch.reverse()
 
-    async def batches(self) -> AsyncIterator[Messages]:
+    async def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
         """The same records, in the batches in which they were fetched: for `values()` and
-        `to_arrow()`."""
-        while (messages := await self._next_batch()) is not None:
+        `to_arrow()`. max_records: at most so many in each."""
+        if max_records is not None:
+            check_rows(max_records, "max_records")
+        while (messages := await self._next_batch(max_records)) is not None:
             if len(messages):
                 self.position = messages.next_offset
                 yield messages
 
-    async def _next_batch(self) -> Messages | None:
+    async def _next_batch(self, max_records: int | None) -> Messages | None:
         await self.begin()
         assert self.position is not None
         self._progress.asks(self.position)
         messages = await self.next_messages()
         if messages is not None:
+            messages = self.first_of(messages, max_records)
             self._progress.gets(messages, by_record=False)
+        return messages
+
+    def first_of(self, messages: Messages, max_records: int | None) -> Messages:
+        """At most so many of what `next_messages` has returned; it returns the others next."""
+        if max_records is not None:
+            messages, self._rest = messages.split(max_records, newest_first=self.reverse)
         return messages
 
     async def next_messages(self) -> Messages | None:
@@ -237,6 +248,9 @@ class AsyncConsumer(AsyncClosing):
         await self._going.wait()
         if self._failure is not None:
             raise self._failure
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            return rest
         if self._closed or self._at_stop:
             return None
         if self._ahead is None:
@@ -326,6 +340,13 @@ class AsyncConsumer(AsyncClosing):
         epoch = self._progress.epoch_before(position)
         await self._cursor.commit(position, epoch, metadata)
 
+    async def commit_below(self, offset: int, last_epoch: int) -> None:
+        """Commit `offset`, unless it is committed: the caller knows what is done. last_epoch: of
+        the record before it; -1: not known."""
+        assert self._cursor is not None
+        if offset != (self._start if self._cursor.committed is None else self._cursor.committed):
+            await self._cursor.commit(offset, last_epoch)
+
     async def checkpoint(self) -> None:
         """Commit what is done, if that is more than is committed."""
         position = self._where()
@@ -351,6 +372,12 @@ class AsyncConsumer(AsyncClosing):
         """`name@subject` of the stream of its cursor, once it has begun."""
         assert self._cursor is not None
         return self._cursor.stream.full_name
+
+    @property
+    def stream_id(self) -> int:
+        """Of the same."""
+        assert self._cursor is not None
+        return self._cursor.stream.id
 
     async def abandon(self) -> None:
         """Close, and commit nothing: the stream is another's."""
@@ -410,6 +437,7 @@ class AsyncConsumer(AsyncClosing):
         self._closed = True
         self._batch = []
         self._kept = []
+        self._rest = None
         self.resume()
         await self._give_up()
 

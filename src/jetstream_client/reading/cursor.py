@@ -18,7 +18,7 @@ from jetstream_client._log import logger
 from jetstream_client._positions import Position
 from jetstream_client._types import Cursor, OnReset, Stream, StreamLike
 from jetstream_client.transport import wire
-from jetstream_client.transport.cursors import Cursors, commit_of, cursor_of, error_of
+from jetstream_client.transport.cursors import NO_REVISION, Cursors, commit_of, cursor_of, error_of
 from jetstream_client.transport.streams import Streams
 from jetstream_protocol.errors import (
     DivergedError,
@@ -29,7 +29,6 @@ from jetstream_protocol.errors import (
 
 CHECKPOINT_SECONDS = 1.0
 _ADOPTIONS_MAX = 3
-_NONE = -1
 
 
 class ConsumerCursor:
@@ -65,7 +64,7 @@ class ConsumerCursor:
         self._timeout = timeout
         self._member = member
         self._stream: Stream | None = None
-        self._revision = _NONE
+        self._revision = NO_REVISION
         self._turn = asyncio.Lock()
 
     async def open(self) -> tuple[int, int] | None:
@@ -146,7 +145,7 @@ class ConsumerCursor:
         if now is not None and now.owner == self.owner:
             self._revision = now.revision
             return False
-        if now is None and self._revision == _NONE:
+        if now is None and self._revision == NO_REVISION:
             raise error
         raise PreconditionFailedError(self._taken(now))
 

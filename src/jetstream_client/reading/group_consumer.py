@@ -17,7 +17,7 @@ from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.membership import Membership
-from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_protocol.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
@@ -90,6 +90,16 @@ class AsyncGroupConsumer(AsyncClosing):
         return self._membership.generation
 
     @property
+    def parts(self) -> list[Part]:
+        """The same, with their consumers."""
+        return list(self._parts.values())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its streams may be others' already: nothing of them can be committed."""
+        return self._membership.is_lost
+
+    @property
     def must_adjust(self) -> bool:
         """Whether its streams are to change before the next record."""
         return self._membership.must_adjust
@@ -130,12 +140,20 @@ class AsyncGroupConsumer(AsyncClosing):
             self._rows = []
         return part.is_held
 
-    async def batches(self) -> AsyncIterator[Messages]:
-        """The same records, as they were fetched from one stream each."""
-        while (found := await self.refill(exhausted=True, by_record=False)) is not None:
+    async def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
+        """The same records, as they were fetched from one stream each. max_records: at most so many
+        in each."""
+        if max_records is not None:
+            check_rows(max_records, "max_records")
+        while True:
+            found = await self.refill(exhausted=True, by_record=False, max_records=max_records)
+            if found is None:
+                return
             yield found[1]
 
-    async def refill(self, *, exhausted: bool, by_record: bool) -> tuple[Part, Messages] | None:
+    async def refill(
+        self, *, exhausted: bool, by_record: bool, max_records: int | None = None
+    ) -> tuple[Part, Messages] | None:
         """The next records of any stream; None: it was closed. exhausted: all of the last were
         handed out; they are done in any case, as far as they were."""
         await self.begin()
@@ -150,6 +168,7 @@ class AsyncGroupConsumer(AsyncClosing):
             found = await self._next()
             if found is not None and len(found[1]):
                 part, messages = found
+                messages = part.consumer.first_of(messages, max_records)
                 part.consumer.progress.gets(messages, by_record=by_record)
                 if not by_record:
                     part.consumer.position = messages.next_offset
@@ -191,6 +210,16 @@ class AsyncGroupConsumer(AsyncClosing):
         messages = fetch.result()
         return None if messages is None else (part, messages)
 
+    async def adjust(self) -> None:
+        """Let go of streams and begin others, if it was told to: for who holds up the next call."""
+        if self._membership.must_adjust:
+            await self._adjust()
+
+    async def wait_for_news(self) -> None:
+        """Return once something of the group has changed, or may have."""
+        await self._membership.news.wait()
+        self._membership.news.clear()
+
     async def _adjust(self) -> None:
         """Bring what is read in line with what this member was told."""
         membership = self._membership
@@ -213,12 +242,12 @@ class AsyncGroupConsumer(AsyncClosing):
             begun.append(part.name)
         membership.adjusted()
         if begun:
-            await _tell(self._on_assigned, begun)
+            await tell(self._on_assigned, begun)
 
     async def _let_go(self, parts: Sequence[Part], *, commit: bool) -> None:
         if not parts:
             return
-        await _tell(self._on_revoked, [part.name for part in parts])
+        await tell(self._on_revoked, [part.name for part in parts])
         for part in parts:
             await part.close(commit=commit)
             self._parts.pop(part.stream_id, None)
@@ -252,7 +281,7 @@ class AsyncGroupConsumer(AsyncClosing):
             self._membership.news.set()
 
 
-async def _tell(listener: Listener | None, names: Sequence[str]) -> None:
+async def tell(listener: Listener | None, names: Sequence[str]) -> None:
     if listener is None:
         return
     answer: Any = listener(names)

@@ -31,10 +31,10 @@ ROWS = 10_000
 """A good number of rows for query engines: Spark is twice as fast with it as with 1,000."""
 
 
-def check_rows(rows: int) -> int:
+def check_rows(rows: int, what: str = "rows") -> int:
     """`rows`, if it is a valid size. Raises InvalidRequestError."""
     if rows < 1:
-        raise InvalidRequestError(f"rows must be positive, not {rows}")
+        raise InvalidRequestError(f"{what} must be positive, not {rows}")
     return rows
 
 
@@ -128,6 +128,17 @@ class Chunk:
         """One row of it."""
         index = self.start + at if self.picked is None else self.picked[at]
         return Chunk(self.batch, index, index + 1)
+
+    def split(self, count: int) -> tuple[Chunk, Chunk]:
+        """Its first `count` rows, and the others."""
+        if self.picked is None:
+            middle = self.start + count
+            return Chunk(self.batch, self.start, middle), Chunk(self.batch, middle, self.stop)
+        first, rest = self.picked[:count], self.picked[count:]
+        return (
+            Chunk(self.batch, self.start, self.stop, first),
+            Chunk(self.batch, self.start, self.stop, rest),
+        )
 
     def newest_first(self, skipped: int = 0) -> Chunk:
         """Its rows the other way round, without the `skipped` oldest."""
@@ -241,6 +252,35 @@ class Messages(Sequence[Message]):
 
     def subjects(self) -> list[str]:
         return [subject for chunk in self.chunks for subject in chunk.subjects()]
+
+    def split(self, count: int, *, newest_first: bool = False) -> tuple[Messages, Messages | None]:
+        """The first `count` records, and the others; None: there are none."""
+        if len(self) <= count:
+            return self, None
+        number = bisect_right(self._starts, count) - 1
+        first, rest = list(self.chunks[:number]), list(self.chunks[number:])
+        if count > self._starts[number]:
+            before, behind = rest[0].split(count - self._starts[number])
+            first.append(before)
+            rest[0] = behind
+        last = first[-1].offsets()[-1]
+        head = Messages(
+            self.stream,
+            first,
+            next_offset=last if newest_first else last + 1,
+            last_epoch=first[-1].batch.header.leader_epoch,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+        )
+        others = Messages(
+            self.stream,
+            rest,
+            next_offset=self.next_offset,
+            last_epoch=self.last_epoch,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+        )
+        return head, others
 
     def to_arrow(self, columns: Iterable[str] | None = None) -> pyarrow.Table:
         """The records as a table, one chunk a batch, without work per row.

@@ -15,12 +15,18 @@ from jetstream_client.transport.control import ControlPlane
 from jetstream_protocol.errors import (
     JetstreamError,
     NotFoundError,
+    PreconditionFailedError,
     UnavailableError,
     UnknownOutcomeError,
     from_proto,
 )
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.generated import cursors_pb2 as pb
+
+NO_REVISION = -1
+"""That of a cursor that there is not."""
+
+_SETS_MAX = 10
 
 COMMITS_MAX = 500
 """In one call: half of what a server takes in bytes, were all as long as can be."""
@@ -97,15 +103,33 @@ class Cursors:
     async def set(
         self, name: str, stream: StreamLike, offset: int, last_epoch: int, metadata: str
     ) -> Cursor:
-        """Whatever was committed before."""
+        """Whatever was committed before. It follows the revision found: a copy of the call that
+        arrives late takes nothing back. Raises PreconditionFailedError where others commit all the
+        time."""
         check_text("the cursor's name", name)
         check_text("the metadata", metadata)
         ref = wire.to_ref(stream)
-        result = await self.commit(commit_of(name, ref, offset, last_epoch, "", metadata, None))
-        error = error_of(result)
-        if error is not None:
-            raise error
-        return cursor_of(result.cursor)
+        found = await self.find(name, stream)
+        for _ in range(_SETS_MAX):
+            revision = NO_REVISION if found is None else found.revision
+            result = await self.commit(
+                commit_of(name, ref, offset, last_epoch, "", metadata, revision)
+            )
+            error = error_of(result)
+            now = cursor_of(result.cursor) if result.HasField("cursor") else None
+            if error is None:
+                assert now is not None
+                return now
+            if not isinstance(error, PreconditionFailedError):
+                raise error
+            if revision == (NO_REVISION if now is None else now.revision):
+                raise error  # It is its group that refuses.
+            if now is not None and _says(now, offset, last_epoch, metadata):
+                return now  # An earlier copy of this call was carried out, and its answer lost.
+            found = now
+        raise PreconditionFailedError(
+            f"cursor {name!r} is being committed by others: stop them before it is moved"
+        )
 
     async def delete(self, name: str, stream: StreamLike) -> None:
         """Raises NotFoundError."""
@@ -123,6 +147,12 @@ class Cursors:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+
+
+def _says(cursor: Cursor, offset: int, last_epoch: int, metadata: str) -> bool:
+    """Whether it is what `set` would have made of it."""
+    said = (cursor.offset, cursor.last_epoch, cursor.metadata, cursor.owner)
+    return said == (offset, last_epoch, metadata, "")
 
 
 def commit_of(

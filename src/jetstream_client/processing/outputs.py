@@ -1,0 +1,114 @@
+"""What a handler returns, and the messages that a processing publishes: outputs and dead letters.
+
+Both carry a message id made of the processing's name and the record's stream id and offset. So a
+record that is handled again, within the `duplicate_window` of the stream that stores them, adds
+nothing to it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jetstream_client._headers import HEADER_NAME, HeadersLike
+from jetstream_client._records import speaks_to_the_server
+from jetstream_client._types import Payload
+from jetstream_client.reading.messages import Message
+from jetstream_protocol.errors import InvalidRequestError
+
+STREAM: Final = "Dead-Letter-Stream"
+STREAM_ID: Final = "Dead-Letter-Stream-Id"
+OFFSET: Final = "Dead-Letter-Offset"
+SUBJECT: Final = "Dead-Letter-Subject"
+TIMESTAMP: Final = "Dead-Letter-Timestamp"
+PROCESS: Final = "Dead-Letter-Process"
+ATTEMPTS: Final = "Dead-Letter-Attempts"
+ERROR: Final = "Dead-Letter-Error"
+ERROR_MESSAGE: Final = "Dead-Letter-Error-Message"
+KEY: Final = "Dead-Letter-Key-Base64"
+
+_MESSAGE_MAX = 1_000
+"""Characters of an error's message: NATS limits headers and value together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A message that a handler has made of a record: `process` publishes it before the record
+    counts as done. subject, value, key, headers: as in `publish`."""
+
+    subject: str
+    value: Payload | None
+    key: Payload | None = None
+    headers: HeadersLike | None = field(default=None)
+
+
+def outputs_of(returned: Any) -> list[Output]:
+    """Of what a handler returned. Raises InvalidRequestError."""
+    if returned is None:
+        return []
+    if isinstance(returned, Output):
+        return [returned]
+    outputs = None
+    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes):
+        outputs = list(returned)
+    if outputs is None or not all(isinstance(each, Output) for each in outputs):
+        raise InvalidRequestError(
+            "a handler returns None, an Output or a list of Outputs, not "
+            f"{type(returned).__name__}: what it returns is published"
+        )
+    return outputs
+
+
+def message_id(process: str, stream_id: int, offset: int, place: object) -> str:
+    """place: which of the messages that the record leads to."""
+    return f"{process}:{stream_id}:{offset}:{place}"
+
+
+def dead_letter(
+    message: Message, stream: str, stream_id: int, process: str, attempts: int, error: BaseException
+) -> tuple[bytes | None, HeadersLike]:
+    """Key and headers of a dead letter: the record's own, and before them where it comes from and
+    why. The value stays as it is. message: as it is stored. stream: `name@subject`.
+    """
+    said = {
+        STREAM: stream,
+        STREAM_ID: str(stream_id),
+        OFFSET: str(message.offset),
+        SUBJECT: message.subject,
+        TIMESTAMP: message.timestamp.isoformat(),
+        PROCESS: process,
+        ATTEMPTS: str(attempts),
+        ERROR: f"{type(error).__module__}.{type(error).__qualname__}",
+        ERROR_MESSAGE: str(error)[:_MESSAGE_MAX],
+    }
+    key: bytes | None = message.key
+    if key is not None and not _passes_as_text(key):
+        said[KEY] = base64.b64encode(key).decode()
+        key = None
+    headers = {name: [_header_text(text)] for name, text in said.items()}
+    for name, value in message.headers.multi_items():
+        if not speaks_to_the_server(name):
+            # A dead letter that fails again: the newest is first.
+            headers.setdefault(_header_name(name), []).append(_header_text(value))
+    return key, headers
+
+
+def _passes_as_text(key: bytes) -> bool:
+    """Whether the key can travel in a header."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return False
+    return text == _header_text(text)
+
+
+def _header_text(text: str) -> str:
+    """What a header can carry: one line, and bytes that are no text spelled out."""
+    spelled = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return " ".join(spelled.split()) if "\r" in spelled or "\n" in spelled else spelled.strip()
+
+
+def _header_name(name: str) -> str:
+    return "".join(sign if HEADER_NAME.fullmatch(sign) else "_" for sign in name) or "_"

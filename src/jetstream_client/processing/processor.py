@@ -1,0 +1,455 @@
+"""The run of a processing: it reads, calls the handler as the `Schedule` says, publishes what comes
+of it, and commits behind what is done.
+
+Three tasks of its own (reading, committing, waiting to be told to stop) and one for each record
+that is being handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from jetstream_client._headers import HeadersLike
+from jetstream_client._log import logger
+from jetstream_client._types import Payload
+from jetstream_client.processing.outputs import Output, dead_letter, message_id
+from jetstream_client.processing.schedule import Schedule, Work
+from jetstream_client.processing.sources import Source
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.cursor import CHECKPOINT_SECONDS
+from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.transport.cursors import is_passing
+from jetstream_protocol.errors import (
+    InvalidRequestError,
+    JetstreamError,
+    MessageTooLargeError,
+    UnsupportedHeaderError,
+)
+
+LETTING_GO_SECONDS = 30.0
+"""How long a stream that goes to another member is waited for; the coordinator waits 60."""
+
+_RETRY_MAX_SECONDS = 30.0
+_OF_THE_RECORD = (InvalidRequestError, MessageTooLargeError, UnsupportedHeaderError)
+"""What publishing an output fails with when another one might have passed."""
+
+Attempt: TypeAlias = Callable[[Message], Awaitable[list[Output]]]
+
+
+class Publish(Protocol):
+    """As `AsyncClient.publish`."""
+
+    def __call__(
+        self,
+        subject: str,
+        value: Payload | None,
+        *,
+        key: Payload | None,
+        headers: HeadersLike | None,
+        msg_id: str,
+    ) -> Coroutine[Any, Any, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What `process` has done. records: handled well. dead_letters: not handled, and published as
+    such. failures: attempts that failed, of both."""
+
+    records: int
+    dead_letters: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """See AsyncClient.process. name: the cursor's or the group's."""
+
+    name: str
+    concurrency: int
+    retries: int
+    retry_delay: float
+    dead_letter: str | None
+    outstanding_max: int
+    outstanding_bytes: int
+
+
+class _Unfinished(Exception):
+    """It is to stop before something could be published."""
+
+
+class _Unpublished(Exception):
+    """An output could not be published, and none could."""
+
+
+class Processor:
+    """`run` once. attempt: one call of the handler."""
+
+    def __init__(
+        self, source: Source, attempt: Attempt, publish: Publish, options: ProcessOptions
+    ) -> None:
+        self._source = source
+        self._attempt = attempt
+        self._publish = publish
+        self._options = options
+        self._schedule = Schedule(
+            options.concurrency, options.outstanding_max, options.outstanding_bytes
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resets: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._records = self._dead_letters = self._failures = 0
+
+    def stop(self) -> None:
+        """Begin nothing more; `run` returns once what is being handled has ended."""
+        self._stopping.set()
+        self._changed.set()
+
+    async def run(self) -> Processed:
+        """Until the source ends or it is stopped. Raises what stopped it."""
+        try:
+            await self._source.begin()
+            committing = asyncio.create_task(self._commit_on_and_on())
+            try:
+                await self._read_until_told()
+                await self._finish()
+            finally:
+                await _cancelled(committing)
+        finally:
+            await self._end()
+        if self._failure is not None:
+            raise self._failure
+        return Processed(self._records, self._dead_letters, self._failures)
+
+    async def _read_until_told(self) -> None:
+        reading = asyncio.create_task(self._read())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancelled(reading, stopping)
+        if not reading.cancelled() and reading.exception() is not None:
+            self._fail(reading.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self._failure is None:
+            self._failure = error
+        self.stop()
+
+    async def _finish(self) -> None:
+        """Handle the rest of what was read, if nobody has stopped it; then let what runs end."""
+        await self._until(lambda: self._schedule.records == 0 or self._stopping.is_set())
+        streams = self._schedule.streams()
+        for stream in streams:
+            self._schedule.hold(stream)
+        await self._until(lambda: not self._schedule.is_busy(streams))
+
+    async def _end(self) -> None:
+        """Commit what is done, and leave."""
+        for stream in self._schedule.streams():
+            self._schedule.hold(stream)
+        await _cancelled(*self._tasks)
+        if not self._source.is_lost:
+            await self._commit_at_last(self._consumers())
+        await self._source.aclose()
+
+    def _consumers(self) -> list[AsyncConsumer]:
+        """Of the streams in the schedule."""
+        return [each for each in self._source.consumers() if self._schedule.has(each.stream_id)]
+
+    # Reading.
+
+    async def _read(self) -> None:
+        while (found := await self._source.next()) is not None:
+            consumer, messages = found
+            await self._begin(consumer, messages)
+            if await self._take(consumer, messages):
+                self._schedule.passed(consumer.stream_id, messages.next_offset, messages.last_epoch)
+
+    async def _begin(self, consumer: AsyncConsumer, messages: Messages) -> None:
+        """The schedule is to know the stream, also where it was sent elsewhere (`on_reset`)."""
+        stream = consumer.stream_id
+        if self._schedule.has(stream) and self._resets[stream] != consumer.reset_count:
+            # The records before were of a history that is gone. Their handlers end first.
+            self._schedule.hold(stream)
+            await self._until(lambda: not self._schedule.is_busy([stream]))
+            self._schedule.drop(stream)
+        if not self._schedule.has(stream):
+            offsets = messages.chunks[0].offsets() if len(messages) else (messages.next_offset,)
+            self._schedule.begin(stream, offsets[0])
+            self._resets[stream] = consumer.reset_count
+            self._names[stream] = consumer.stream_name
+
+    async def _take(self, consumer: AsyncConsumer, messages: Messages) -> bool:
+        """Hand the records to the schedule, as far as there is room for them. False: the stream is
+        another's by now."""
+        schedule, stream = self._schedule, consumer.stream_id
+        for chunk in messages.chunks:
+            epoch = chunk.batch.header.leader_epoch
+            for message in chunk.messages(messages.stream):
+                while not schedule.has_room:
+                    await self._wait_for_room()
+                    if consumer not in self._source.consumers():
+                        return False
+                size = len(message.value or b"") + len(message.key or b"")
+                size += len(message.header_block)
+                schedule.add(stream, message.offset, epoch, message.key, size, message)
+            self._pump()
+        return True
+
+    async def _wait_for_room(self) -> None:
+        self._pump()
+        self._changed.clear()
+        waits = [
+            asyncio.create_task(self._changed.wait()),
+            asyncio.create_task(self._source.wait_for_news()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        await self._source.adjust()
+
+    async def let_go(self, names: Sequence[str]) -> list[AsyncConsumer]:
+        """The streams go to another member: what is being handled ends first, if it does in time.
+        `gone` is to be called next, with what this returns."""
+        consumers = [each for each in self._consumers() if each.stream_name in names]
+        streams = [each.stream_id for each in consumers]
+        for stream in streams:
+            self._schedule.hold(stream)
+        if not self._source.is_lost:
+            try:
+                async with asyncio.timeout(LETTING_GO_SECONDS):
+                    await self._until(lambda: not self._schedule.is_busy(streams))
+            except TimeoutError:
+                logger.warning(
+                    "%r: records of %s are still being handled after %g s; whoever reads the "
+                    "stream next repeats them",
+                    self._options.name,
+                    ", ".join(names),
+                    LETTING_GO_SECONDS,
+                )
+        return consumers
+
+    async def gone(self, consumers: Sequence[AsyncConsumer]) -> None:
+        """Commit what is done of these, and forget them."""
+        if not self._source.is_lost:
+            await self._commit_at_last(consumers)
+        for consumer in consumers:
+            if self._schedule.has(consumer.stream_id):
+                self._schedule.drop(consumer.stream_id)
+        self._changed.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds. It may change with every record that ends."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # Handling.
+
+    def _pump(self) -> None:
+        """Begin what may be begun."""
+        while not self._stopping.is_set() and (work := self._schedule.start()) is not None:
+            task = asyncio.create_task(self._handle(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._handled)
+
+    def _handled(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception())
+        self._pump()
+        self._changed.set()
+
+    async def _handle(self, work: Work) -> None:
+        """One attempt."""
+        try:
+            outputs = await self._attempt(work.record)
+            for number, output in enumerate(outputs):
+                await self._publish_output(work, number, output)
+        except _Unfinished:
+            self._schedule.rest(work)
+        except _Unpublished as error:
+            self._schedule.rest(work)
+            self._fail(error.__cause__)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises
+            await self._failed(work, error)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                self._schedule.rest(work)
+                raise
+            await self._failed(work, error)  # The handler has cancelled something of its own.
+        except BaseException:
+            self._schedule.rest(work)
+            raise
+        else:
+            self._records += not work.is_dropped
+            self._schedule.end(work)
+
+    async def _failed(self, work: Work, error: BaseException) -> None:
+        work.attempts += 1
+        stream, offset = self._names[work.reading.stream], work.offset
+        if work.is_dropped:
+            self._schedule.rest(work)
+            return
+        self._failures += 1
+        if work.attempts <= self._options.retries:
+            seconds = self._backoff(work.attempts)
+            logger.warning(
+                "%r: attempt %d at record %d of %s failed (%s); again in %.1f s",
+                self._options.name,
+                work.attempts,
+                offset,
+                stream,
+                type(error).__name__,
+                seconds,
+            )
+            self._schedule.rest(work)
+            asyncio.get_running_loop().call_later(seconds, self._again, work)
+            return
+        tried = "once" if work.attempts == 1 else f"{work.attempts} times"
+        if self._options.dead_letter is None:
+            error.add_note(f"handling record {offset} of stream {stream!r} was tried {tried}")
+            self._schedule.rest(work)
+            self._fail(error)
+            return
+        try:
+            await self._publish_dead_letter(work, error)
+        except _Unfinished:
+            self._schedule.rest(work)
+        except JetstreamError as refusal:
+            refusal.add_note(
+                f"publishing record {offset} of stream {stream!r} as a dead letter, after its "
+                f"handling was tried {tried}: {type(error).__name__}: {error}"
+            )
+            self._schedule.rest(work)
+            self._fail(refusal)
+        else:
+            logger.error(
+                "%r: record %d of %s is a dead letter on %r: handling it was tried %s: %s",
+                self._options.name,
+                offset,
+                stream,
+                self._options.dead_letter,
+                tried,
+                type(error).__name__,
+            )
+            self._dead_letters += 1
+            self._schedule.end(work)
+
+    def _again(self, work: Work) -> None:
+        self._schedule.again(work)
+        self._pump()
+
+    def _backoff(self, failures: int) -> float:
+        seconds = min(_RETRY_MAX_SECONDS, self._options.retry_delay * 2.0 ** min(failures - 1, 20))
+        return seconds * (0.5 + random.random() / 2)
+
+    # Publishing.
+
+    async def _publish_output(self, work: Work, number: int, output: Output) -> None:
+        name = message_id(self._options.name, work.reading.stream, work.offset, number)
+        try:
+            await self._publish_surely(
+                work, output.subject, output.value, output.key, output.headers, name
+            )
+        except _OF_THE_RECORD:
+            raise
+        except JetstreamError as error:
+            error.add_note(f"publishing what record {work.offset} led to, on {output.subject!r}")
+            raise _Unpublished from error
+
+    async def _publish_dead_letter(self, work: Work, error: BaseException) -> None:
+        assert self._options.dead_letter is not None
+        stream = work.reading.stream
+        key, headers = dead_letter(
+            work.record, self._names[stream], stream, self._options.name, work.attempts, error
+        )
+        name = message_id(self._options.name, stream, work.offset, "dead")
+        await self._publish_surely(
+            work, self._options.dead_letter, work.record.value, key, headers, name
+        )
+
+    async def _publish_surely(
+        self,
+        work: Work,
+        subject: str,
+        value: Payload | None,
+        key: Payload | None,
+        headers: HeadersLike | None,
+        msg_id: str,
+    ) -> None:
+        """Try until it is acknowledged: it has an id, and is stored once. Raises the error that
+        will not pass, or _Unfinished."""
+        failures = 0
+        while True:
+            if work.is_dropped:
+                raise _Unfinished
+            try:
+                await self._publish(subject, value, key=key, headers=headers, msg_id=msg_id)
+                return
+            except JetstreamError as error:
+                if not is_passing(error):
+                    raise
+                if self._stopping.is_set():
+                    raise _Unfinished from error
+                failures += 1
+                seconds = self._backoff(failures)
+                logger.warning("publishing on %r: %s; again in %.1f s", subject, error, seconds)
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._stopping.wait()
+            except TimeoutError:
+                continue
+
+    # Committing.
+
+    async def _commit_on_and_on(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_SECONDS)
+            for consumer in self._consumers():
+                try:
+                    await self._commit(consumer)
+                except JetstreamError as error:
+                    if is_passing(error):
+                        logger.warning("cursor not committed: %s; trying again", error.message)
+                    elif self._source.is_shared:
+                        # Its member notices at the next records, and joins anew.
+                        await consumer.fail(error)
+                    else:
+                        self._fail(error)
+
+    async def _commit(self, consumer: AsyncConsumer) -> None:
+        if self._schedule.has(consumer.stream_id):
+            await consumer.commit_below(*self._schedule.checkpoint(consumer.stream_id))
+
+    async def _commit_at_last(self, consumers: Sequence[AsyncConsumer]) -> None:
+        for consumer in consumers:
+            try:
+                await self._commit(consumer)
+            except JetstreamError as error:
+                if not is_passing(error) and not self._source.is_shared:
+                    self._fail(error)
+                    continue
+                # Whoever resumes repeats what was done since the last commit.
+                logger.warning("cursor not committed at the end: %s", error.message)
+
+
+async def _cancelled(*tasks: asyncio.Task[None] | asyncio.Task[bool]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the task that is running."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,40 @@
+"""SIGINT and SIGTERM end a processing well: once. After the first of them the handlers that were
+there before are back, so that a second one ends the program as it would have."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[], object], *, wanted: bool) -> Iterator[None]:
+    """While the block runs `stop` is called in place of the usual. wanted: False: nothing changes,
+    as in any thread but the main one, where Python hears no signals."""
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def back() -> None:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is heard:
+                signal.signal(number, handler)
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        back()
+        stop()
+
+    for number, handler in before.items():
+        # None: it was not set from Python, and could not be set back. What is ignored stays so.
+        if handler is not None and handler is not signal.SIG_IGN:
+            signal.signal(number, heard)
+    try:
+        yield
+    finally:
+        back()

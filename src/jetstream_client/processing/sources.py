@@ -1,0 +1,100 @@
+"""Where a processing gets its records: a stream read with a cursor, or a member of a consumer
+group."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.group_consumer import AsyncGroupConsumer
+from jetstream_client.reading.messages import Messages
+
+
+class Source(Protocol):
+    """is_shared: with others, who may be given its streams. is_lost: they may have been already:
+    nothing that it reads can be committed."""
+
+    @property
+    def is_shared(self) -> bool: ...
+
+    @property
+    def is_lost(self) -> bool: ...
+
+    async def begin(self) -> None: ...
+
+    async def next(self) -> tuple[AsyncConsumer, Messages] | None:
+        """The next records of any stream; None: there will be no more."""
+
+    def consumers(self) -> list[AsyncConsumer]:
+        """Of the streams that it reads now, as far as they have begun."""
+
+    async def adjust(self) -> None:
+        """Let go of streams and begin others, if it was told to."""
+
+    async def wait_for_news(self) -> None:
+        """Return when `adjust` is to be called."""
+
+    async def aclose(self) -> None: ...
+
+
+class CursorSource:
+    """One stream, read with a cursor."""
+
+    is_shared = is_lost = False
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+        self._has_begun = False
+
+    async def begin(self) -> None:
+        await self._consumer.begin()
+        self._has_begun = True
+
+    async def next(self) -> tuple[AsyncConsumer, Messages] | None:
+        messages = await self._consumer.next_messages()
+        return None if messages is None else (self._consumer, messages)
+
+    def consumers(self) -> list[AsyncConsumer]:
+        return [self._consumer] if self._has_begun else []
+
+    async def adjust(self) -> None:
+        """It keeps what it has."""
+
+    async def wait_for_news(self) -> None:
+        await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        await self._consumer.aclose()
+
+
+class GroupSource:
+    """A member of a consumer group."""
+
+    is_shared = True
+
+    def __init__(self, member: AsyncGroupConsumer) -> None:
+        self._member = member
+
+    @property
+    def is_lost(self) -> bool:
+        return self._member.is_lost
+
+    async def begin(self) -> None:
+        await self._member.begin()
+
+    async def next(self) -> tuple[AsyncConsumer, Messages] | None:
+        found = await self._member.refill(exhausted=True, by_record=False)
+        return None if found is None else (found[0].consumer, found[1])
+
+    def consumers(self) -> list[AsyncConsumer]:
+        return [part.consumer for part in self._member.parts]
+
+    async def adjust(self) -> None:
+        await self._member.adjust()
+
+    async def wait_for_news(self) -> None:
+        await self._member.wait_for_news()
+
+    async def aclose(self) -> None:
+        await self._member.aclose()
