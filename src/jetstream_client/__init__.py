@@ -38,6 +38,7 @@ from jetstream_client._types import (
     StreamDescription,
     UncleanElection,
 )
+from jetstream_client.processing.options import ProcessSettings
 from jetstream_client.processing.outputs import Output
 from jetstream_client.processing.processor import Processed
 from jetstream_client.publishing.ack import Ack, PublishResult
@@ -163,6 +164,7 @@ __all__ = [
     "PermissionDeniedError",
     "Position",
     "PreconditionFailedError",
+    "ProcessSettings",
     "Processed",
     "PublishResult",
     "Publisher",

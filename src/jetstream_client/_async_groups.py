@@ -10,14 +10,11 @@ from jetstream_client._serialization import Deserializer, Deserializers
 from jetstream_client._text import check_text
 from jetstream_client._types import ConsumerGroup, OnReset, ReadFrom
 from jetstream_client.reading.consumer import AsyncConsumer
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Listener
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
 from jetstream_client.reading.membership import Membership
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.groups import Groups
 from jetstream_protocol.errors import NotFoundError
-
-SESSION_SECONDS = 10.0
-"""What a member is given up after by default."""
 
 
 class AsyncGroupMethods(AsyncCursorMethods):

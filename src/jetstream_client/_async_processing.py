@@ -7,27 +7,25 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jetstream_client._async_groups import SESSION_SECONDS, AsyncGroupMethods
+from jetstream_client._async_groups import AsyncGroupMethods
 from jetstream_client._headers import HeadersLike
-from jetstream_client._positions import Position
-from jetstream_client._serialization import Deserializer, Deserializers
-from jetstream_client._types import OnReset, Payload, ReadFrom, Stream
+from jetstream_client._types import Payload, Stream
+from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
-from jetstream_client.processing.processor import Attempt, Processed, ProcessOptions, Processor
+from jetstream_client.processing.processor import Attempt, Processed, Processor
 from jetstream_client.processing.signals import stopping_on_signals
-from jetstream_client.processing.sources import CursorSource, GroupSource, Source
+from jetstream_client.processing.sources import CursorSource, GroupSource
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
 Handler: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
-RETRIES = 3
-RETRY_SECONDS = 0.1
-OUTSTANDING_MAX = 1_000
-OUTSTANDING_BYTES = 64 * 1024 * 1024
 
 
 class AsyncProcessingMethods(AsyncGroupMethods):
@@ -59,40 +57,21 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         *,
         cursor: str | None = None,
         group: str | None = None,
-        start: Position = "earliest",
-        stop: Position | None = None,
-        read_from: ReadFrom = "leader",
-        on_reset: OnReset = "error",
-        concurrency: int = 8,
-        retries: int = RETRIES,
-        retry_delay: float = RETRY_SECONDS,
-        dead_letter: str | None = None,
-        outstanding_max: int = OUTSTANDING_MAX,
-        outstanding_bytes: int = OUTSTANDING_BYTES,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
-        instance: str = "",
-        session_timeout: float = SESSION_SECONDS,
-        on_assigned: Listener | None = None,
-        on_revoked: Listener | None = None,
         stop_event: asyncio.Event | None = None,
         handle_signals: bool = True,
+        **settings: Unpack[ProcessSettings],
     ) -> Processed:
-        """Call `handler` for each record, up to `concurrency` at a time; records of one key one
-        after the other, in order. Returns at `stop`, on SIGINT or SIGTERM, or when `stop_event` is
-        set: what is being handled ends, and what is done is committed.
+        """Call `handler` for each record: several at a time, those of one key one after the other,
+        in order. Returns when it was told to stop: by SIGINT or SIGTERM, by `stop_event`, or at
+        `stop`. Then what is being handled ends, and what is done is committed.
 
         source: a stream, or a group of streams. handler: a coroutine function that takes a Message
         and returns None, an Output or a list of Outputs, which are published before the record
-        counts as done. cursor, start, stop, read_from, on_reset, key_deserializer,
-        value_deserializer: as in `consume`. group, instance, session_timeout, on_assigned,
-        on_revoked: as in `consume_group`. Either `cursor` or `group` is needed.
-
-        retries: how often a record is tried again when the handler raised an Exception, after
-        `retry_delay` seconds, then twice as many each time, up to 30. dead_letter: the subject on
-        which the record is published then, with headers that say where from and why; None: the
-        exception ends the processing. outstanding_max, outstanding_bytes: how many records may be
-        read and not committed, because one before them has not ended.
+        counts as done.
+        cursor: the name of the cursor that it reads with. group: or of the consumer group of which
+        it is a member. settings: see ProcessSettings, for example `concurrency=8, retries=3,
+        dead_letter="dead.orders"`. handle_signals: False: signals do what they do otherwise, as in
+        any thread but the main one.
 
         The cursor never passes a record that was neither handled nor published as a dead letter: at
         least once. Outputs and dead letters have message ids, so that a record that is handled
@@ -102,82 +81,42 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         InvalidRequestError where a stream of `source` listens on `dead_letter`; NoStreamError where
         none does.
         """
+        options = ProcessOptions.of(cursor, group, settings)
+        deserializers = options.deserializers
 
         async def attempt(message: Message) -> list[Output]:
             returned = handler(deserializers.apply(message))
             return outputs_of(await returned if inspect.isawaitable(returned) else returned)
 
-        deserializers = Deserializers(key_deserializer, value_deserializer)
-        processor = await self.processor(
-            source,
-            attempt,
-            options_of(
-                cursor,
-                group,
-                concurrency,
-                retries,
-                retry_delay,
-                dead_letter,
-                outstanding_max,
-                outstanding_bytes,
-            ),
-            group is not None,
-            start=start,
-            stop=stop,
-            read_from=read_from,
-            on_reset=on_reset,
-            instance=instance,
-            session_timeout=session_timeout,
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-        )
-        with stopping_on_signals(_soon(processor.stop), wanted=handle_signals):
+        processor = await self.processor(source, attempt, options)
+        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, processor.stop)
+        with stopping_on_signals(stop, wanted=handle_signals):
             return await run_until(processor, None if stop_event is None else stop_event.wait())
 
-    async def processor(
-        self,
-        source: str,
-        attempt: Attempt,
-        options: ProcessOptions,
-        shared: bool,
-        *,
-        start: Position,
-        stop: Position | None,
-        read_from: ReadFrom,
-        on_reset: OnReset,
-        instance: str,
-        session_timeout: float,
-        on_assigned: Listener | None,
-        on_revoked: Listener | None,
-    ) -> Processor:
-        """To be run. See `process`."""
+    async def processor(self, source: str, attempt: Attempt, options: ProcessOptions) -> Processor:
+        """To be run; for `process`. attempt: one call of the handler."""
         self._check_open()
         if options.dead_letter is not None:
             await self._check_dead_letter(source, options.dead_letter)
-        if not shared:
-            if instance or on_assigned is not None or on_revoked is not None:
-                raise InvalidRequestError("instance, on_assigned and on_revoked are for groups")
+        if not options.is_shared:
             consumer = self._reader.consume(
                 source,
-                start,
-                stop,
-                read_from=read_from,
-                cursor=self._consumer_cursor(options.name, source, on_reset, False),
+                options.start,
+                options.stop,
+                read_from=options.read_from,
+                cursor=self._consumer_cursor(options.name, source, options.on_reset, False),
             )
-            found: Source = CursorSource(self._tracked(consumer))
-            return Processor(found, attempt, self.publish, options)
-        if stop is not None:
-            raise InvalidRequestError("a group has no stop: say cursor=…, or stop_event=…")
-        listeners = _Listeners(on_assigned, on_revoked)
+            return Processor(CursorSource(self._tracked(consumer)), attempt, self.publish, options)
+        listeners = _Listeners(options.on_assigned, options.on_revoked)
         member = self.consume_group(
             source,
             options.name,
-            instance=instance,
-            start=start,
-            read_from=read_from,
-            session_timeout=session_timeout,
+            instance=options.instance,
+            start=options.start,
+            read_from=options.read_from,
+            session_timeout=options.session_timeout,
             auto_commit=False,
-            on_reset=on_reset,
+            on_reset=options.on_reset,
             on_assigned=listeners.assigned,
             on_revoked=listeners.revoked,
         )
@@ -217,39 +156,6 @@ class _Listeners:
         if told:
             await tell(self._on_revoked, told)
         await self.processor.gone(consumers)
-
-
-def options_of(
-    cursor: str | None,
-    group: str | None,
-    concurrency: int,
-    retries: int,
-    retry_delay: float,
-    dead_letter: str | None,
-    outstanding_max: int,
-    outstanding_bytes: int,
-) -> ProcessOptions:
-    """Raises InvalidRequestError."""
-    name = cursor if group is None else group
-    if (cursor is None) == (group is None) or name is None:
-        raise InvalidRequestError("say either cursor=NAME or group=NAME")
-    for what, number, least in (
-        ("concurrency", concurrency, 1),
-        ("retries", retries, 0),
-        ("retry_delay", retry_delay, 0),
-        ("outstanding_max", outstanding_max, 1),
-        ("outstanding_bytes", outstanding_bytes, 1),
-    ):
-        if number < least:
-            raise InvalidRequestError(f"{what} is {number}; it must be at least {least}")
-    return ProcessOptions(
-        name, concurrency, retries, retry_delay, dead_letter, outstanding_max, outstanding_bytes
-    )
-
-
-def _soon(stop: Callable[[], None]) -> Callable[[], object]:
-    """Called in a signal handler, it stops in the loop."""
-    return partial(asyncio.get_running_loop().call_soon_threadsafe, stop)
 
 
 async def run_until(processor: Processor, told: Coroutine[Any, Any, object] | None) -> Processed:

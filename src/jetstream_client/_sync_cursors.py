@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jetstream_client._async import AsyncClient
-from jetstream_client._async_groups import SESSION_SECONDS
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client._positions import Position
 from jetstream_client._serialization import Deserializer
@@ -16,7 +15,7 @@ from jetstream_client._types import (
     StreamLike,
 )
 from jetstream_client.reading.blocking_group_consumer import GroupConsumer
-from jetstream_client.reading.group_consumer import AsyncGroupConsumer, Listener
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
 
 
 class CursorMethods:

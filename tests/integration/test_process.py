@@ -327,6 +327,7 @@ async def test_mistakes_are_said_before_a_record_is_touched(server: ServerProces
         for options, error, text in (
             ({}, InvalidRequestError, "either cursor=NAME or group=NAME"),
             ({"cursor": "p", "group": "g"}, InvalidRequestError, "either cursor"),
+            ({"cursor": "p", "retry": 3}, TypeError, "unknown setting 'retry'"),
             ({"cursor": "p", "concurrency": 0}, InvalidRequestError, "concurrency is 0"),
             ({"cursor": "p", "retries": -1}, InvalidRequestError, "retries is -1"),
             ({"cursor": "p", "instance": "a"}, InvalidRequestError, "are for groups"),

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from jetstream_client._headers import HeadersLike
 from jetstream_client._log import logger
 from jetstream_client._types import Payload
+from jetstream_client.processing.options import ProcessOptions
 from jetstream_client.processing.outputs import Output, dead_letter, message_id
 from jetstream_client.processing.schedule import Schedule, Work
 from jetstream_client.processing.sources import Source
@@ -62,19 +63,6 @@ class Processed:
     records: int
     dead_letters: int
     failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """See AsyncClient.process. name: the cursor's or the group's."""
-
-    name: str
-    concurrency: int
-    retries: int
-    retry_delay: float
-    dead_letter: str | None
-    outstanding_max: int
-    outstanding_bytes: int
 
 
 class _Unfinished(Exception):

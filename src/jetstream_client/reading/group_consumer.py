@@ -23,6 +23,9 @@ from jetstream_protocol.errors import PreconditionFailedError
 if TYPE_CHECKING:
     from typing import Self
 
+SESSION_SECONDS = 10.0
+"""What a member is given up after by default."""
+
 Listener: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
 """Called with names of streams."""
 MakeConsumer: TypeAlias = Callable[[int, Membership], AsyncConsumer]

@@ -1,0 +1,102 @@
+"""What a program can say about a processing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+from jetstream_client._positions import Position
+from jetstream_client._serialization import Deserializer, Deserializers
+from jetstream_client._types import OnReset, ReadFrom
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
+from jetstream_protocol.errors import InvalidRequestError
+
+
+class ProcessSettings(TypedDict, total=False):
+    """Settings of `process`.
+
+    concurrency (8): how many handlers run at a time. retries (3): how often a record is tried again
+    when its handler raised an Exception, after `retry_delay` seconds (0.1), then twice as many each
+    time, up to 30. dead_letter: the subject on which the record is published then, with headers
+    that say where from and why; None: the exception ends the processing. outstanding_max (1,000),
+    outstanding_bytes (64 MiB): how much may be read and not committed, because a record before it
+    has not ended.
+
+    start, stop, read_from, on_reset, key_deserializer, value_deserializer: as in `consume`; a
+    group has no stop. instance, session_timeout, on_assigned, on_revoked: as in `consume_group`.
+    """
+
+    concurrency: int
+    retries: int
+    retry_delay: float
+    dead_letter: str | None
+    outstanding_max: int
+    outstanding_bytes: int
+    start: Position
+    stop: Position | None
+    read_from: ReadFrom
+    on_reset: OnReset
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+    instance: str
+    session_timeout: float
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """The same, with defaults. name: the cursor's or the group's. is_shared: it is a group's."""
+
+    name: str
+    is_shared: bool
+    concurrency: int = 8
+    retries: int = 3
+    retry_delay: float = 0.1
+    dead_letter: str | None = None
+    outstanding_max: int = 1_000
+    outstanding_bytes: int = 64 * 1024 * 1024
+    start: Position = "earliest"
+    stop: Position | None = None
+    read_from: ReadFrom = "leader"
+    on_reset: OnReset = "error"
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    instance: str = ""
+    session_timeout: float = SESSION_SECONDS
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+
+    @classmethod
+    def of(cls, cursor: str | None, group: str | None, settings: ProcessSettings) -> ProcessOptions:
+        """Raises TypeError for an unknown setting, InvalidRequestError for a wrong value."""
+        names = [field.name for field in fields(cls)][2:]
+        unknown = [name for name in settings if name not in names]
+        if unknown:
+            raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(names)}")
+        name = cursor if group is None else group
+        if name is None or (cursor is not None and group is not None):
+            raise InvalidRequestError("say either cursor=NAME or group=NAME")
+        options = cls(name, group is not None, **settings)
+        options._check()
+        return options
+
+    def _check(self) -> None:
+        numbers: dict[str, tuple[Any, int]] = {
+            "concurrency": (self.concurrency, 1),
+            "retries": (self.retries, 0),
+            "retry_delay": (self.retry_delay, 0),
+            "outstanding_max": (self.outstanding_max, 1),
+            "outstanding_bytes": (self.outstanding_bytes, 1),
+        }
+        for what, (number, least) in numbers.items():
+            if not isinstance(number, int | float) or number < least:
+                raise InvalidRequestError(f"{what} is {number!r}; it must be at least {least}")
+        if self.is_shared and self.stop is not None:
+            raise InvalidRequestError("a group has no stop: say cursor=NAME, or stop_event")
+        if not self.is_shared and (self.instance or self.on_assigned or self.on_revoked):
+            raise InvalidRequestError("instance, on_assigned and on_revoked are for groups")
+
+    @property
+    def deserializers(self) -> Deserializers:
+        return Deserializers(self.key_deserializer, self.value_deserializer)
