@@ -17,7 +17,7 @@ def copied_to(subject: str) -> Callable[[Message], Output]:
 
 
 def main(servers: str, source: str, subject: str) -> None:
-    with Client(servers, timeout=20) as client:
+    with Client(servers, timeout=60) as client:
         while True:
             # A commit of the one that was killed before may still be on its way.
             with contextlib.suppress(PreconditionFailedError):
