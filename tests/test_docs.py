@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import tomllib
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from jetstream_client import StreamDescription
 from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
 from jetstream_protocol.types import MonotonicUs
@@ -20,6 +22,7 @@ from jetstream_server.serving.metrics.families import families
 from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
 
+OF_PROMETHEUS = {"process_open_fds", "process_resident_memory_bytes"}
 TREE = Path(__file__).resolve().parent.parent
 DOCS = TREE / "docs"
 PAGES = sorted([TREE / "README.md", TREE / "CHANGELOG.md", *DOCS.rglob("*.md")])
@@ -203,6 +206,28 @@ def test_every_metric_is_described() -> None:
     assert documented == {
         f"{family.name}_total" if family.type == "counter" else family.name for family in collected
     }
+
+
+def test_every_field_that_describe_shows_is_explained() -> None:
+    explained = {
+        name
+        for row in table_rows(page("operations/describe.md"))
+        for name in re.findall(r"`(\w+)`", row[0])
+    }
+    assert explained == {each.name for each in dataclasses.fields(StreamDescription)}
+
+
+def test_metrics_events_and_errors_named_in_the_runbook_exist() -> None:
+    metrics = set(re.findall(r"^\| `(\w+)`", page("operations/metrics.md"), re.MULTILINE))
+    spelled = {spelling.code for spelling in CODES.values()}
+    known = {path.stem for path in (DOCS / "operations").glob("*.md")} | logged_events() | spelled
+    known |= {each.name for each in dataclasses.fields(StreamDescription)}
+    for row in table_rows(page("operations/troubleshooting.md")):
+        text = " ".join(row)
+        series = set(re.findall(r"`(jetstream_\w+)`", text))
+        assert series <= metrics, series - metrics
+        words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)) - series - OF_PROMETHEUS
+        assert words <= known | set(keys(config.Config)), words - known
 
 
 @pytest.mark.parametrize("path", sorted((TREE / "config").glob("*.yaml")), ids=lambda p: p.name)
