@@ -14,13 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 PIECE_BYTES = 1 << 16
+# The numbers of sock_diag, from its manual page.
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
+ANY_STATE, NO_COOKIE = 0xFFFFFFFF, (0xFFFFFFFF, 0xFFFFFFFF)
+HEAD_BYTES, ANSWER_BYTES_MAX = 16, 8192
+INODE_AT = HEAD_BYTES + 4 + 48 + 16
 CALL_SECONDS = 60.0
 
 Way = tuple[str, str, str]
@@ -100,7 +106,8 @@ class FaultNetwork:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        dialler = self._process_at(writer.get_extra_info("peername")[1])
+        ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        dialler = self._process_at(*ends)
         there, back = (dialler, owner, kind), (owner, dialler, kind)
         await self._until_open(there)  # A connection needs both.
         await self._until_open(back)
@@ -135,9 +142,9 @@ class FaultNetwork:
         while way in self._cut:
             await self._changed.wait()
 
-    def _process_at(self, port: int) -> str:
-        """The name of the process that dialled from that port of ours; "" for a stranger."""
-        inode = _socket_at(port)
+    def _process_at(self, source: tuple[str, int], target: tuple[str, int]) -> str:
+        """The name of the process that dialled from `source`; "" for a stranger."""
+        inode = _socket_between(source, target)
         for name, pid in self._processes().items():
             if inode and inode in _sockets_of(pid):
                 return name
@@ -152,20 +159,29 @@ class FaultNetwork:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _socket_at(port: int) -> str:
-    """The inode of the socket on 127.0.0.1 at that port; "" when it is gone."""
-    table, local = Path("/proc/net/tcp").read_text(), f": 0100007F:{port:04X} "
-    at = table.find(local)
-    while at >= 0:
-        end = table.index("\n", at)
-        inode = table[at:end].split()[9]
-        if inode != "0":  # That is one of before, which the kernel has not forgotten yet.
-            return inode
-        at = table.find(local, end)
-    return ""
+def _socket_between(source: tuple[str, int], target: tuple[str, int]) -> int:
+    """The inode of the socket at `source` that is connected to `target`; 0 when it is gone.
+
+    The kernel is asked for that one socket (sock_diag(7)): /proc/net/tcp lists them all, which
+    takes 20 ms on a machine with a thousand of them.
+    """
+    ends = struct.pack(">HH", source[1], target[1])
+    for host, _ in (source, target):
+        ends += socket.inet_aton(host) + bytes(12)
+    ends += struct.pack("=III", 0, *NO_COOKIE)
+    question = struct.pack("=BBxxI", socket.AF_INET, socket.IPPROTO_TCP, ANY_STATE) + ends
+    head = struct.pack(
+        "=IHHII", HEAD_BYTES + len(question), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG) as kernel:
+        kernel.send(head + question)
+        answer = kernel.recv(ANSWER_BYTES_MAX)
+    if struct.unpack_from("=IH", answer)[1] != SOCK_DIAG_BY_FAMILY:
+        return 0
+    return int(struct.unpack_from("=I", answer, INODE_AT)[0])
 
 
-def _sockets_of(pid: int) -> set[str]:
+def _sockets_of(pid: int) -> set[int]:
     """The inodes of a process's sockets; none when it has ended."""
     found = set()
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
@@ -173,5 +189,5 @@ def _sockets_of(pid: int) -> set[str]:
             with suppress(OSError):  # Closed meanwhile.
                 target = os.readlink(entry.path)
                 if target.startswith("socket:["):
-                    found.add(target[8:-1])
+                    found.add(int(target[8:-1]))
     return found

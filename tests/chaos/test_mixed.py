@@ -1,0 +1,15 @@
+"""A short run under fire with a fixed seed; `python -m tests.chaos` is the long one."""
+
+from __future__ import annotations
+
+from tests.chaos.mixed.nemesis import FAULTS
+from tests.chaos.mixed.run import run
+
+SECONDS = 20.0
+NODES = 4
+
+
+def test_a_cluster_and_its_clients_under_every_fault_show_no_anomaly() -> None:
+    verdict = run("short", SECONDS, NODES, tuple(FAULTS), print)
+    assert verdict.steps
+    assert [str(anomaly) for anomaly in verdict.anomalies] == []
