@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+import jetstream_client
 from jetstream_client import StreamDescription
 from jetstream_protocol import batch
 from jetstream_protocol.errors import CODES
@@ -103,6 +104,17 @@ def test_every_dependency_has_its_reason() -> None:
     for row in table_rows(page("adr/0002-dependencies.md")):
         explained |= set(re.findall(r"`([^`]+)`", row[0]))
     assert explained == used - {"jetstream-log"}
+
+
+def test_every_public_class_and_function_has_a_docstring_of_its_own() -> None:
+    public = {name: getattr(jetstream_client, name) for name in jetstream_client.__all__}
+    silent = [
+        name
+        for name, value in public.items()
+        if isinstance(value, type) or callable(value)
+        if not vars(value).get("__doc__") and getattr(value, "__module__", "") != "typing"
+    ]
+    assert silent == []
 
 
 def test_the_table_of_errors_is_the_one_of_the_code() -> None:

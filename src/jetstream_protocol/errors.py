@@ -70,30 +70,32 @@ class JetstreamError(Exception):
 
 
 class InvalidRequestError(JetstreamError):
-    pass
+    """The request itself is wrong; nothing was done."""
 
 
 class UnsupportedHeaderError(InvalidRequestError):
-    pass
+    """A NATS header asks for something that this server does not do."""
 
 
 class MessageTooLargeError(InvalidRequestError):
-    pass
+    """A record or batch is longer than NATS or the server takes."""
 
 
 class NotFoundError(JetstreamError):
-    pass
+    """What the request names does not exist."""
 
 
 class StreamNotFoundError(NotFoundError):
-    pass
+    """No stream has that name or id."""
 
 
 class NoStreamError(NotFoundError):
-    pass
+    """No stream listens on that subject: nobody has stored the message."""
 
 
 class AmbiguousStreamError(JetstreamError):
+    """The name fits several streams, `candidates`: say name@subject."""
+
     def __init__(self, message: str, candidates: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.candidates = candidates
@@ -105,35 +107,35 @@ class AmbiguousStreamError(JetstreamError):
 
 
 class StreamExistsError(JetstreamError):
-    pass
+    """There is such a stream with other settings, or one of that name on another subject."""
 
 
 class PreconditionFailedError(JetstreamError):
-    pass
+    """What the caller expected does not hold; nothing was done."""
 
 
 class OutOfSequenceError(PreconditionFailedError):
-    pass
+    """A producer's batch is neither its next one nor one of its last."""
 
 
 class StreamReadonlyError(JetstreamError):
-    pass
+    """The stream takes no records until it is made writable again."""
 
 
 class StreamPausedError(JetstreamError):
-    pass
+    """The stream does not listen to its subject until it is resumed."""
 
 
 class PermissionDeniedError(JetstreamError):
-    pass
+    """No rule allows it to this principal."""
 
 
 class UnauthenticatedError(JetstreamError):
-    pass
+    """The servers do not know who asks: no token or certificate, or one that is not valid."""
 
 
 class QuotaExceededError(JetstreamError):
-    pass
+    """The principal has as many streams or groups as it may; nothing was done."""
 
 
 class OffsetOutOfRangeError(JetstreamError):
@@ -183,46 +185,54 @@ class _RedirectError(JetstreamError):
 
 
 class NotLeaderError(_RedirectError):
-    pass
+    """The node does not lead the stream; clients ask the leader by themselves."""
 
 
 class NotReplicaError(_RedirectError):
-    pass
+    """The node does not hold the stream; clients ask a replica by themselves."""
 
 
 class FencedEpochError(JetstreamError):
+    """The request comes from an older leader epoch than the node's."""
+
     retriable = True
 
 
 class UnknownEpochError(JetstreamError):
+    """The request comes from a newer leader epoch than the node has heard of."""
+
     retriable = True
 
 
 class UnavailableError(JetstreamError):
+    """Nobody can answer now: no leader, not reachable, stopping, over a bound. Nothing was done."""
+
     retriable = True
 
 
 class TooManyRequestsError(UnavailableError):
-    pass
+    """A principal has too much open at once."""
 
 
 class NotEnoughReplicasError(UnavailableError):
-    pass
+    """Too few replicas are in sync; it was refused before anything was appended."""
 
 
 class UnknownOutcomeError(JetstreamError):
-    pass
+    """It may have been done or not: nobody could say in time."""
 
 
 class NotEnoughReplicasAfterAppendError(UnknownOutcomeError):
-    pass
+    """It was appended, and too few replicas were in sync to commit it."""
 
 
 class StorageError(JetstreamError):
-    pass
+    """A replica's disk has failed."""
 
 
 class StorageFullError(StorageError):
+    """A node's disk is full, or nearly so: it takes no records."""
+
     retriable = True
 
 
@@ -257,7 +267,7 @@ class RecordsDamagedError(StorageError):
 
 
 class InternalError(JetstreamError):
-    pass
+    """A bug of the server or the client."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,12 +89,26 @@ def test_a_list_shows_replicas_messages_bytes_and_age(jetstream: Run) -> None:
         "MESSAGES",
         "BYTES",
         "LAST",
+        "STATE",
     ]
-    assert empty.split() == ["empty", "empty", "-", "0", "1/1", "<=0", "0B", "-"]
-    assert re.fullmatch(r"orders +orders\.\*\.new +- +0 +1/1 +20 +\d+B +\d+s", orders)
+    assert empty.split() == ["empty", "empty", "-", "0", "1/1", "<=0", "0B", "-", "-"]
+    assert re.fullmatch(r"orders +orders\.\*\.new +- +0 +1/1 +20 +\d+B +\d+s +-", orders)
     row = json.loads(jetstream("--json", "stream", "list", "--feeding", "orders.x.new"))
     assert row["high_watermark"] == COUNT
     assert row["last_append"].endswith("Z")
+
+
+def test_a_list_says_which_streams_are_readonly_or_paused(
+    jetstream: Run, server: ServerProcess
+) -> None:
+    with Client(server.grpc) as client:
+        client.create_stream("marked", "marked")
+        client.set_stream_readonly("marked")
+        last = ["stream", "list", "--feeding", "marked"]
+        assert jetstream(*last).splitlines()[-1].endswith(" read-only")
+        client.pause_stream("marked")
+        assert jetstream(*last).splitlines()[-1].endswith(" read-only, paused")
+        client.delete_stream("marked")
 
 
 def test_what_has_no_limit_is_said_to_be_unlimited(jetstream: Run) -> None:

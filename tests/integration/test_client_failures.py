@@ -176,7 +176,7 @@ def test_clients_are_closed_in_any_order_or_never(server: ServerProcess) -> None
 # Timeouts.
 
 
-def in_time(wait: Callable[[], object], attempts: int = 4) -> None:
+def in_time(wait: Callable[[], object], attempts: int = 12) -> None:
     """`wait` takes PATIENCE seconds, and no more than a fifth over. A machine that is busy may be
     late, but not each time."""
     for _ in range(attempts):

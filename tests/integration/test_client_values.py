@@ -106,6 +106,8 @@ async def test_the_asynchronous_client_serialises_alike(server: ServerProcess) -
             assert sorted(table) == [1, 2, 3, 4]
         frame = await client.scan("orders", columns=["offset"]).to_polars()
         assert frame["offset"].to_list() == list(range(6))
+        pandas_frame = await client.scan("orders", columns=["offset"]).to_pandas()
+        assert pandas_frame["offset"].tolist() == list(range(6))
 
 
 def test_a_paused_reader_waits_until_another_thread_resumes_it(client: Client) -> None:

@@ -151,6 +151,7 @@ def test_lists_are_one_object_a_line_or_aligned_columns(jetstream: Run) -> None:
         "MESSAGES",
         "BYTES",
         "LAST",
+        "STATE",
     ]
     assert head.index("SUBJECT") == first.index("list.>")
 

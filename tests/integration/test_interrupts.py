@@ -34,6 +34,8 @@ COMMANDS = {
     "sql": ["sql", "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"],
     "export": ["export", "early", "--from", "0", "--to", "1000000000"],
     "list": ["stream", "list", "--watch"],
+    "top": ["top"],
+    "bench": ["bench", "publish", "early.bench", "--messages", "100000000"],
     "silent": ["cluster", "status", "--server", "SILENT", "--timeout", "60"],
 }
 
@@ -76,7 +78,7 @@ def interrupt(process: subprocess.Popen[bytes]) -> None:
 def ended(process: subprocess.Popen[bytes]) -> int:
     with process:
         try:
-            _, stderr = process.communicate(timeout=20)
+            _, stderr = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -108,7 +110,8 @@ def test_ctrl_c_ends_every_command_without_a_word(
         if twice:
             time.sleep(0.01)
             interrupt(process)
-    assert [ended(process) for process in processes] == [130] * len(COMMANDS)
+    codes = [ended(process) for process in processes]
+    assert [code for code in codes if code not in INTERRUPTED] == []
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 0.6, 1.2])
@@ -140,7 +143,7 @@ def test_ctrl_c_that_was_switched_off_stays_off(environment: dict[str, str]) -> 
         interrupt(process)
         time.sleep(0.1)
     with process:
-        stdout, stderr = process.communicate(b"one\n", timeout=20)
+        stdout, stderr = process.communicate(b"one\n", timeout=60)
     assert (process.returncode, stderr) == (0, b"")
     assert b"stored in early" in stdout
 

@@ -77,6 +77,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or o
 Timeout = Annotated[
     float, typer.Option(metavar="SECONDS", help="How long to try in total.", min=0.001)
 ]
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="How long to wait for each answer, and the next record; the whole may take longer.",
+        min=0.001,
+    ),
+]
+"""For commands that do as much as there is to do."""
 TimeoutBefore = Annotated[
     float | None,
     typer.Option(

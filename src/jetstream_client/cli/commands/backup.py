@@ -28,7 +28,7 @@ def backup(
         Path, typer.Argument(metavar="TO", help="A folder, or a file whose name ends in .parquet.")
     ],
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Copy a stream to a folder or a Parquet file.
@@ -77,7 +77,7 @@ def restore(
         int | None, typer.Option(min=1, help="Number of replicas. Default: as many as there were.")
     ] = None,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Make a stream of a backup.

@@ -90,7 +90,7 @@ def publish(
     ] = None,
     server: options.Server = None,
     nats: options.Nats = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Publish many messages in batches, as fast as they are acknowledged.
@@ -121,7 +121,7 @@ def latency(
     size: Size = 128,
     server: options.Server = None,
     nats: options.Nats = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Publish one message at a time; each waits for its acknowledgement.
@@ -151,7 +151,7 @@ def fetch(
     ] = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Read values, as fast as they come.

@@ -17,7 +17,7 @@ def digest(
     context: typer.Context,
     stream: options.StreamName,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Compare what the replicas of a stream hold.

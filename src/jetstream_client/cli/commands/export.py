@@ -47,7 +47,7 @@ def export(
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
 ) -> None:
     """Write the records between two positions to a file.
 

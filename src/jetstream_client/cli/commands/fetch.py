@@ -80,7 +80,7 @@ def fetch(
     format_: FormatOption = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     r"""Print a stream's records by offset; --follow waits for more.

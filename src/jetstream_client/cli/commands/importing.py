@@ -68,7 +68,7 @@ def import_(
     subject: Subject = None,
     replicas: Replicas = None,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Make a new stream of another system's records.
@@ -120,7 +120,7 @@ def mirror(
     subject: Subject = None,
     replicas: Replicas = None,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Follow a stream of NATS JetStream, until it is cut over.

@@ -43,7 +43,7 @@ def reassign(
     yes: options.Yes = False,
     dry_run: DryRun = False,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Move streams to other nodes, with more or fewer replicas.
@@ -78,7 +78,7 @@ def decommission(
     yes: options.Yes = False,
     dry_run: DryRun = False,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Move everything off a node, for good.

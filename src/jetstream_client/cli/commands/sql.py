@@ -41,7 +41,7 @@ def sql(
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -249,7 +249,8 @@ def list_(
     """List the streams.
 
     REPLICAS: how many are in sync, of how many. LAST: the age of the last record. "-": no leader
-    answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound.
+    answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound. STATE:
+    read-only, paused, both, or "-".
 
     Examples:
 
@@ -275,8 +276,24 @@ def _draw_json_lines(streams: Sequence[StreamDescription]) -> None:
         _draw_json(stream)
 
 
+_LIST = (
+    *("NAME", "SUBJECT", "GROUP", "LEADER", "REPLICAS"),
+    *("MESSAGES", "BYTES", "LAST", "STATE"),
+)
+
+
 def _draw_list(streams: Sequence[StreamDescription]) -> None:
-    columns = ("NAME", "SUBJECT", "GROUP", "LEADER", "REPLICAS", "MESSAGES", "BYTES", "LAST")
+    columns = (
+        "NAME",
+        "SUBJECT",
+        "GROUP",
+        "LEADER",
+        "REPLICAS",
+        "MESSAGES",
+        "BYTES",
+        "LAST",
+        "STATE",
+    )
     now = datetime.now(UTC)
     print_table(columns, [_list_cells(stream, now) for stream in streams])
 
@@ -296,7 +313,15 @@ def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
         messages,
         "-" if stream.size_bytes is None else size_text(stream.size_bytes),
         "-" if stream.last_append is None else age_text(now - stream.last_append),
+        ", ".join(_marks(stream)) or "-",
     )
+
+
+def _marks(stream: Stream) -> Iterator[str]:
+    if stream.readonly:
+        yield "read-only"
+    if stream.paused:
+        yield "paused"
 
 
 @app.command()

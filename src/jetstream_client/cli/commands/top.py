@@ -58,7 +58,7 @@ def top(
         str, typer.Option(metavar="SUBJECT", help="Only streams a message there goes to.")
     ] = "",
     server: options.Server = None,
-    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
     """Show the busiest streams, every 2 seconds, until Ctrl-C.
