@@ -318,6 +318,107 @@ async def test_members_of_a_group_share_the_work_and_repeat_nothing(server: Serv
 
 
 @on_loop
+async def test_a_cancelled_task_gives_up_what_is_being_handled(server: ServerProcess) -> None:
+    ended: set[int] = set()
+
+    async def handler(message: Message) -> None:
+        if message.offset == 5:
+            await asyncio.Event().wait()
+        ended.add(message.offset)
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        await prepare(client, "given-up")
+        task = asyncio.create_task(client.process("given-up", handler, cursor="p"))
+        await until(lambda: len(ended) == RECORDS - 1)  # Record 5 has no key.
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await client.describe_cursor("p", "given-up")).offset == 5
+
+
+@on_loop
+async def test_a_member_that_was_given_up_never_handles_a_key_twice_at_once(
+    server: ServerProcess,
+) -> None:
+    running: Counter[bytes | None] = Counter()
+    handled: list[int] = []
+    assigned: list[str] = []
+    release, stop = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        running[message.key] += 1
+        assert running[message.key] == 1
+        await release.wait()
+        handled.append(message.offset)
+        running[message.key] -= 1
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        await client.create_stream("zombie", "zombie.>")
+        for _ in range(6):
+            await client.publish("zombie.x", b"", key=b"one")
+        task = asyncio.create_task(
+            client.process(
+                "zombie",
+                handler,
+                group="zombies",
+                session_timeout=1.0,
+                stop_event=stop,
+                retries=0,
+                on_assigned=assigned.extend,
+            )
+        )
+        await until(lambda: running[b"one"] == 1)
+        [member] = client._group_consumers
+        member._membership.lost()  # As after a pause that was longer than its session.
+        await until(lambda: len(assigned) == 2)
+        release.set()
+        # What was being handled counts for nothing, and comes again.
+        await until(lambda: handled == [0, 0, 1, 2, 3, 4, 5])
+        stop.set()
+        assert (await asyncio.wait_for(task, 60)).records == 6
+        assert (await client.describe_cursor("zombies", "zombie")).offset == 6
+
+
+@on_loop
+async def test_records_that_were_removed_are_passed_over_only_where_that_is_wanted(
+    server: ServerProcess,
+) -> None:
+    release, stop = asyncio.Event(), asyncio.Event()
+    handled: set[int] = set()
+
+    async def handler(message: Message) -> None:
+        await release.wait()
+        handled.add(message.offset)
+
+    async with AsyncClient(server.grpc, timeout=60) as client:
+        await prepare(client, "purged")
+        task = asyncio.create_task(
+            client.process(
+                "purged",
+                handler,
+                cursor="p",
+                outstanding_max=5,
+                on_reset="earliest",
+                stop_event=stop,
+            )
+        )
+        await until(lambda: len(client._consumers) == 1)
+        [consumer] = client._consumers
+        await until(lambda: consumer._ahead is not None)  # What there was has been fetched.
+        for _ in range(40):
+            await client.publish("purged.x", b"removed")
+        start = await client.purge_stream("purged")
+        for _ in range(5):
+            await client.publish("purged.x", b"kept")
+        release.set()
+        await until(lambda: set(range(start, start + 5)) <= handled)
+        assert set(range(RECORDS)) <= handled
+        stop.set()
+        await asyncio.wait_for(task, 60)
+        assert (await client.describe_cursor("p", "purged")).offset == start + 5
+
+
+@on_loop
 async def test_mistakes_are_said_before_a_record_is_touched(server: ServerProcess) -> None:
     async def handler(message: Message) -> None:
         raise AssertionError("it was called")

@@ -108,21 +108,27 @@ class Membership:
                 await asyncio.sleep(_RETRY_SECONDS * (1 + random.random()))
 
     async def _beat(self, wait: float) -> None:
-        asked = asyncio.get_running_loop().time()
-        answer = await self._groups.heartbeat(
-            pb.GroupHeartbeatRequest(
-                group=self.group,
-                source=self._source,
-                member=pb.ConsumerGroup.Member(
-                    id=self.id,
-                    instance=self._instance,
-                    session_timeout_ms=int(self._session * 1000),
-                ),
-                generation=self.generation,
-                held=sorted(self._held()),
-                wait_ms=int(wait * 1000),
-            )
+        asked, member_id = asyncio.get_running_loop().time(), self.id
+        request = pb.GroupHeartbeatRequest(
+            group=self.group,
+            source=self._source,
+            member=pb.ConsumerGroup.Member(
+                id=member_id,
+                instance=self._instance,
+                session_timeout_ms=int(self._session * 1000),
+            ),
+            generation=self.generation,
+            held=sorted(self._held()),
+            wait_ms=int(wait * 1000),
         )
+        try:
+            answer = await self._groups.heartbeat(request)
+        except PreconditionFailedError:
+            if self.id == member_id:
+                raise
+            return
+        if self.id != member_id:
+            return  # It was lost meanwhile: this was said to a member that it is no more.
         self._heard = asked
         self.generation = answer.generation
         self.told = frozenset(answer.assigned)
