@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jetstream_client._async_cluster import AsyncClusterMethods
+from jetstream_client._async_keyed_groups import AsyncKeyedGroupMethods
 from jetstream_client._async_processing import AsyncProcessingMethods
 from jetstream_client._async_security import AsyncSecurityMethods
 from jetstream_client._config import ClientConfig, NatsOptions
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class AsyncClient(AsyncClusterMethods, AsyncProcessingMethods, AsyncSecurityMethods):
+class AsyncClient(
+    AsyncClusterMethods, AsyncKeyedGroupMethods, AsyncProcessingMethods, AsyncSecurityMethods
+):
     """A connection to a cluster, made on first use; `async with` closes it.
 
     servers: "host:port" of any node, several as a list or with commas. nats: URLs to publish to
@@ -272,8 +275,9 @@ class AsyncClient(AsyncClusterMethods, AsyncProcessingMethods, AsyncSecurityMeth
     ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
-        value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: wait for "all"
-        streams that the subject feeds, for "any" one of them, or for those with the given names.
+        value: None is a tombstone, b"" an empty value. key: UTF-8 text; it chooses the stream of a
+        keyed group. acks: wait for "all" streams that the subject feeds, for "any" one of them, or
+        for those with the given names.
         ack_level: default is the stream's; with "none" the call waits for nothing. msg_id: within
         its `duplicate_window` a stream stores only one message with this id; another one is
         acknowledged as `duplicate`, with the offset of the first. expected_offset: store it only as
@@ -320,7 +324,7 @@ class AsyncClient(AsyncClusterMethods, AsyncProcessingMethods, AsyncSecurityMeth
 
         producer_id, first_sequence: only for programs that publish exactly the same batches again
         after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
-        stream listens, InvalidRequestError for a subject of a group.
+        stream listens, InvalidRequestError for a subject of a group that is not keyed.
         """
         self._check_open()
         options = PublisherOptions(

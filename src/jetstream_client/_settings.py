@@ -41,13 +41,21 @@ class AlterableSettings(TypedDict, total=False):
     restoring: bool | None
 
 
-class StreamSettings(AlterableSettings, total=False):
-    """Further settings of `create_stream`; they cannot be changed later. restoring: the new stream
-    does not listen to its subject; `restore_batches` fills it, until `alter_stream` sets it to
-    False."""
+class GroupSettings(AlterableSettings, total=False):
+    """What `create_group` sets on each of its streams; see StreamSettings."""
 
     replicas: int | None
+
+
+class StreamSettings(GroupSettings, total=False):
+    """Further settings of `create_stream`; they cannot be changed later. restoring: the new stream
+    does not listen to its subject; `restore_batches` fills it, until `alter_stream` sets it to
+    False. group: the streams on the subject that share its messages, each going to one of them.
+    partition, partitions: as `create_group` sets them, which is what creates keyed groups."""
+
     group: str | None
+    partition: int | None
+    partitions: int | None
 
 
 _NAMES = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings.__annotations__)

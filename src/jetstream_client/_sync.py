@@ -20,6 +20,7 @@ from jetstream_client._serialization import Deserializer, Serializer
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._sync_cluster import ClusterMethods
 from jetstream_client._sync_cursors import CursorMethods
+from jetstream_client._sync_keyed_groups import KeyedGroupMethods
 from jetstream_client._sync_processing import ProcessingMethods
 from jetstream_client._sync_security import SecurityMethods
 from jetstream_client._tls import TlsConfig
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 
-class Client(ClusterMethods, CursorMethods, ProcessingMethods, SecurityMethods, Closing):
+class Client(
+    ClusterMethods, CursorMethods, KeyedGroupMethods, ProcessingMethods, SecurityMethods, Closing
+):
     """A connection to a cluster, made on first use; `with` closes it. Thread-safe.
 
     Arguments, methods and errors are those of `AsyncClient`. It does not work in a fork, because
@@ -205,8 +208,9 @@ class Client(ClusterMethods, CursorMethods, ProcessingMethods, SecurityMethods, 
     ) -> PublishResult:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
-        value: None is a tombstone, b"" an empty value. key: UTF-8 text. acks: wait for "all"
-        streams that the subject feeds, for "any" one of them, or for those with the given names.
+        value: None is a tombstone, b"" an empty value. key: UTF-8 text; it chooses the stream of a
+        keyed group. acks: wait for "all" streams that the subject feeds, for "any" one of them, or
+        for those with the given names.
         ack_level: default is the stream's; with "none" the call waits for nothing. msg_id: within
         its `duplicate_window` a stream stores only one message with this id; another one is
         acknowledged as `duplicate`, with the offset of the first. expected_offset: store it only as
@@ -259,7 +263,7 @@ class Client(ClusterMethods, CursorMethods, ProcessingMethods, SecurityMethods, 
 
         producer_id, first_sequence: only for programs that publish exactly the same batches again
         after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
-        stream listens, InvalidRequestError for a subject of a group.
+        stream listens, InvalidRequestError for a subject of a group that is not keyed.
 
         Connected and ready when this returns.
         """

@@ -49,6 +49,8 @@ class Stream:
     readonly: every record is refused. paused: the stream does not listen to its subject.
     target_replicas: while the stream is reassigned, the nodes that it will be on; until then
     `replicas` are these and those that will go. Empty: it is not reassigned.
+    partition: which of the streams of a keyed group it is, from 0; None: it is in none. partitions:
+    how many the group was to have when the stream was created.
     """
 
     id: int
@@ -79,6 +81,8 @@ class Stream:
     readonly: bool = False
     paused: bool = False
     target_replicas: tuple[int, ...] = ()
+    partition: int | None = None
+    partitions: int = 0
 
     @property
     def full_name(self) -> str:

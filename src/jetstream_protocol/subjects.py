@@ -23,6 +23,13 @@ INTERNAL_PREFIX = "__"
 RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
 """Subjects that carry NATS's own traffic: a stream that overlaps one must not acknowledge."""
 
+INGEST_SUBJECTS = "_INGEST.>"
+"""Where publishers choose the stream of a keyed group. What is published there is stored under the
+rest of its subject."""
+
+PARTITIONS_MAX = 10_000
+"""Streams of a keyed group."""
+
 
 def check_name(name: str) -> None:
     """Raise InvalidRequestError unless `name` can name a stream."""
@@ -41,6 +48,26 @@ def check_own_name(name: str) -> None:
             f"invalid stream name {name!r}: names that begin with {INTERNAL_PREFIX!r} are for the "
             "server's own streams"
         )
+
+
+def check_partition(group: str, partition: int, partitions: int) -> None:
+    """Raise InvalidRequestError unless a stream can be this partition of that group; 0 partitions:
+    it is none."""
+    if not partitions and not partition:
+        return
+    if not 0 <= partition < partitions <= PARTITIONS_MAX:
+        raise InvalidRequestError(
+            f"invalid partition {partition} of {partitions}: they count from 0, and a group has 1 "
+            f"to {PARTITIONS_MAX}"
+        )
+    if not group:
+        raise InvalidRequestError("a stream that is a partition needs the group of which it is one")
+
+
+def ingest_prefix(group: str, partition: int) -> str:
+    """What publishers put in front of a subject to choose the partition of a keyed group. A dot in
+    the group's name is written %2E, so that the name is one token."""
+    return f"_INGEST.{group.replace('.', '%2E')}.{partition}."
 
 
 def check_pattern(subject: str) -> None:

@@ -1,4 +1,5 @@
-"""Members of a queue group that cannot store leave the messages to those that can, and return."""
+"""Members of a queue group that cannot store leave the messages to those that can, and return; a
+frozen one cannot leave, and costs whoever publishes by key time, and no order."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from jetstream_client import Client
+from jetstream_client.publishing.partitioner import partition_of
 from tests.support.api import RawNats, raw_nats
 from tests.support.cluster import TestCluster, running_cluster
 
@@ -97,3 +100,44 @@ def answer(cluster: TestCluster, subject: str) -> str:
             return publisher.message(5.0)[1].decode()
         except TimeoutError:
             return ""
+
+
+def test_a_frozen_leader_costs_those_who_publish_by_key_time_and_no_order(
+    cluster: TestCluster,
+) -> None:
+    keys = [b"key-%d" % number for number in range(8)]
+    with Client(cluster.servers) as client:
+        client.create_group("cold", "cold.>", streams=3)
+        for number in range(3):
+            cluster.wait_for_isr(f"cold-{number}", cluster.nodes)
+        # A key of each stream, and so one whose messages NATS gives to the frozen process.
+        assert {partition_of(key, 3) for key in keys} == {0, 1, 2}
+        victim = cluster.settled("cold-0").stream.leader
+        with client.publisher("cold.x", max_bytes=256) as publisher:
+            publisher.send(b"-1", keys[0]).result(60)
+            cluster.freeze(victim)
+            try:
+                steps = range(200)
+                sent = [publisher.send(b"%d" % step, keys[step % 8]) for step in steps]
+                plain = [
+                    client.publish("cold.y", b"", key=key, msg_id=key.decode(), timeout=60)
+                    for key in keys
+                ]
+                results = [each.result(60) for each in sent]
+            finally:
+                cluster.thaw(victim)
+        places = [f"cold-{partition_of(key, 3)}" for key in keys]
+        assert [each.stream for each in results] == [places[step % 8] for step in steps]
+        assert [each.stream for each in plain] == places
+        for number in range(3):
+            cluster.wait_for_isr(f"cold-{number}", cluster.nodes)
+        held: dict[bytes | None, list[int]] = {}
+        for number in range(3):
+            for message in client.fetch(f"cold-{number}"):
+                if message.subject == "cold.x":
+                    held.setdefault(message.key, []).append(int(message.value or b""))
+        # Each once, in order.
+        assert held == {
+            key: [*([-1] if key == keys[0] else []), *range(place, 200, 8)]
+            for place, key in enumerate(keys)
+        }

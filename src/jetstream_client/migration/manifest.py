@@ -17,8 +17,9 @@ FORMAT = "jetstream-backup"
 VERSION = 1
 
 _SETTINGS = (
-    "group", "min_insync_replicas", "flush", "acks", "max_age", "max_bytes", "max_messages",
-    "compact", "tombstone_grace", "duplicate_window", "segment_bytes", "segment_age",
+    "group", "partition", "partitions", "min_insync_replicas", "flush", "acks",
+    "max_age", "max_bytes", "max_messages", "compact", "tombstone_grace", "duplicate_window",
+    "segment_bytes", "segment_age",
 )  # fmt: skip
 
 

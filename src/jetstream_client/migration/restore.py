@@ -90,7 +90,12 @@ def listen(client: Client, stream: Stream, limits: dict[str, Any]) -> Stream:
     """End the restore: the stream has its limits, and listens to its subject when this returns."""
     client.alter_stream(stream, restoring=False, **limits)
     return client.create_stream(
-        stream.name, stream.subject, allow_same_name=True, group=stream.group
+        stream.name,
+        stream.subject,
+        allow_same_name=True,
+        group=stream.group,
+        partition=stream.partition,
+        partitions=stream.partitions,
     )
 
 

@@ -98,6 +98,7 @@ class Pending:
         "refusals",
         "route",
         "subject",
+        "target",
         "token",
     )
 
@@ -110,9 +111,12 @@ class Pending:
         one_is_enough: bool,
         deadline: float,
         attempt: int = 1,
+        target: str = "",
     ) -> None:
+        """target: what it is sent on, if that is not `subject`."""
         self.token = token
         self.subject = subject
+        self.target = target or subject
         self.route = route
         self.expected = self.missing = expected
         self.one_is_enough = one_is_enough

@@ -13,10 +13,11 @@ from jetstream_client._closing import AsyncClosing
 from jetstream_client._headers import HeadersLike
 from jetstream_client._records import columns_of, record_of
 from jetstream_client._types import Payload
-from jetstream_client.publishing.deliveries import BatchDelivery, Delivery, ManyDelivery
+from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
+from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.plain_publisher import PlainPublisher
-from jetstream_client.publishing.record_accumulator import ends_of
-from jetstream_client.publishing.sender import PublisherOptions, Sender
+from jetstream_client.publishing.sender import PublisherOptions
+from jetstream_client.publishing.senders import Senders
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
@@ -34,21 +35,21 @@ class AsyncPublisher(AsyncClosing):
         self._plain = plain
         self._routes = routes
         self._beginning: asyncio.Task[None] | None = None
-        self._sender: Sender | None = None
+        self._senders: Senders | None = None
         self._closing = False
 
     def __repr__(self) -> str:
         return f"<AsyncPublisher to {self.subject!r}: {self.buffered_bytes} bytes unacknowledged>"
 
     @property
-    def sender(self) -> Sender:
+    def senders(self) -> Senders:
         """Once it has begun."""
-        assert self._sender is not None
-        return self._sender
+        assert self._senders is not None
+        return self._senders
 
     async def begin(self) -> None:
         """Look for the streams and connect. Idempotent. Raises NoStreamError."""
-        if self._sender is None:
+        if self._senders is None:
             if self._closing:
                 raise InvalidRequestError("the publisher is closed")
             if self._beginning is None or self._beginning.done():
@@ -57,9 +58,9 @@ class AsyncPublisher(AsyncClosing):
 
     async def _begin(self) -> None:
         route = await self._routes.ask(self.subject)
-        route.wanted_of_batches(self.subject, self.options.acks)  # Or it raises.
+        Senders.check(route, self.subject, self.options)
         inbox = await self._plain.connected()
-        self._sender = Sender(
+        self._senders = Senders(
             self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
         )
 
@@ -75,11 +76,12 @@ class AsyncPublisher(AsyncClosing):
         batch: InvalidRequestError; `publish` has arguments for them. Raises UnavailableError when
         there is no room within the timeout.
         """
-        if self._sender is None:
+        if self._senders is None:
             await self.begin()
         record = record_of(self.options.serialized(value), key, headers)
-        while (found := self.sender.buffer.put(*record)) is None:
-            await self.sender.wait_for_room()
+        sender = self.senders.of(record)
+        while (found := sender.buffer.put(*record)) is None:
+            await sender.wait_for_room()
         return Delivery(found[0], self.subject, found[1])
 
     async def publish_many(
@@ -87,44 +89,42 @@ class AsyncPublisher(AsyncClosing):
         values: Sequence[Any],
         keys: Sequence[Payload | None] | None = None,
     ) -> ManyDelivery:
-        """Add many records at once, in order, without work per record in Python."""
-        if self._sender is None:
+        """Add many records at once, in order, without work per record in Python, but for the hash
+        of each key where the subject belongs to a keyed group."""
+        if self._senders is None:
             await self.begin()
         if self.options.value_serializer is not None:
             values = list(map(self.options.serialized, values))
         values, keys = columns_of(values, keys)
-        ends = ends_of(values, keys)
-        self.sender.buffer.check(ends)
-        parts: list[BatchDelivery] = []
-        start = 0
-        while start < len(values):
-            found = self.sender.buffer.put_many(values, keys, ends, start)
-            if found is None:
-                await self.sender.wait_for_room()
-                continue
-            batch, place, stop = found
-            parts.append(BatchDelivery(batch, self.subject, place, stop - start))
-            start = stop
-        return ManyDelivery(parts)
+        many = ManyRecords(self.senders, self.subject, values, keys)
+        for share in many.shares:
+            while share.left:
+                sender = share.next_sender()
+                if not many.put(share, sender):
+                    await sender.wait_for_room()
+        return many.delivery()
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes that wait or are in flight: at most `buffer_bytes`, or one record."""
-        return 0 if self._sender is None else self._sender.buffer.buffered
+        return 0 if self._senders is None else self._senders.buffered
 
     async def flush(self) -> None:
         """Send without lingering, and wait until everything handed over before is done.
 
         Raises the first error that no caller has seen yet: errors are never lost.
         """
-        if self._sender is None:
+        if self._senders is None:
             return
-        self._sender.buffer.seal()
-        batches = self._sender.batches
+        every = self._senders.all
+        for sender in every:
+            sender.buffer.seal()
+        batches = [batch for sender in every for batch in sender.batches]
         if batches:
             outcomes = [asyncio.wrap_future(batch.future) for batch in batches]
             await asyncio.gather(*outcomes, return_exceptions=True)
-        self._sender.raise_failure()
+        for sender in every:
+            sender.raise_failure()
 
     async def aclose(self) -> None:
         """`flush`, then take nothing more. Idempotent."""
@@ -143,5 +143,5 @@ class AsyncPublisher(AsyncClosing):
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)
-        if self._sender is not None:
-            await self._sender.stop(error)
+        if self._senders is not None:
+            await self._senders.stop(error)

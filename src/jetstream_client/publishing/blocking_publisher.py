@@ -17,8 +17,9 @@ from jetstream_client._loop_thread import LoopThread
 from jetstream_client._records import columns_of, record_of
 from jetstream_client._types import Payload
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
-from jetstream_client.publishing.deliveries import BatchDelivery, Delivery, ManyDelivery
-from jetstream_client.publishing.record_accumulator import ends_of
+from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
+from jetstream_client.publishing.many_records import ManyRecords
+from jetstream_client.publishing.record_accumulator import RecordAccumulator
 from jetstream_client.publishing.sender import no_room
 from jetstream_protocol.errors import InvalidRequestError
 
@@ -33,7 +34,6 @@ class Publisher(Closing):
     def __init__(self, thread: LoopThread, publisher: AsyncPublisher) -> None:
         self._thread = thread
         self._publisher = publisher
-        self._buffer = publisher.sender.buffer
         self._process = os.getpid()
         self.subject = publisher.subject
 
@@ -54,7 +54,8 @@ class Publisher(Closing):
         """
         self._check_process()
         record = record_of(self._publisher.options.serialized(value), key, headers)
-        found = self._buffer.put(*record) or self._patiently(partial(self._buffer.put, *record))
+        buffer = self._publisher.senders.of(record).buffer
+        found = buffer.put(*record) or self._patiently(buffer, partial(buffer.put, *record))
         return Delivery(found[0], self.subject, found[1])
 
     def publish_many(
@@ -62,22 +63,18 @@ class Publisher(Closing):
         values: Sequence[Any],
         keys: Sequence[Payload | None] | None = None,
     ) -> ManyDelivery:
-        """Add many records at once, in order, without work per record in Python."""
+        """Add many records at once, in order, without work per record in Python, but for the hash
+        of each key where the subject belongs to a keyed group."""
         self._check_process()
         if self._publisher.options.value_serializer is not None:
             values = list(map(self._publisher.options.serialized, values))
         values, keys = columns_of(values, keys)
-        ends = ends_of(values, keys)
-        self._buffer.check(ends)
-        parts: list[BatchDelivery] = []
-        start = 0
-        while start < len(values):
-            batch, place, stop = self._patiently(
-                partial(self._buffer.put_many, values, keys, ends, start)
-            )
-            parts.append(BatchDelivery(batch, self.subject, place, stop - start))
-            start = stop
-        return ManyDelivery(parts)
+        many = ManyRecords(self._publisher.senders, self.subject, values, keys)
+        for share in many.shares:
+            while share.left:
+                sender = share.next_sender()
+                self._patiently(sender.buffer, partial(many.put, share, sender))
+        return many.delivery()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -86,15 +83,15 @@ class Publisher(Closing):
                 "processes by multiprocessing's 'spawn', and make a client and a publisher there"
             )
 
-    def _patiently(self, put: Callable[[], _T | None]) -> _T:
-        """What `put` returns once there is room. Raises UnavailableError."""
+    def _patiently(self, buffer: RecordAccumulator, put: Callable[[], _T | None]) -> _T:
+        """What `put` returns once there is room in the buffer. Raises UnavailableError."""
         timeout = self._publisher.options.delivery_timeout
         while True:
-            seen = self._buffer.releases
+            seen = buffer.releases
             found = put()
-            if found is not None:
+            if found:
                 return found
-            if not self._buffer.wait_for_release(seen, timeout):
+            if not buffer.wait_for_release(seen, timeout):
                 raise no_room(timeout)
 
     @property

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, TypeVar, overload
 
 from jetstream_client.publishing.ack import Ack, PublishResult
@@ -48,9 +49,14 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class ManyResult:
-    """Every record is stored. Records of other publishers may lie between its batches."""
+    """Every record is stored. Records of other publishers may lie between its batches.
+
+    rows: for each part, the places that its records had in the call; None: they are in its order,
+    all in one stream.
+    """
 
     parts: tuple[BatchResult, ...]
+    rows: tuple[Sequence[int], ...] | None = None
 
     @property
     def count(self) -> int:
@@ -59,11 +65,25 @@ class ManyResult:
     @property
     def offset(self) -> int:
         """The first record's; -1 where there was none."""
-        return self.parts[0].offset if self.parts else -1
+        return self.offsets[0] if self.parts else -1
 
     @property
     def offsets(self) -> list[int]:
-        return [offset for part in self.parts for offset in part.offsets]
+        """Of each record, in the order of the call; in a keyed group, in its stream."""
+        return self._in_order([offset for part in self.parts for offset in part.offsets])
+
+    @property
+    def streams(self) -> list[str]:
+        """The stream of each record, in the order of the call."""
+        return self._in_order([part.stream for part in self.parts for _ in range(part.count)])
+
+    def _in_order(self, found: list[_T]) -> list[_T]:
+        if self.rows is None:
+            return found
+        ordered = list(found)
+        for row, item in zip(chain.from_iterable(self.rows), found, strict=True):
+            ordered[row] = item
+        return ordered
 
 
 class _Delivery(ABC, Generic[_T]):
@@ -144,10 +164,14 @@ class BatchDelivery(_Delivery[BatchResult]):
 class ManyDelivery(Sequence[BatchDelivery]):
     """The futures of one `publish_many`, one for each batch; `result` and `await` are for all."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "_rows")
 
-    def __init__(self, parts: Sequence[BatchDelivery]) -> None:
+    def __init__(
+        self, parts: Sequence[BatchDelivery], rows: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """rows: see ManyResult."""
         self._parts = tuple(parts)
+        self._rows = None if rows is None else tuple(rows)
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -165,15 +189,15 @@ class ManyDelivery(Sequence[BatchDelivery]):
     def result(self, timeout: float | None = None) -> ManyResult:
         """Wait for all, at most `timeout` seconds for each. Raises the first failure."""
         self._hurry()
-        return ManyResult(tuple(part.result(timeout) for part in self._parts))
+        return ManyResult(tuple(part.result(timeout) for part in self._parts), self._rows)
 
     def _hurry(self) -> None:
-        if self._parts:
-            self._parts[-1].hurry()  # Those before it are full, and sealed.
+        for part in self._parts if self._rows is not None else self._parts[-1:]:
+            part.hurry()  # In one stream those before the last are full, and sealed.
 
     def __await__(self) -> Generator[Any, None, ManyResult]:
         self._hurry()
         results = []
         for part in self._parts:
             results.append((yield from part.__await__()))
-        return ManyResult(tuple(results))
+        return ManyResult(tuple(results), self._rows)

@@ -31,7 +31,7 @@ from jetstream_client._positions import check_offset
 from jetstream_client._records import to_bytes
 from jetstream_client._types import AckLevel, Payload
 from jetstream_client.publishing.ack import Pending, PublishResult
-from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.nats import NatsInbox
 from jetstream_protocol import header_names
@@ -141,6 +141,7 @@ class PlainPublisher:
         self._connecting: asyncio.Task[NatsInbox] | None = None
         self._pending: dict[str, Pending] = {}
         self._token = 0
+        self._turns = random.randrange(1 << 16)  # So that not all clients begin with one stream.
         self._in_flight = 0
         self._queue: deque[asyncio.Future[None]] = deque()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -185,30 +186,50 @@ class PlainPublisher:
         try:
             deadline = asyncio.get_running_loop().time() + timeout
             route = self._routes.known(subject) or await self._route(subject, deadline)
+            target = subject
+            if route.group is not None:
+                target, route = self._place(route, subject, key, wishes)
             inbox = self._inbox
             if inbox is None or inbox.is_closed:
                 inbox = await self.connected(deadline)
             if wishes.ack_level == "none":
                 route.check_listening(wishes.acks)
-                await inbox.publish(subject, payload, "", sent_headers)
+                await inbox.publish(target, payload, "", sent_headers)
                 return PublishResult(subject)
             repeats = wishes.msg_id is not None and route.recognises_ids(timeout)
-            pending = self._expect(route, subject, wishes.acks, deadline, repeats)
+            pending = self._expect(Place(target, route), subject, wishes.acks, deadline, repeats)
             while True:
                 try:
-                    await inbox.publish(subject, payload, pending.token, sent_headers)
+                    await inbox.publish(pending.target, payload, pending.token, sent_headers)
                     return await pending.future
                 except JetstreamError as error:
                     failure = error
                 finally:
                     del self._pending[pending.token]
-                pending = await self._again(pending, failure, wishes.acks, deadline, repeats)
+                pending = await self._again(pending, failure, key, wishes, deadline, repeats)
         finally:
             self._pass_on()
 
+    def _place(
+        self, route: SubjectRoute, subject: str, key: Payload | None, wishes: PublishOptions
+    ) -> Place:
+        """Where a message for a keyed group goes: by its key, else by its id, so that the stream
+        that has it already gets it again, else to each stream in turn."""
+        if not isinstance(wishes.acks, str):
+            raise InvalidRequestError(
+                f"{subject!r} belongs to a keyed group: the key says which stream acknowledges, "
+                "so acks is 'all' or 'any'"
+            )
+        self._turns += 1
+        chosen = to_bytes("a key", wishes.msg_id if key is None else key)
+        place = route.place_for(subject, chosen, self._turns)
+        if place.route.refusals:
+            self._routes.forget(subject)  # The next publish asks again whether that is over.
+        return place
+
     def _expect(
         self,
-        route: SubjectRoute,
+        place: Place,
         subject: str,
         acks: str | Sequence[str],
         deadline: float,
@@ -220,8 +241,9 @@ class PlainPublisher:
             deadline = min(deadline, asyncio.get_running_loop().time() + _REPEAT_SECONDS)
         self._token += 1
         token = f"{self._token:x}"
+        target, route = place
         expected = route.wanted(subject, acks)
-        pending = Pending(token, subject, route, expected, acks == "any", deadline, attempt)
+        pending = Pending(token, subject, route, expected, acks == "any", deadline, attempt, target)
         self._pending[token] = pending
         if self._sweep_timer is None:
             loop = asyncio.get_running_loop()
@@ -232,20 +254,24 @@ class PlainPublisher:
         self,
         failed: Pending,
         error: JetstreamError,
-        acks: str | Sequence[str],
+        key: Payload | None,
+        wishes: PublishOptions,
         deadline: float,
         repeats: bool,
     ) -> Pending:
         """Wait, then expect the answers anew. Raises `error` if the message may be stored already
         and would not be recognised, if repeating does not help, or if the time is up."""
-        route, curable = failed.route, error
+        place, curable = Place(failed.target, failed.route), error
         if isinstance(error, NobodyListensError):
             curable = error = UnavailableError(error.message)  # In a class that is everybody's.
             route = await self._route(failed.subject, deadline)  # Raises NoStreamError.
+            place = Place(failed.subject, route)
+            if route.group is not None:
+                place = self._place(route, failed.subject, key, wishes)
         elif repeats:
             if isinstance(error, UnknownOutcomeError):
                 curable = UnavailableError(error.message)
-        elif failed.acks or not route.is_covered_by(failed.expected):
+        elif failed.acks or not failed.route.is_covered_by(failed.expected):
             raise error
         step = next_step(curable, failed.attempt, random.random())
         if step is None or asyncio.get_running_loop().time() + step.wait >= deadline:
@@ -253,7 +279,8 @@ class PlainPublisher:
         logger.info("publishing to %r: %s; trying again", failed.subject, curable.message)
         self.events.failed(curable)
         await asyncio.sleep(step.wait)
-        return self._expect(route, failed.subject, acks, deadline, repeats, failed.attempt + 1)
+        subject, attempt = failed.subject, failed.attempt + 1
+        return self._expect(place, subject, wishes.acks, deadline, repeats, attempt)
 
     # Answers.
 
@@ -279,9 +306,9 @@ class PlainPublisher:
         for pending in self._pending.values():
             if not subject:
                 pending.fail(self._unknown(pending.subject, error.message))
-            elif pending.subject.lower() == subject:
+            elif pending.target.lower() == subject:
                 pending.fail(
-                    PermissionDeniedError(f"NATS forbids publishing to {pending.subject!r}")
+                    PermissionDeniedError(f"NATS forbids publishing to {pending.target!r}")
                 )
 
     def _sweep(self) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import random
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from jetstream_client._serialization import Serializer
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
-from jetstream_client.publishing.subject_routes import SubjectRoute, SubjectRoutes
+from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
 from jetstream_protocol import envelope
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.columns import Flags
@@ -99,8 +99,10 @@ class PublisherOptions:
 
 
 class Sender:
-    """Belongs to the event loop that creates it, and starts at once; `stop` ends it. route: the
-    streams of the subject, as the registry has just told. buffer: where callers add records.
+    """Belongs to the event loop that creates it, and starts at once; `stop` ends it.
+
+    place: what to send on, and who answers, as the registry has just told. find_place: the same in
+    what it tells later; None: the subject's own. buffer: where callers add records.
     """
 
     def __init__(
@@ -109,14 +111,16 @@ class Sender:
         routes: SubjectRoutes,
         subject: str,
         options: PublisherOptions,
-        route: SubjectRoute,
+        place: Place,
         max_payload: int,
+        find_place: Callable[[SubjectRoute], Place] | None = None,
     ) -> None:
         self._plain = plain
         self._routes = routes
         self._subject = subject
         self._options = options
-        self._route = route
+        self._target, self._route = place
+        self._find_place = find_place
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._wanted = asyncio.Event()
@@ -151,6 +155,11 @@ class Sender:
         )
         lane.known = self._route.names
         return lane
+
+    @property
+    def is_well(self) -> bool:
+        """Whether what is added now is likely to be stored soon."""
+        return self._lane.failure is None and not self._trouble
 
     @property
     def batches(self) -> list[Batch]:
@@ -233,7 +242,7 @@ class Sender:
             token = f"{self._key}{sending.token}"
             ack_inbox = (inbox.prefix + token).encode()
             payload = envelope.encode_batch(encoded, ack_inbox=ack_inbox)
-            await inbox.publish(self._subject, payload, "" if self._route.services else token, [])
+            await inbox.publish(self._target, payload, "" if self._route.services else token, [])
         except JetstreamError as error:
             self._settle(
                 self._lane.not_sent(sending.token, error, self._loop.time(), random.random())
@@ -264,7 +273,7 @@ class Sender:
 
     def _on_refusal(self, subject: str, error: JetstreamError) -> None:
         """NATS forbids the subject; any other error goes away by itself, or never."""
-        if subject and subject == self._subject.lower():
+        if subject and subject == self._target.lower():
             self._end(error)
             self._wanted.set()
 
@@ -284,7 +293,7 @@ class Sender:
 
     async def _adopt_streams(self) -> None:
         try:
-            route = await self._routes.ask(self._subject)
+            route = await self._latest_route()
             expected = route.wanted_of_batches(self._subject, self._options.acks)
         except (NoStreamError, InvalidRequestError, StreamPausedError) as error:
             self._end(error)
@@ -296,6 +305,13 @@ class Sender:
             self._lane.known = route.names
             self._settle(self._lane.adopt(expected))
         self._wanted.set()
+
+    async def _latest_route(self) -> SubjectRoute:
+        """The senders of a keyed group share what the registry tells."""
+        if self._find_place is None:
+            return await self._routes.ask(self._subject)
+        known = None if self._lane.stale else self._routes.known(self._subject)
+        return self._find_place(known or await self._routes.ask(self._subject)).route
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """A bug of ours must not leave callers waiting for ever."""

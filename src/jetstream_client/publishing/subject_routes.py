@@ -11,8 +11,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jetstream_client._types import Stream
+from jetstream_client.publishing.keyed_group import KeyedGroup
+from jetstream_client.publishing.partitioner import partition_of
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,
@@ -20,7 +23,7 @@ from jetstream_protocol.errors import (
     StreamPausedError,
     StreamReadonlyError,
 )
-from jetstream_protocol.subjects import check_literal
+from jetstream_protocol.subjects import check_literal, ingest_prefix
 
 FRESH_SECONDS = 5.0
 """How long an answer of the registry is used again. A stream created meanwhile acknowledges too,
@@ -36,6 +39,13 @@ SUBJECTS_MAX = (
 Expectation = frozenset[str]
 
 
+class Place(NamedTuple):
+    """Where a message goes: the NATS subject that it is sent on, and who answers there."""
+
+    target: str
+    route: SubjectRoute
+
+
 @dataclass(frozen=True, slots=True)
 class SubjectRoute:
     """The streams of one subject: those that answer, as expectations, and all by name.
@@ -43,7 +53,8 @@ class SubjectRoute:
     expectations: who answers plain messages. enveloping: who answers envelopes. duplicate_window:
     seconds for which every stream recognises a message's id. services: whether a stream says by
     `acks: envelope` that others answer on the subject. refusals: why streams do not listen now, by
-    name.
+    name. group: the keyed group that the subject belongs to; `place` tells its streams apart.
+    listening: the numbers of those of them that listen, or of all if none does.
     """
 
     expectations: tuple[Expectation, ...]
@@ -53,9 +64,19 @@ class SubjectRoute:
     duplicate_window: float = 0.0
     services: bool = False
     refusals: Mapping[str, JetstreamError] = field(default_factory=dict)
+    group: KeyedGroup | None = None
+    listening: tuple[int, ...] = ()
+    _places: dict[int, Place] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, streams: Sequence[Stream]) -> SubjectRoute:
+    def of(cls, streams: Sequence[Stream], subject: str = "") -> SubjectRoute:
+        """subject: to look for a keyed group; "": those of one stream of such a group."""
+        group = KeyedGroup.among(streams, subject) if subject else None
+        numbers = (
+            tuple(n for n, each in enumerate(group.streams) if _listens(each)) if group else ()
+        )
+        if group and not numbers:
+            numbers = tuple(range(len(group.streams)))
         streams = _without_idle_members(streams)
         names = frozenset(stream.name for stream in streams)
         return cls(
@@ -66,7 +87,34 @@ class SubjectRoute:
             min((stream.duplicate_window for stream in streams), default=0.0),
             any(stream.acks == "envelope" for stream in streams),
             {stream.name: _refusal(stream) for stream in streams if not _listens(stream)},
+            group,
+            numbers,
         )
+
+    @property
+    def partitions(self) -> int:
+        """Of a keyed group. Raises InvalidRequestError, NoStreamError if it cannot be used."""
+        assert self.group is not None
+        if self.group.problem is not None:
+            raise self.group.problem
+        return len(self.group.streams)
+
+    def place(self, subject: str, partition: int) -> Place:
+        """Of one stream of the keyed group."""
+        found = self._places.get(partition)
+        if found is None:
+            assert self.group is not None
+            stream = self.group.streams[partition]
+            target = ingest_prefix(stream.group, partition) + subject
+            found = self._places[partition] = Place(target, SubjectRoute.of([stream]))
+        return found
+
+    def place_for(self, subject: str, key: bytes | None, turn: int) -> Place:
+        """Where a message with that key goes in the keyed group. turn: counts those without one."""
+        count = self.partitions
+        if key is None:
+            return self.place(subject, self.listening[turn % len(self.listening)])
+        return self.place(subject, partition_of(key, count))
 
     def check_listening(self, acks: str | Sequence[str]) -> None:
         """Raise StreamPausedError, or StreamReadonlyError of a group's member, where a stream that
@@ -219,7 +267,7 @@ class SubjectRoutes:
             )
         if len(self._cache) >= SUBJECTS_MAX:
             self._cache.clear()
-        route = SubjectRoute.of(streams)
+        route = SubjectRoute.of(streams, subject)
         if route.refusals:
             self._cache.pop(subject, None)  # The next publish asks again whether that is over.
             return route

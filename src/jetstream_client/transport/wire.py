@@ -77,6 +77,8 @@ def _stream_fields(stream: api_pb2.Stream) -> dict[str, Any]:
         "name": stream.name,
         "subject": stream.subject,
         "group": config.group,
+        "partition": config.partition if config.partitions else None,
+        "partitions": config.partitions,
         "replication_factor": config.replicas,
         "min_insync_replicas": config.min_insync_replicas,
         "flush": _enum_word(api_pb2.Flush, config.flush),

@@ -2,7 +2,8 @@
 
 The `ReplicaListener` of the node. This node listens to a stream exactly while it leads it, except
 for the last moments before a hand-over (replication/drivers/hand_over.py). Group members that
-cannot store leave their queue group: otherwise their messages would be lost.
+cannot store leave their queue group: otherwise their messages would be lost. They do not hear the
+messages of those who chose them either (keyed groups): NATS tells these that nobody listens.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Ingest(ReplicaListener):
     def _subscribe(self, ingest: StreamIngest) -> None:
         stream = ingest.replica.stream
         ingest.sid = self._connection.subscribe(
-            stream.subject, stream.group, ingest.deliver, self._refused
+            stream.subject, stream.group, ingest.deliver, self._refused, stream.ingest_prefix
         )
         self._by_sid[ingest.sid] = ingest
 
@@ -255,7 +256,11 @@ class Ingest(ReplicaListener):
         self._end_stand_by(stream.id)
         stand_by = self._standing_by[stream.id] = StandBy(leader_epoch, end_offset)
         stand_by.sid = self._connection.subscribe(
-            stream.subject, stream.group, stand_by.deliver, stand_by.refused
+            stream.subject,
+            stream.group,
+            stand_by.deliver,
+            stand_by.refused,
+            stream.ingest_prefix,
         )
         loop.call_later(STAND_BY_SECONDS, self._end_stand_by, stream.id, stand_by)
         await self._connection.flush(PAUSE_SECONDS)

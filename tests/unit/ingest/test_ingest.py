@@ -37,7 +37,9 @@ class Nats:
         self.written: list[bytes] = []
         self.last_sid = 0
 
-    def subscribe(self, subject: str, group: str, on_delivery: Any, on_refusal: Any) -> int:
+    def subscribe(
+        self, subject: str, group: str, on_delivery: Any, on_refusal: Any, prefix: str = ""
+    ) -> int:
         self.last_sid += 1
         self.listening[self.last_sid] = (on_delivery, on_refusal)
         return self.last_sid

@@ -254,9 +254,12 @@ def _from_kafka(
 ) -> list[dict[str, Any]]:
     done = []
     with kafka.KafkaTopic(servers, topic) as source:
-        for partition, (start, end) in source.bounds(client.config.timeout).items():
+        bounds = source.bounds(client.config.timeout)
+        for partition, (start, end) in bounds.items():
             records = source.records(partition, start, end, subject.encode(), client.config.timeout)
-            grouped = {**settings, "group": name}
+            grouped = {
+                **settings, "group": name, "partition": partition, "partitions": len(bounds)
+            }  # fmt: skip
             made_name = f"{name}-{partition}"
             with progress_bar(end - start) as advance:
                 made, digest = importing.run(

@@ -183,6 +183,60 @@ def create(
 
 
 @app.command()
+def create_group(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The group's name; its streams are NAME-0 and on.")
+    ],
+    subject: Annotated[
+        str, typer.Option(help="NATS subject to keep; '*' and '>' as in NATS.", metavar="SUBJECT")
+    ],
+    streams: Annotated[int, typer.Option(min=1, help="How many streams it is to have.")],
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of replicas. Default: 3, or as many as there are nodes."),
+    ] = None,
+    min_insync_replicas: MinInsyncReplicas = None,
+    flush: FlushOption = None,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    max_messages: MaxMessages = None,
+    compact: Compact = None,
+    duplicate_window: DuplicateWindow = None,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Create streams that share a subject by key.
+
+    They are a keyed group: NAME-0, NAME-1 and so on. The key of a record chooses one of them. Again
+    with the same number this finishes what failed; with a higher one the group grows, and keys are
+    shared out anew. The limits hold for each stream.
+
+    Example:  jetstream stream create-group orders --subject 'orders.>' --streams 8
+    """
+    with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
+        created = client.create_group(
+            name,
+            subject,
+            streams=streams,
+            replicas=replicas,
+            min_insync_replicas=min_insync_replicas,
+            flush=None if flush is None else flush.value,
+            max_age=max_age,
+            max_bytes=max_bytes,
+            max_messages=max_messages,
+            compact=compact,
+            duplicate_window=duplicate_window,
+        )
+    if options.wants_json(context, json):
+        for stream in created:
+            emit_json(stream_row(stream))
+    else:
+        print(f"streams {created[0].name} to {created[-1].name} keep {subject} by key")
+
+
+@app.command()
 def alter(
     context: typer.Context,
     stream: options.StreamName,

@@ -147,13 +147,17 @@ class NatsConnection:
         queue_group: str,
         on_delivery: OnDelivery,
         on_refusal: OnRefusal | None = None,
+        prefix: str = "",
     ) -> int:
         """Subscribe on the present and every later server; returns the sid.
 
-        `queue_group` "" for none. `flush` waits until the server has it. on_delivery receives the
-        messages of one read; an exception from it closes the link. on_refusal: see OnRefusal.
+        `queue_group` "" for none. prefix: also on the subject behind it; see Subscription. `flush`
+        waits until the server has it. on_delivery receives the messages of one read; an exception
+        from it closes the link. on_refusal: see OnRefusal.
         """
-        subscription = self._subscriptions.add(subject, queue_group, on_delivery, on_refusal)
+        subscription = self._subscriptions.add(
+            subject, queue_group, on_delivery, on_refusal, prefix
+        )
         if self._link is not None:
             subscription.ping_number = self._link.pings_sent
             self._link.write(subscription.sub_line())
@@ -346,7 +350,7 @@ class NatsConnection:
             self._counts["messages_dropped"] += len(delivery)
             return
         self._counts["messages"] += len(delivery)
-        subscription.on_delivery(delivery)
+        subscription.deliver(delivery)
 
     def _informed(self, link: NatsLink, info: Info) -> None:
         max_payload = info.fields.get("max_payload")

@@ -77,4 +77,16 @@ class Delivery:
             blocks.extend(repeat(b"", len(self.values) - len(blocks)))
 
 
+def without_prefix(delivery: Delivery, length: int) -> Delivery:
+    """The same messages, each subject without its first `length` bytes."""
+    return Delivery(
+        delivery.sid,
+        [subject[length:] for subject in delivery.subjects],
+        delivery.replies,
+        delivery.values,
+        delivery.header_blocks,
+        may_be_enveloped=delivery.may_be_enveloped,
+    )
+
+
 _COMPARED: Final = ("header_blocks", "replies", "sid", "subjects", "values")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from jetstream_protocol.errors import PermissionDeniedError
-from jetstream_server.ingest.nats.delivery import Delivery
+from jetstream_server.ingest.nats.delivery import Delivery, without_prefix
 
 OnDelivery = Callable[[Delivery], None]
 OnRefusal = Callable[[int, PermissionDeniedError], None]
@@ -18,52 +18,83 @@ reconnection, or stop to."""
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """`ping_number`: how many PINGs its link had sent before its SUB; a later PONG confirms it."""
+    """What one listener hears: messages of a subject, and with a `prefix` also those of a second
+    subject: the first one behind it, outside of the queue group, under the sid after `sid`. Both
+    begin and end together.
+
+    ping_number: how many PINGs its link had sent before its SUB; a later PONG confirms it.
+    """
 
     sid: int
     subject: str
     queue_group: str
     on_delivery: OnDelivery
     on_refusal: OnRefusal | None
+    prefix: str = ""
     draining: bool = False
     ping_number: int = 0
 
     def sub_line(self) -> bytes:
         group = f" {self.queue_group}" if self.queue_group else ""
-        return f"SUB {self.subject}{group} {self.sid}\r\n".encode()
+        line = f"SUB {self.subject}{group} {self.sid}\r\n"
+        if self.prefix:
+            line += f"SUB {self.prefix}{self.subject} {self.sid + 1}\r\n"
+        return line.encode()
 
     def unsub_line(self) -> bytes:
-        return b"UNSUB %d\r\n" % self.sid
+        line = b"UNSUB %d\r\n" % self.sid
+        return line + b"UNSUB %d\r\n" % (self.sid + 1) if self.prefix else line
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hand over, without the prefix of what came with it."""
+        if delivery.sid != self.sid:
+            delivery = without_prefix(delivery, len(self.prefix.encode()))
+        self.on_delivery(delivery)
 
 
 class Subscriptions:
     """By sid, in the order they were made. A sid is never used twice."""
 
-    __slots__ = ("_by_sid", "_last_sid")
+    __slots__ = ("_by_second_sid", "_by_sid", "_last_sid")
 
     def __init__(self) -> None:
         self._by_sid: dict[int, Subscription] = {}
+        self._by_second_sid: dict[int, Subscription] = {}
         self._last_sid = 0
 
     def __len__(self) -> int:
         return len(self._by_sid)
 
     def add(
-        self, subject: str, queue_group: str, on_delivery: OnDelivery, on_refusal: OnRefusal | None
+        self,
+        subject: str,
+        queue_group: str,
+        on_delivery: OnDelivery,
+        on_refusal: OnRefusal | None,
+        prefix: str = "",
     ) -> Subscription:
+        subscription = Subscription(
+            self._last_sid + 1, subject, queue_group, on_delivery, on_refusal, prefix
+        )
         self._last_sid += 1
-        subscription = Subscription(self._last_sid, subject, queue_group, on_delivery, on_refusal)
         self._by_sid[subscription.sid] = subscription
+        if prefix:
+            self._last_sid += 1
+            self._by_second_sid[self._last_sid] = subscription
         return subscription
 
     def get(self, sid: int) -> Subscription | None:
-        return self._by_sid.get(sid)
+        """The subscription that has it as its first sid, or its second."""
+        return self._by_sid.get(sid) or self._by_second_sid.get(sid)
 
     def remove(self, sid: int) -> Subscription | None:
+        """By its first sid."""
+        self._by_second_sid.pop(sid + 1, None)
         return self._by_sid.pop(sid, None)
 
     def clear(self) -> None:
         self._by_sid.clear()
+        self._by_second_sid.clear()
 
     def all(self) -> list[Subscription]:
         return list(self._by_sid.values())
@@ -106,6 +137,8 @@ class PermissionsViolation(NamedTuple):
             return False
         if self.subject is None:
             return not confirmed
+        if each.prefix and self.subject == each.prefix + each.subject:
+            return not self.queue_group
         return each.subject == self.subject and self.queue_group in (None, each.queue_group)
 
 

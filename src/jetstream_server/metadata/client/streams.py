@@ -56,6 +56,7 @@ class Streams:
             creator, streams_max = "", 0
         settings = {key: value for key, value in config.items() if value is not None}
         group = settings.pop("group")
+        partition, partitions = settings.pop("partition"), settings.pop("partitions")
         placement: tuple[NodeId, ...] = ()
         try:
             placement = self._placer.place(settings.get("replicas"))
@@ -75,6 +76,8 @@ class Streams:
                     allow_same_name=allow_same_name,
                     creator=creator,
                     streams_max=streams_max,
+                    partition=partition,
+                    partitions=partitions,
                 )
             )
         finally:
@@ -119,6 +122,8 @@ class Streams:
         settings = {key: value for key, value in config.items() if value is not None}
         if settings.pop("group"):
             raise InvalidRequestError("the group of a stream cannot be altered")
+        if settings.pop("partition") or settings.pop("partitions"):
+            raise InvalidRequestError("which partition a stream is cannot be altered")
         if not settings:
             raise InvalidRequestError("say which settings to alter")
         before = stream

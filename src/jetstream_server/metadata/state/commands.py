@@ -35,6 +35,7 @@ class CreateStream(Command):
     nothing is created); a new one gets the defaults for the rest. allow_same_name: also beside a
     stream of that name on another subject. internal: a stream of the server's own, such as
     `__cursors`: it has no subject, and nobody else may create, alter, purge or delete it.
+    partition, partitions: see StreamMetadata; a stream that exists keeps its `partitions`.
     creator: the principal that asks, "" for none; streams_max: how many streams it may have
     created that exist, 0: any number. Result: stream_id, created. Errors: stream_exists;
     quota_exceeded; unavailable while too few nodes are alive.
@@ -51,6 +52,8 @@ class CreateStream(Command):
     internal: bool = field(default=False, metadata=since(2))
     creator: str = field(default="", metadata=since(2))
     streams_max: int = field(default=0, metadata=since(2))
+    partition: int = field(default=0, metadata=since(2))
+    partitions: int = field(default=0, metadata=since(2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

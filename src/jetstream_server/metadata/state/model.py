@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import Any, Literal, NewType, cast, get_args
 
+from jetstream_protocol.subjects import ingest_prefix
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId, WallUs
 
 FeatureLevel = NewType("FeatureLevel", int)
@@ -115,6 +116,8 @@ class StreamMetadata:
     leader epoch or older ones: what is stored at such an offset later is another record.
     readonly: its leader refuses records. paused: its leader does not listen to its subject.
     creator: the principal that created it, whose quota it counts for; "": nobody's.
+    partition: which of the group's `partitions` it is, from 0, as of its creation: a group that
+    grows has streams with different ones. partitions: 0 for a stream that is no partition.
     """
 
     id: StreamId
@@ -139,6 +142,8 @@ class StreamMetadata:
     paused: bool = False
     target_replicas: tuple[NodeId, ...] = ()
     creator: str = ""
+    partition: int = 0
+    partitions: int = 0
 
     @property
     def full_name(self) -> str:
@@ -149,6 +154,12 @@ class StreamMetadata:
     def is_internal(self) -> bool:
         """Whether it is a stream of the server's own: without a subject."""
         return not self.subject
+
+    @property
+    def ingest_prefix(self) -> str:
+        """What publishers put in front of its subject to choose it in its group; "": they
+        cannot."""
+        return ingest_prefix(self.group, self.partition) if self.partitions else ""
 
     @property
     def purge(self) -> tuple[int, int]:

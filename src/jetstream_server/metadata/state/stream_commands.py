@@ -17,9 +17,11 @@ from jetstream_protocol.errors import (
     UnavailableError,
 )
 from jetstream_protocol.subjects import (
+    INGEST_SUBJECTS,
     INTERNAL_PREFIX,
     RESERVED,
     check_name,
+    check_partition,
     check_pattern,
     overlaps,
 )
@@ -42,7 +44,12 @@ from jetstream_server.metadata.state.decision import (
     stream_of,
 )
 from jetstream_server.metadata.state.elections import without_elr
-from jetstream_server.metadata.state.model import RequestedSettings, StreamMetadata, StreamSettings
+from jetstream_server.metadata.state.model import (
+    ClusterSettings,
+    RequestedSettings,
+    StreamMetadata,
+    StreamSettings,
+)
 from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.stream_settings import (
     checked,
@@ -63,15 +70,20 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         check_pattern(subject)
     if group:
         check_name(group)
+    check_partition(group, command.partition, command.partitions)
     existing = tables.find(name, subject)
     if existing is not None:
-        _check_same(existing, group, requested)
+        _check_same(existing, command, requested)
         return Decision({"stream_id": existing.id, "created": False})
     if not command.allow_same_name:
         _check_name_is_free(tables, name, subject)
     _check_quota(tables, command)
+    if command.partitions and overlaps(subject, INGEST_SUBJECTS):
+        raise InvalidRequestError(
+            f"subject {subject!r} overlaps {INGEST_SUBJECTS!r}, where keyed groups listen as well"
+        )
     config = effective_settings(requested, len(command.replicas))
-    _check_acks(subject, config, tables.settings.ack_subjects)
+    _check_acks(subject, config, tables.settings)
     isr = _initial_isr(tables, command.replicas, config)
     stream = StreamMetadata(
         id=StreamId(tables.revision),
@@ -88,6 +100,8 @@ def create_stream(tables: Tables, command: CreateStream) -> Decision:
         created_at_us=command.created_at_us,
         was_compacted=config.compact,
         creator=command.creator,
+        partition=command.partition,
+        partitions=command.partitions,
     )
     return Decision({"stream_id": stream.id, "created": True}, (StreamCreated(stream),))
 
@@ -136,7 +150,7 @@ def alter_stream(tables: Tables, command: AlterStream) -> Decision:
             f"{stream.full_name} takes its records from its subject: only a new stream is restored"
         )
     config = checked(replace(stream.config, **requested))
-    _check_acks(stream.subject, config, tables.settings.ack_subjects)
+    _check_acks(stream.subject, config, tables.settings)
     if config == stream.config:
         return Decision({"stream_id": stream.id, "stream_epoch": stream.stream_epoch})
     after = replace(
@@ -192,14 +206,17 @@ def confirm_flush(tables: Tables, command: ConfirmFlush) -> Decision:
     return changed(tables, stream, after)
 
 
-def _check_same(existing: StreamMetadata, group: str, wished: RequestedSettings) -> None:
+def _check_same(existing: StreamMetadata, command: CreateStream, wished: RequestedSettings) -> None:
     differing = [
         _difference(name, getattr(existing.config, name), value)
         for name, value in wished.items()
         if getattr(existing.config, name) != value
     ]
-    if group != existing.group:
-        differing.append(f"group is {existing.group!r}, not {group!r}")
+    if command.group != existing.group:
+        differing.append(f"group is {existing.group!r}, not {command.group!r}")
+    found, wanted = (each.partition if each.partitions else None for each in (existing, command))
+    if found != wanted:
+        differing.append(f"partition is {found}, not {wanted}")
     if differing:
         raise StreamExistsError(
             f"stream {existing.full_name} exists with another configuration: {', '.join(differing)}"
@@ -221,11 +238,16 @@ def _difference(name: str, value: Any, wished: Any) -> str:
     return f"{said} is {found}, not {in_words(name, wished)[1]}"
 
 
-def _check_acks(subject: str, config: StreamSettings, ack_subjects: tuple[str, ...]) -> None:
+def _check_acks(subject: str, config: StreamSettings, cluster: ClusterSettings) -> None:
     """Refuse a stream whose acks could reach, or be stored as, traffic that is not for it."""
     if config.acks == "off":
         return
-    for pattern in dict.fromkeys((*RESERVED, *ack_subjects)):
+    if cluster.feature_level >= 2 and overlaps(subject, INGEST_SUBJECTS):
+        raise InvalidRequestError(
+            f"subject {subject!r} overlaps {INGEST_SUBJECTS!r}, where the streams of keyed groups "
+            "listen: a stream there would acknowledge what is theirs; create it with acks: off"
+        )
+    for pattern in dict.fromkeys((*RESERVED, *cluster.ack_subjects)):
         if overlaps(subject, pattern):
             raise InvalidRequestError(
                 f"subject {subject!r} overlaps {pattern!r}, where NATS's own messages and acks "

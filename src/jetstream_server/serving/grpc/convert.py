@@ -32,6 +32,8 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
             flush=_FLUSH[stream.config.flush],
             acks=_ACKS[stream.config.acks],
             group=stream.group,
+            partition=stream.partition,
+            partitions=stream.partitions,
             **{name: getattr(stream.config, name) for name in _PLAIN},
         ),
         replicas=stream.replicas,
@@ -71,6 +73,8 @@ def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
         "flush": _named("flush", config.flush, _FLUSH),
         "acks": _named("acks", config.acks, _ACKS),
         "group": config.group,
+        "partition": config.partition,
+        "partitions": config.partitions,
         **{name: getattr(config, name) if config.HasField(name) else None for name in _PLAIN},
     }
 

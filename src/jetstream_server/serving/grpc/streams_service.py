@@ -82,6 +82,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
         subjects.check_pattern(request.subject)
         if request.config.group:
             subjects.check_name(request.config.group)
+        config = request.config
+        subjects.check_partition(config.group, config.partition, config.partitions)
         if self._replicas.full_reason:
             # Nothing could be appended to it, and the metadata needs the remaining space.
             raise StorageFullError(self._replicas.full_reason)

@@ -1,0 +1,57 @@
+"""The methods of `AsyncClient` about keyed groups of streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jetstream_client._settings import GroupSettings
+from jetstream_client._types import Stream
+from jetstream_client.publishing.keyed_group import check_room, names_of
+from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.transport.streams import Streams
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+
+class AsyncKeyedGroupMethods:
+    """What follows is part of `AsyncClient`, which sets these."""
+
+    _routes: SubjectRoutes
+    _streams: Streams
+
+    async def create_group(
+        self, name: str, subject: str, *, streams: int, **settings: Unpack[GroupSettings]
+    ) -> list[Stream]:
+        """Create a keyed group: so many streams, NAME-0, NAME-1 and so on, that share the subject,
+        of which the key of a record chooses one. Returns all of them, in order.
+
+        What exists already stays: a call that failed is finished by the same call, and one with
+        more streams lets the group grow. Keys are then shared out anew, so that the later records
+        of a key may be in another stream than the earlier ones. A group cannot shrink. Settings
+        (see GroupSettings) hold for each stream. See docs/keyed_groups.md.
+
+        Raises StreamExistsError if one of them exists with another configuration,
+        InvalidRequestError for fewer streams than there are, and if another stream on the subject
+        would not hear what is published by key.
+        """
+        self._check_open()
+        unknown = sorted(set(settings) - set(GroupSettings.__annotations__))
+        if unknown:
+            raise TypeError(f"create_group has no setting {unknown[0]!r}")
+        check_room(await self._streams.find(), name, subject, streams)
+        try:
+            return [
+                await self._streams.create(
+                    each,
+                    subject,
+                    {**settings, "group": name, "partition": number, "partitions": streams},
+                    allow_same_name=False,
+                )
+                for number, each in enumerate(names_of(name, streams))
+            ]
+        finally:
+            self._routes.forget_all()
+
+    def _check_open(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,107 @@
+"""A keyed group: streams that share a subject, of which publishers choose one by key.
+
+A group may be growing, or have lost a stream. Each stream says how many there were to be when it
+was created; the largest such number of which every partition exists is how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jetstream_client._types import Stream
+from jetstream_protocol.errors import InvalidRequestError, NoStreamError
+from jetstream_protocol.subjects import (
+    PARTITIONS_MAX,
+    covers,
+    ingest_prefix,
+    matches,
+    overlaps,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedGroup:
+    """The partitions of one subject, by number. problem: why nothing can be published by key."""
+
+    name: str
+    streams: tuple[Stream, ...]
+    problem: InvalidRequestError | NoStreamError | None = None
+
+    @classmethod
+    def among(cls, streams: Sequence[Stream], subject: str) -> KeyedGroup | None:
+        """The keyed group of a subject with these streams; None: it has none."""
+        members = [stream for stream in streams if stream.partition is not None]
+        if not members:
+            return None
+        name = members[0].group
+        by_number = {stream.partition: stream for stream in members}
+        if any(stream.group != name for stream in members):
+            others = sorted({stream.group for stream in members})
+            return cls(name, (), InvalidRequestError(
+                f"{subject!r} belongs to several keyed groups ({', '.join(others)}), and a key has "
+                "one place: give the groups subjects that do not overlap"
+            ))  # fmt: skip
+        count = partition_count(members)
+        if not count:
+            wanted = min(stream.partitions for stream in members)
+            missing = [number for number in range(wanted) if number not in by_number]
+            return cls(name, (), NoStreamError(
+                f"group {name!r} lacks partitions {missing} of {wanted}: create_group makes them"
+            ))  # fmt: skip
+        found = tuple(by_number[number] for number in range(count))
+        heard = f"{ingest_prefix(name, 0)}{subject}"
+        deaf = [
+            stream.full_name
+            for stream in streams
+            if stream.group != name and not matches(stream.subject, heard)
+        ]
+        problem = None
+        if deaf:
+            problem = InvalidRequestError(
+                f"{', '.join(deaf)} would not hear what is published to group {name!r}, which "
+                f"listens on {ingest_prefix(name, 0)}… and so on: let it listen there, or delete it"
+            )
+        return cls(name, found, problem)
+
+
+def partition_count(members: Sequence[Stream]) -> int:
+    """How many partitions a keyed group with these streams has; 0: some are missing."""
+    numbers = {stream.partition for stream in members}
+    counts = {stream.partitions for stream in members}
+    complete = [count for count in counts if numbers.issuperset(range(count))]
+    return max(complete, default=0)
+
+
+def names_of(group: str, count: int) -> list[str]:
+    """Of the streams of a keyed group that a client creates."""
+    return [f"{group}-{number}" for number in range(count)]
+
+
+def check_room(streams: Sequence[Stream], group: str, subject: str, count: int) -> None:
+    """Raise InvalidRequestError if a keyed group of `count` streams does not fit among those there
+    are: it would shrink, or another one would not hear what is published by key."""
+    if type(count) is not int or not 0 < count <= PARTITIONS_MAX:
+        raise InvalidRequestError(
+            f"invalid number of streams {count!r}: a group has 1 to {PARTITIONS_MAX}"
+        )
+    there = max((stream.partitions for stream in streams if stream.group == group), default=0)
+    if count < there:
+        raise InvalidRequestError(
+            f"group {group!r} has {there} streams: it cannot shrink, because the records of the "
+            "others would have no reader; create another group, and copy"
+        )
+    heard = ingest_prefix(group, 0) + subject
+    deaf = [
+        stream.full_name
+        for stream in streams
+        if stream.group != group
+        and overlaps(stream.subject, subject)
+        and not covers(stream.subject, heard)
+    ]
+    if deaf:
+        raise InvalidRequestError(
+            f"{', '.join(deaf)} on the same subject would not hear what is published by key: "
+            "publishers send that where the streams of the group listen; delete it, or choose "
+            "another subject"
+        )

@@ -1,0 +1,93 @@
+"""The records of one `publish_many` on their way into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jetstream_client.publishing.deliveries import BatchDelivery, ManyDelivery
+from jetstream_client.publishing.partitioner import rows_by_partition
+from jetstream_client.publishing.record_accumulator import ends_of
+from jetstream_client.publishing.sender import Sender
+from jetstream_client.publishing.senders import Senders
+
+_Column = Sequence[bytes | None]
+
+
+class Share:
+    """The records of one call that go to one sender, or, without a key, to whichever is next.
+
+    rows: their places in the call; None: they are all there are. start: the first that is not in a
+    batch yet.
+    """
+
+    def __init__(
+        self,
+        senders: Senders,
+        sender: Sender | None,
+        values: _Column,
+        keys: _Column | None,
+        rows: Sequence[int] | None,
+    ) -> None:
+        self._senders = senders
+        self._sender = sender
+        self.values = values
+        self.keys = keys
+        self.rows = rows
+        self.ends = ends_of(values, keys)
+        self.start = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.values) - self.start
+
+    def next_sender(self) -> Sender:
+        if self._sender is not None:
+            return self._sender
+        before = self.ends[self.start - 1] if self.start else 0
+        return self._senders.without_key(self.ends[self.start] - before)
+
+
+class ManyRecords:
+    """Shared out when it is made. Raises MessageTooLargeError before anything is added."""
+
+    def __init__(
+        self, senders: Senders, subject: str, values: _Column, keys: _Column | None
+    ) -> None:
+        self._subject = subject
+        self._is_keyed = senders.is_keyed
+        self._parts: list[BatchDelivery] = []
+        self._rows: list[Sequence[int]] = []
+        every = senders.all
+        if not senders.is_keyed:
+            self.shares = [Share(senders, every[0], values, keys, None)]
+        elif keys is None:
+            self.shares = [Share(senders, None, values, None, range(len(values)))]
+        else:
+            self.shares = [
+                Share(
+                    senders,
+                    None if number < 0 else every[number],
+                    [values[row] for row in rows],
+                    None if number < 0 else [keys[row] for row in rows],
+                    rows,
+                )
+                for number, rows in rows_by_partition(keys, len(every)).items()
+            ]
+        for share in self.shares:
+            every[0].buffer.check(share.ends)
+
+    def put(self, share: Share, sender: Sender) -> bool:
+        """Add as many of the share as fit into a batch of the sender; False: it has no room."""
+        start = share.start
+        found = sender.buffer.put_many(share.values, share.keys, share.ends, start)
+        if found is None:
+            return False
+        batch, place, stop = found
+        self._parts.append(BatchDelivery(batch, self._subject, place, stop - start))
+        if share.rows is not None:
+            self._rows.append(share.rows[start:stop])
+        share.start = stop
+        return True
+
+    def delivery(self) -> ManyDelivery:
+        return ManyDelivery(self._parts, self._rows if self._is_keyed else None)
