@@ -193,6 +193,16 @@ class TestCheckpoints:
         assert (found.offset, found.metadata, found.last_epoch) == (4, "batch 7", 0)
         assert found.owner
 
+    def test_a_checkpoint_takes_no_commit_by_hand_back(self, client: Client, stream: str) -> None:
+        with client.consume(stream, cursor="billing") as consumer:
+            offsets(consumer, 4)
+            consumer.commit()  # The fourth, too, although the fifth was not asked for.
+            client._thread.run(consumer._consumer.checkpoint())
+            assert position(client, "billing", stream) == 4
+            offsets(consumer, 2)
+            client._thread.run(consumer._consumer.checkpoint())
+            assert position(client, "billing", stream) == 5
+
     def test_without_a_cursor_there_is_nothing_to_commit(self, client: Client, stream: str) -> None:
         with (
             client.consume(stream) as consumer,

@@ -337,6 +337,7 @@ class AsyncConsumer(AsyncClosing):
         await self.begin()
         position = self._where() if offset is None else check_offset(offset)
         assert position is not None
+        self._progress.says_done(position)  # Or the next checkpoint would take it back.
         epoch = self._progress.epoch_before(position)
         await self._cursor.commit(position, epoch, metadata)
 

@@ -50,6 +50,10 @@ class Progress:
         """It goes on with what it had been handing out."""
         self._asks = False
 
+    def says_done(self, offset: int) -> None:
+        """Whoever handles the records says so: all below is done."""
+        self._floor = max(self._floor, offset)
+
     def done(self, position: int) -> int:
         """The offset below which everything is done."""
         if self._asks or not self._by_record:
