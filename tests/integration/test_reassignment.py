@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pytest
 
 from examples.cluster.local import node_name
-from jetstream_client import Client, PreconditionFailedError
+from jetstream_client import Client, Consumer, PreconditionFailedError
 from tests.support.cluster import TestCluster, running_cluster
 from tests.support.load import Load
 
@@ -39,6 +41,10 @@ def test_a_stream_moves_to_other_nodes_while_it_is_published_to(
     stream = client.create_stream("moved", "moved", replicas=2)
     old = stream.replicas
     new = tuple(node for node in cluster.nodes if node not in old)
+    seen: dict[Literal["leader", "any"], list[int]] = {"leader": [], "any": []}
+    consumers = {source: client.consume("moved", read_from=source) for source in seen}
+    readers = ThreadPoolExecutor()
+    reading = [readers.submit(read, consumers[source], seen[source]) for source in seen]
     load = Load(cluster.nats, "moved").start()
     try:
         load.wait_for_acks(200)
@@ -59,6 +65,22 @@ def test_a_stream_moves_to_other_nodes_while_it_is_published_to(
             lambda node=node: len(values_of(cluster, node)) >= max(books.acked.values()),  # type: ignore[misc]
         )
         books.check(values_of(cluster, node))
+    # Those who waited for records at a node that the stream has left went on elsewhere.
+    end = client.describe_stream("moved").high_watermark
+    cluster.wait_for(
+        "all is read",
+        lambda: all(
+            each.running() and len(seen[s]) == end for each, s in zip(reading, seen, strict=True)
+        ),
+    )
+    for consumer in consumers.values():
+        consumer.close()
+    readers.shutdown()
+    assert all(offsets == list(range(end)) for offsets in seen.values())
+
+
+def read(consumer: Consumer, seen: list[int]) -> None:
+    seen.extend(message.offset for message in consumer)
 
 
 def test_one_replica_becomes_three_and_one_again(cluster: TestCluster) -> None:

@@ -259,7 +259,7 @@ class ReplicaManager:
             case StreamCreated(stream) if self._node_id in stream.replicas:
                 self._update(self._open(stream, clean=True), stream)
             case StreamDeleted(stream):
-                self._drop(stream, delete=True)
+                self._drop(stream, delete=True, is_deleted=True)
             case StreamForgotten(stream):
                 self._drop(stream, delete=False)
             case StreamChanged(_, after):
@@ -357,14 +357,14 @@ class ReplicaManager:
         if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
             self._flusher.request(replica.log, self._flushed)
 
-    def _drop(self, stream: StreamMetadata, *, delete: bool) -> None:
-        """Close a stream here; its files stay unless it was deleted."""
+    def _drop(self, stream: StreamMetadata, *, delete: bool, is_deleted: bool = False) -> None:
+        """Close a stream here; delete: its files, too."""
         replica = self._replicas.pop(stream.id, None)
         if replica is None:
             return
         self._forget(replica)
         self.gone.add(replica.counters)
-        replica.close(clean=False)
+        replica.close(clean=False, is_deleted=is_deleted)
         try:
             if delete:
                 replica.log.delete()

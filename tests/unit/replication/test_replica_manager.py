@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from jetstream_protocol.batch import encode
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     InvalidRequestError,
+    JetstreamError,
     NotReplicaError,
     StorageError,
     StorageFullError,
@@ -20,7 +23,7 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.generated import common_pb2
 from jetstream_protocol.types import NodeId
 from jetstream_server.log.disk import OsDisk
-from jetstream_server.metadata.state.changes import Change, NodeChanged
+from jetstream_server.metadata.state.changes import Change, NodeChanged, StreamChanged
 from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.replication import replica_manager as replicas_module
 from jetstream_server.replication.core.replica import Replica
@@ -311,6 +314,34 @@ async def test_a_stream_held_elsewhere_names_who_holds_it(tmp_path: Path) -> Non
     assert raised.value.redirect is not None
     assert raised.value.redirect.node_id == 1
     assert replicas.get(stream.id) is None
+
+
+@on_loop
+async def test_whoever_waits_for_records_is_told_whether_the_stream_is_gone_or_only_not_here(
+    tmp_path: Path,
+) -> None:
+    """A consumer goes on elsewhere when its stream was moved or the node stops."""
+    node = Node(tmp_path / "streams")
+    replicas = node.start()
+    node.cluster.register(1)
+    deleted, moved, stopped = (node.create(name, name) for name in ("a", "b", "c"))
+    told: dict[str, JetstreamError] = {}
+
+    def ask(replica: Replica) -> None:
+        with pytest.raises(JetstreamError) as raised:
+            replica.read(0, 1000)
+        told[replica.stream.name] = raised.value
+
+    for replica in (deleted, moved, stopped):
+        replica.add_waiter(partial(ask, replica))
+    node.delete(deleted)
+    after = replace(moved.stream, replicas=(NodeId(1),), isr=(NodeId(1),), leader=NodeId(1))
+    replicas.apply(StreamChanged(moved.stream, after))
+    replicas.close()
+    assert isinstance(told["a"], StreamNotFoundError)
+    for name in ("b", "c"):
+        assert isinstance(told[name], NotReplicaError)
+        assert told[name].retriable
 
 
 @on_loop

@@ -28,7 +28,6 @@ from jetstream_protocol.errors import (
     RecordsDamagedError,
     StorageError,
     StorageFullError,
-    StreamNotFoundError,
     UnknownEpochError,
 )
 from jetstream_protocol.types import NO_NODE, MonotonicUs, NodeId, WallUs
@@ -48,7 +47,7 @@ from jetstream_server.replication.core.incompleteness import incompleteness_told
 from jetstream_server.replication.core.isr import Outcome
 from jetstream_server.replication.core.leader import REPLICA_LAG_MAX_US, LeaderState
 from jetstream_server.replication.core.messages import Answer, FetchRequest, Records, skips
-from jetstream_server.replication.core.unreadable import lost, unread
+from jetstream_server.replication.core.unreadable import gone, lost, unread
 
 FETCH_BYTES_MAX = 1024 * 1024
 """For one stream in one answer to a follower; the first batch always fits."""
@@ -77,7 +76,7 @@ class Replica:
 
     __slots__ = (
         "_flush_target", "_lag_max_us", "_rebuild", "_recorded_failure", "_waiters", "closed",
-        "counters", "failures", "following", "high_watermark", "incarnation",
+        "counters", "failures", "following", "high_watermark", "incarnation", "is_deleted",
         "leader_log_start_offset", "leadership", "log", "node_id", "on_commit", "on_unreadable",
         "stream", "unreadable_reason",
     )  # fmt: skip
@@ -103,7 +102,7 @@ class Replica:
         self.leadership: LeaderState | None = None
         self.following: FollowerState | None = None
         self.counters = Counters()
-        self.closed = False
+        self.closed = self.is_deleted = False
         self.high_watermark = log.log_start_offset
         if not rebuild:
             self._know_gaps()
@@ -540,11 +539,11 @@ class Replica:
             raise unread(self.stream, self.node_id, offset) from error
 
     def check_readable(self) -> None:
-        """Raise StreamNotFoundError once the stream is deleted, StorageError for a log that could
-        not be opened or is gone: its offsets would be wrong, and a reader would see a
-        truncation."""
+        """Raise StreamNotFoundError once the stream is deleted, NotReplicaError when it is closed
+        otherwise, StorageError for a log that could not be opened or is gone: its offsets would be
+        wrong, and a reader would see a truncation."""
         if self.closed:
-            raise StreamNotFoundError(f"stream {self.stream.name!r} was deleted")
+            raise gone(self.stream, self.node_id, is_deleted=self.is_deleted)
         reason = self.unreadable_reason or (self.log.offline_reason if self.log.is_lost else "")
         if reason:
             raise StorageError(f"stream {self.stream.name!r} is offline here: {reason}")
@@ -584,15 +583,15 @@ class Replica:
             for waiter in waiters:
                 waiter()
 
-    def retire(self) -> None:
+    def retire(self, *, is_deleted: bool = False) -> None:
         """Stop appends and leadership, and wake the waiters. The log stays open."""
-        self.closed = True
+        self.closed, self.is_deleted = True, is_deleted
         self.leadership = self.following = None
         self._wake()
 
-    def close(self, *, clean: bool) -> None:
+    def close(self, *, clean: bool, is_deleted: bool = False) -> None:
         """Retire, then close the log."""
-        self.retire()
+        self.retire(is_deleted=is_deleted)
         self.log.close(clean=clean)
 
 

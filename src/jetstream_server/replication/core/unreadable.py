@@ -1,8 +1,13 @@
-"""The errors for records that a replica's disk cannot read."""
+"""The errors for records that a replica cannot serve."""
 
 from __future__ import annotations
 
-from jetstream_protocol.errors import RecordsDamagedError, UnavailableError
+from jetstream_protocol.errors import (
+    NotReplicaError,
+    RecordsDamagedError,
+    StreamNotFoundError,
+    UnavailableError,
+)
 from jetstream_server.metadata.state.model import StreamMetadata
 
 
@@ -37,4 +42,16 @@ def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
     return UnavailableError(
         f"node {node_id} met bytes that do not read while it searched stream {stream.name!r} for a "
         "time, and looks at its file; try again"
+    )
+
+
+def gone(
+    stream: StreamMetadata, node_id: int, *, is_deleted: bool
+) -> StreamNotFoundError | NotReplicaError:
+    """The replica is closed: the stream was deleted, or it was moved to other nodes or the node
+    stops, and then others have it."""
+    if is_deleted:
+        return StreamNotFoundError(f"stream {stream.name!r} was deleted")
+    return NotReplicaError(
+        f"node {node_id} no longer serves stream {stream.name!r}: it was moved, or the node stops"
     )
