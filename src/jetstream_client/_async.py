@@ -17,6 +17,7 @@ from jetstream_client._positions import Position
 from jetstream_client._serialization import Deserializer, Deserializers, Serializer
 from jetstream_client._settings import AlterableSettings, StreamSettings
 from jetstream_client._tls import TlsConfig
+from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client._types import (
     AckLevel,
     OffsetAt,
@@ -288,13 +289,15 @@ class AsyncClient(
         UnknownOutcomeError when `timeout` passes.
         """
         self._check_open()
-        return self._publisher.publish(
+        wishes = PublishOptions(acks, ack_level, msg_id, expected_offset)
+        seconds = self.config.timeout if timeout is None else timeout
+        tracing = TRACING.active
+        if tracing is None:
+            return self._publisher.publish(subject, value, key, headers, wishes, seconds)
+        return tracing.publish(
             subject,
-            value,
-            key,
             headers,
-            PublishOptions(acks, ack_level, msg_id, expected_offset),
-            self.config.timeout if timeout is None else timeout,
+            lambda sent: self._publisher.publish(subject, value, key, sent, wishes, seconds),
         )
 
     def publisher(

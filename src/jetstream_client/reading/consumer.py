@@ -22,6 +22,7 @@ from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
 from jetstream_client._positions import Position, check_offset
 from jetstream_client._serialization import Deserializers
+from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.reading.progress import Progress
@@ -291,6 +292,8 @@ class AsyncConsumer(AsyncClosing):
         self._next_offset = messages.next_offset
         self._last_epoch = messages.last_epoch
         self._ahead = None if self._closed or self._at_stop else self._fetch_ahead()
+        if TRACING.active is not None:
+            TRACING.active.received(messages)
         return messages
 
     async def _reset(self, start: Position) -> None:

@@ -157,6 +157,9 @@ class Chunk:
     def keys(self) -> list[bytes | None]:
         return self._trimmed(self.batch.keys())
 
+    def header_blocks(self) -> list[bytes]:
+        return self._trimmed(self.batch.header_blocks())
+
     def subjects(self) -> list[str]:
         """Subjects repeat, so each distinct one is decoded once."""
         subjects = self._trimmed(self.batch.subjects())
@@ -173,7 +176,7 @@ class Chunk:
             self.subjects(),
             self._trimmed(batch.keys()),
             self.values(),
-            self._trimmed(batch.header_blocks()),
+            self.header_blocks(),
         )
 
     def _trimmed(self, rows: list[T]) -> list[T]:

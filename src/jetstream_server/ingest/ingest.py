@@ -24,6 +24,7 @@ from jetstream_protocol.errors import (
 from jetstream_server.background import run_in_background
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stand_by import StandBy
 from jetstream_server.ingest.stream.stream_ingest import Bounds, StreamIngest
 from jetstream_server.metadata.state.model import StreamMetadata
@@ -53,8 +54,10 @@ class Ingest(ReplicaListener):
         policy: AckPolicy,
         bounds: Bounds,
         lease_held: Callable[[], bool],
+        spans: SpanSource | None = None,
     ) -> None:
-        """lease_held: whether this node's session lease holds now."""
+        """lease_held: whether this node's session lease holds now. spans: None: tracing is off."""
+        self._spans = spans
         self._connection = connection
         self._lease_held = lease_held
         self._silenced = False  # the subscriptions are given up
@@ -72,7 +75,12 @@ class Ingest(ReplicaListener):
     def leading(self, replica: Replica) -> None:
         """Subscribe; messages that arrive from now on are appended under this leadership."""
         ingest = StreamIngest(
-            replica, self._replicas, self._policy, self._bounds, self._connection.write
+            replica,
+            self._replicas,
+            self._policy,
+            self._bounds,
+            self._connection.write,
+            self._spans,
         )
         self._streams[replica.stream.id] = ingest
         if replica.stream.group:

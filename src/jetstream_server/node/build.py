@@ -20,12 +20,13 @@ import structlog
 
 from jetstream_protocol.types import NodeId
 from jetstream_server.background import run_in_background
-from jetstream_server.clocks import Clocks, wall_clock
+from jetstream_server.clocks import Clocks, monotonic_clock, wall_clock
 from jetstream_server.ingest.ingest import Ingest
 from jetstream_server.ingest.nats.compiled import INGEST_FORM, why_pure
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
 from jetstream_server.ingest.nats.server_process import NatsServerProcess
+from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.data_folder import DataFolder
@@ -40,7 +41,7 @@ from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConf
 from jetstream_server.node.descriptors import connections_max, raise_limit
 from jetstream_server.node.nats_options import link_options
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
-from jetstream_server.node.run_state import RunState
+from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
 from jetstream_server.node.tls_options import certificates_of, reload
 from jetstream_server.node.tls_options import watch as watch_certificates
@@ -249,12 +250,31 @@ async def _start_ingest(
         on_disconnect=lambda reason: ingest.disconnected(reason),
     )
     policy = AckPolicy(config.ingest.ack_subjects)
-    ingest = node_start.make_ingest(logs, connection, policy, bounds)
+    spans = await _start_tracing(start)
+    ingest = node_start.make_ingest(logs, connection, policy, bounds, spans)
     await node_start.start_ingest(ingest, connection, NATS_CONNECT_SECONDS)
     watching = watch_space(config.data, config.log.disk_reserve_bytes, logs.replicas)
     watch = run_in_background(watching, "space checks")
     start.stack.callback(watch.cancel)
     return connection, ingest
+
+
+async def _start_tracing(start: Start) -> SpanSource | None:
+    """Raises StartError where OpenTelemetry is wanted and not installed."""
+    wanted = start.config.tracing
+    if not wanted.enabled:
+        return None
+    try:
+        from jetstream_server.node.tracing import open_tracing
+
+        tracing = open_tracing(start.configured.id, wanted.spans_per_second, monotonic_clock)
+    except ImportError as error:
+        raise StartError(
+            f"tracing.enabled needs OpenTelemetry ({error.name} is missing): "
+            "pip install 'jetstream-log[otel]'"
+        ) from error
+    start.stack.push_async_callback(asyncio.to_thread, tracing.close)
+    return tracing
 
 
 async def _start_embedded_nats(start: Start, folder: DataFolder) -> str:

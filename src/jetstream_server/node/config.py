@@ -204,6 +204,13 @@ class LimitsConfig(_Section):
     """Open to the data plane, and to the gRPC port; None: half of `connections`."""
 
 
+class TracingConfig(_Section):
+    """OpenTelemetry: docs/operations/tracing.md."""
+
+    enabled: bool = False
+    spans_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
+
+
 class NatsTlsConfig(_Section):
     ca_file: Path | None = None
     certificate_file: Path | None = None
@@ -283,6 +290,7 @@ class Config(BaseSettings):
     limits: LimitsConfig = LimitsConfig()
     ingest: IngestConfig = IngestConfig()
     log: LogConfig = LogConfig()
+    tracing: TracingConfig = TracingConfig()
 
     @property
     def voter_addresses(self) -> dict[int, str]:

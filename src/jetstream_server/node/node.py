@@ -27,6 +27,7 @@ from jetstream_server.cursors.store import CursorStore
 from jetstream_server.ingest.ingest import Ingest
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.replies import AckPolicy
+from jetstream_server.ingest.stream.commit_spans import SpanSource
 from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.disk import Disk, OsDisk
@@ -279,9 +280,15 @@ class NodeStart:
             self._last.callback(run.runs.stop)
 
     def make_ingest(
-        self, logs: Logs, connection: NatsConnection, policy: AckPolicy, bounds: Bounds
+        self,
+        logs: Logs,
+        connection: NatsConnection,
+        policy: AckPolicy,
+        bounds: Bounds,
+        spans: SpanSource | None = None,
     ) -> Ingest:
-        return Ingest(connection, logs.replicas, policy, bounds, self.membership.lease_held)
+        lease_held = self.membership.lease_held
+        return Ingest(connection, logs.replicas, policy, bounds, lease_held, spans)
 
     async def start_ingest(
         self, ingest: Ingest, connection: NatsConnection, connect_seconds: float

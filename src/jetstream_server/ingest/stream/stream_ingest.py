@@ -39,6 +39,7 @@ from jetstream_server.ingest.stream.admission import (
     Precondition,
     admit,
 )
+from jetstream_server.ingest.stream.commit_spans import CommitSpans, SpanSource
 from jetstream_server.ingest.stream.envelopes import ArrivedBatch, holds_envelopes, take_apart
 from jetstream_server.ingest.stream.pending_acks import Bounds, PendingAck, PendingAcks, Write
 from jetstream_server.replication.core.replica import Replica
@@ -56,7 +57,7 @@ may spend on one read. Further batches are refused; their publishers send them a
 class StreamIngest:
     """The ingest of one leadership of one stream."""
 
-    __slots__ = ("_answers", "_bounds", "_replicas", "refusal", "replica", "sid")
+    __slots__ = ("_answers", "_bounds", "_replicas", "_spans", "refusal", "replica", "sid")
 
     def __init__(
         self,
@@ -65,7 +66,13 @@ class StreamIngest:
         policy: AckPolicy,
         bounds: Bounds,
         write: Write,
+        spans: SpanSource | None = None,
     ) -> None:
+        """spans: of messages with `traceparent`; None: tracing is off."""
+        stream = replica.stream
+        self._spans = (
+            None if spans is None else CommitSpans(spans, stream.name, stream.leader_epoch)
+        )
         self.replica = replica
         self.sid = 0
         self.refusal: PermissionDeniedError | None = None
@@ -218,6 +225,8 @@ class StreamIngest:
         except JetstreamError as error:
             self._answers.nack_all(admitted.askers(), error)
             return
+        if self._spans is not None and admitted.header_blocks is not None:
+            self._spans.appended(admitted.header_blocks, base_offset)
         if self.replica.stream.config.acks != "off":
             self._remember(admitted, base_offset, encoded.length)
 
@@ -325,6 +334,8 @@ class StreamIngest:
     def committed(self) -> None:
         """Answer everything below the high watermark."""
         self._answers.committed(self.replica.high_watermark)
+        if self._spans is not None:
+            self._spans.committed(self.replica.high_watermark)
 
     @property
     def pending_count(self) -> int:
@@ -334,10 +345,14 @@ class StreamIngest:
     def fail(self, error: UnknownOutcomeError) -> None:
         """What waits is appended and perhaps never committed: say that nobody knows."""
         self._answers.fail(error)
+        if self._spans is not None:
+            self._spans.dropped()
 
     def drop(self) -> None:
         """The leadership ended: drop what waits, without an answer."""
         self._answers.drop()
+        if self._spans is not None:
+            self._spans.dropped()
 
 
 def _unexpected(expected_offset: int | None, next_offset: int) -> JetstreamError | None:

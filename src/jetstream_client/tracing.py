@@ -1,0 +1,106 @@
+"""OpenTelemetry traces of a program that publishes and consumes, by choice.
+
+    from jetstream_client import tracing
+
+    tracing.enable()          # with the program's own tracer provider
+
+Needs the package `opentelemetry-api` (`pip install 'jetstream-log[otel]'`); the program sets up its
+SDK and exporter as for any other library. From then on, in every client of the process:
+
+* `publish` makes a span of kind PRODUCER and sends `traceparent` with the message, by which servers
+  and readers go on with the trace.
+* A consumer makes a span of kind CONSUMER for each fetch that has messages of recorded traces, with
+  a link to each, the first LINKS_MAX of them. No record is looked at for that by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jetstream_client._headers import HeadersLike
+from jetstream_client._tracing import SWITCH, Publish
+from jetstream_client.reading.messages import Message, Messages
+from jetstream_protocol.traces import sampled_in
+
+__all__ = ["LINKS_MAX", "context_of", "disable", "enable"]
+
+LINKS_MAX = 128
+"""Of one span: what OpenTelemetry keeps by default."""
+
+
+def enable(tracer_provider: Any = None) -> None:
+    """Make spans from now on. tracer_provider: of OpenTelemetry; None: the program's global one.
+
+    Raises ImportError where opentelemetry-api is not installed.
+    """
+    SWITCH.active = _OpenTelemetry(tracer_provider)
+
+
+def disable() -> None:
+    """Make no more spans."""
+    SWITCH.active = None
+
+
+def context_of(message: Message) -> Any:
+    """The OpenTelemetry context that a message was published in: for `start_span(context=…)` or
+    `attach`, so that what a program does with it belongs to the message's trace. Without a trace
+    it is the current context."""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator().extract(
+        {name.lower(): value for name, value in message.headers.items()}
+    )
+
+
+class _OpenTelemetry:
+    def __init__(self, provider: Any) -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._trace = trace
+        self._propagator = TraceContextTextMapPropagator()
+        self._tracer = trace.get_tracer("jetstream_client", tracer_provider=provider)
+
+    async def publish(self, subject: str, headers: HeadersLike | None, publish: Publish) -> Any:
+        attributes = {
+            "messaging.system": "jetstream",
+            "messaging.operation.name": "publish",
+            "messaging.destination.name": subject,
+        }
+        kind = self._trace.SpanKind.PRODUCER
+        with self._tracer.start_as_current_span(
+            f"publish {subject}", kind=kind, attributes=attributes
+        ) as span:
+            carrier: dict[str, str] = {}
+            self._propagator.inject(carrier)  # In place of a `traceparent` that was given.
+            result = await publish({**(headers or {}), **carrier} or None)
+            if result.stream:
+                span.set_attribute("jetstream.stream", result.stream)
+                span.set_attribute("jetstream.offset", result.offset)
+            return result
+
+    def received(self, messages: Messages) -> None:
+        links: list[Any] = []
+        for chunk in messages.chunks:
+            for _, parent in sampled_in(chunk.header_blocks(), LINKS_MAX - len(links)):
+                context = self._trace.SpanContext(
+                    parent.trace_id,
+                    parent.span_id,
+                    is_remote=True,
+                    trace_flags=self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED),
+                )
+                links.append(self._trace.Link(context))
+            if len(links) >= LINKS_MAX:
+                break
+        if not links:
+            return
+        attributes = {
+            "messaging.system": "jetstream",
+            "messaging.operation.name": "receive",
+            "messaging.destination.name": messages.stream,
+            "messaging.batch.message_count": len(messages),
+        }
+        kind = self._trace.SpanKind.CONSUMER
+        self._tracer.start_span(
+            f"receive {messages.stream}", kind=kind, links=links, attributes=attributes
+        ).end()
