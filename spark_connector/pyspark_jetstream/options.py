@@ -2,8 +2,8 @@
 
 Spark hands them over as text under names in any case. Unknown ones are refused, because a misspelt
 `failOnDataLoss` must not be a silent default. Names and meanings follow Spark's Kafka source where
-it has the same option. Options are pickled into tasks and shown by `explain`: they hold no secrets,
-only paths of files with them.
+it has the same option. Options are pickled into tasks. But for `token` they hold no secrets, only
+paths of files with them; no error and no `repr` shows a token.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NAMES_OF_COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
 """In the SDK's order; `headers` come behind them where they are asked for."""
 
 _COMMON = ("servers", "timeout")
-_TLS = ("tls", "tlsCa", "tlsCertificate", "tlsKey")
+_SIGN_IN = ("tls", "tlsCa", "tlsCertificate", "tlsKey", "token", "tokenFile")
 _SELECTION = ("streams", "streamPattern", "subject")
 _READ = (
     *_COMMON, *_SELECTION, "includeHeaders", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-    "readFrom", "columns", *_TLS,
+    "readFrom", "columns", *_SIGN_IN,
 )  # fmt: skip
 _BATCH = (*_READ, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "refresh")
 _STREAM = (*_READ, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "cursor")
@@ -54,7 +54,7 @@ _NATS = (
     "nats", "natsCredentials", "natsNkeySeed", "natsTls", "natsTlsCa", "natsTlsCertificate",
     "natsTlsKey",
 )  # fmt: skip
-_WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion", *_TLS)
+_WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion", *_SIGN_IN)
 ReadFrom = Literal["any", "leader", "nearest"]
 """Which replica in sync is read from."""
 
@@ -185,12 +185,14 @@ class _Given:
 
     def config(self, nats_options: NatsOptions | None = None) -> ClientConfig:
         config = self.checked(
-            "servers, timeout, tls",
+            "servers, timeout, tls, token",
             lambda: ClientConfig.of(
                 self.text("servers") or None,
                 self.text("nats") or None,
                 nats_options,
                 self.seconds("timeout", TIMEOUT_SECONDS),
+                token=self.text("token") or None,
+                token_file=self.text("tokenFile") or None,
                 tls=self._tls(),
             ),
         )

@@ -20,6 +20,8 @@ DEFAULT_SERVERS = f"localhost:{DEFAULT_PORT}"
 SERVERS_VARIABLE = "JETSTREAM_SERVERS"
 RACK_VARIABLE = "JETSTREAM_RACK"
 TOKEN_VARIABLE = "JETSTREAM_TOKEN"
+TOKEN_FILE_VARIABLE = "JETSTREAM_TOKEN_FILE"
+TOKEN_LENGTH_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,10 @@ class ClientConfig:
     acknowledgements; others wait their turn. rack: the client's rack, as in the nodes' `rack`:
     readers with `read_from="nearest"` prefer replicas there. retry_on_failed_connect: wait for a
     server until the timeout even if none has ever answered; without it, the first failed attempt
-    raises at once. token: says to the servers who the client is. total_timeout: seconds that all
-    calls together may take, from the first on, for a client that does one thing; None: no limit.
+    raises at once. token: says to the servers who the client is. token_file: a file with the
+    token instead, read whenever it is needed, so that it may be replaced. total_timeout: seconds
+    that all calls together may take, from the first on, for a client that does one thing; None: no
+    limit.
     tls: how the servers are spoken to; None: plain.
     """
 
@@ -82,14 +86,33 @@ class ClientConfig:
     token: str = field(default="", repr=False)
     total_timeout: float | None = None
     tls: TlsConfig | None = None
+    token_file: str = ""
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:
             raise InvalidRequestError(f"timeout must be positive, not {self.timeout}")
         if self.in_flight_max < 1:
             raise InvalidRequestError(f"in_flight_max must be positive, not {self.in_flight_max}")
-        if not (self.token.isascii() and self.token.isprintable()) or " " in self.token:
-            raise InvalidRequestError("the token is not one: it has characters that no token has")
+        if self.token and self.token_file:
+            raise InvalidRequestError("both a token and a file with a token are given: keep one")
+        _check_token("the token", self.token)
+
+    def current_token(self) -> str:
+        """The token, from its file if that is given; "" for none. Raises InvalidRequestError for a
+        file that cannot be read or holds none."""
+        if not self.token_file:
+            return self.token
+        try:
+            with open(self.token_file, encoding="ascii", errors="replace") as file:
+                token = file.read(TOKEN_LENGTH_MAX).strip()
+        except OSError as error:
+            raise InvalidRequestError(
+                f"cannot read the token file {self.token_file}: {error.strerror}"
+            ) from error
+        if not token:
+            raise InvalidRequestError(f"the token file {self.token_file} is empty")
+        _check_token(f"what the token file {self.token_file} holds", token)
+        return token
 
     @classmethod
     def of(
@@ -102,15 +125,17 @@ class ClientConfig:
         rack: str | None = None,
         token: str | None = None,
         tls: bool | TlsConfig | None = None,
+        token_file: str | None = None,
     ) -> ClientConfig:
         """From what people write: one address, a comma list, a list, or nothing.
 
         Without `servers`, JETSTREAM_SERVERS says, else localhost:9292; without `rack`,
-        JETSTREAM_RACK; without `token`, JETSTREAM_TOKEN; without `tls`, JETSTREAM_CA,
-        JETSTREAM_CERT and JETSTREAM_KEY.
+        JETSTREAM_RACK; without `token` and `token_file`, JETSTREAM_TOKEN or JETSTREAM_TOKEN_FILE;
+        without `tls`, JETSTREAM_CA, JETSTREAM_CERT and JETSTREAM_KEY.
         """
-        if token is None:
+        if token is None and token_file is None:
             token = os.environ.get(TOKEN_VARIABLE, "")
+            token_file = "" if token else os.environ.get(TOKEN_FILE_VARIABLE, "")
         if rack is None:
             rack = os.environ.get(RACK_VARIABLE, "")
         if servers is None:
@@ -126,9 +151,16 @@ class ClientConfig:
             timeout,
             in_flight_max,
             rack,
-            token=token,
+            token=token or "",
+            token_file=token_file or "",
             tls=TlsConfig.of(tls),
         )
+
+
+def _check_token(what: str, token: str) -> None:
+    """Raise InvalidRequestError, which never quotes it, for what can be no token."""
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidRequestError(f"{what} is not one: it has characters that no token has")
 
 
 def _items(given: str | Iterable[str]) -> list[str]:

@@ -1,13 +1,16 @@
 """Attack real servers on every port and see that nothing comes of it.
 
     python -m tests.fuzz --minutes 1 [--port grpc|data|http|nats|raft|all] [--seed S]
-                         [--tls | --strangers]
+                         [--tls] [--strangers | --known | --secured]
 
 Exit code 0 when everything held (tests/fuzz/oracle.py says what), 1 otherwise. Progress every ten
 seconds; a failure names the seed and the last steps. With all ports, the metadata port, which is
 attacked by itself at a group of three, gets a tenth of the time. With --tls gRPC, data plane and
-HTTP speak TLS, and so do two of three connections of the attackers. With --strangers security is
-on, and the attackers have no token (tests/fuzz/strangers.py).
+HTTP speak TLS, and so do two of three connections of the attackers.
+
+With --strangers security is on, and the attackers have no token; with --known they have one that
+only reads (tests/fuzz/strangers.py). --secured is the whole of it: strangers and the known, each
+with TLS off and on, a quarter of the time each.
 """
 
 from __future__ import annotations
@@ -44,6 +47,15 @@ def run(
     return Campaign(ports, left, seed, workers, tls, tell).run(folder)
 
 
+def all_secured(folder: Path, seconds: float, seed: str) -> bool:
+    """Whether everything held, with so many seconds for each kind of attacker and port."""
+    return all(
+        attack(folder / f"{known}-{tls}", seconds, seed, tell, tls=tls, known=known)
+        for known in (False, True)
+        for tls in (False, True)
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
@@ -51,23 +63,30 @@ def main() -> int:
     parser.add_argument("--seed", default=secrets.token_hex(4))
     parser.add_argument("--workers", type=int, default=1, help="attackers of each kind at a time")
     parser.add_argument("--tls", action="store_true", help="the ports speak TLS")
-    parser.add_argument("--strangers", action="store_true", help="security is on")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--strangers", action="store_true", help="security is on")
+    who.add_argument("--known", action="store_true", help="the same, with a token that only reads")
+    who.add_argument("--secured", action="store_true", help="both, with TLS off and on")
     arguments = parser.parse_args()
     begun = time.monotonic()
     tell(f"seed {arguments.seed}, port {arguments.port}")
+    seconds = arguments.minutes * 60
     with scratch_folder() as folder:
-        held = (
-            attack(folder, arguments.minutes * 60, arguments.seed, tell)
-            if arguments.strangers
-            else run(
+        if arguments.secured:
+            held = all_secured(folder, seconds / 4, arguments.seed)
+        elif arguments.strangers or arguments.known:
+            held = attack(
+                folder, seconds, arguments.seed, tell, tls=arguments.tls, known=arguments.known
+            )
+        else:
+            held = run(
                 arguments.port,
-                arguments.minutes * 60,
+                seconds,
                 arguments.seed,
                 arguments.workers,
                 folder,
                 tls=arguments.tls,
             )
-        )
     tell(f"{'clean' if held else 'FAILED'} after {time.monotonic() - begun:.0f} s")
     return 0 if held else 1
 

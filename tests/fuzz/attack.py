@@ -19,7 +19,9 @@ SECONDS_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where one server listens, and what it holds. `victims`: streams an attack may do all to."""
+    """Where one server listens, and what it holds. `victims`: streams an attack may do all to.
+    `token`: what attackers show; "" for strangers. `ca`: the authority of its certificates, PEM,
+    where gRPC is spoken over TLS."""
 
     grpc: tuple[str, int]
     data: tuple[str, int]
@@ -30,7 +32,9 @@ class Target:
     bulk: str
     victims: tuple[str, ...]
     calls: tuple[str, int]
-    """Where gRPC is spoken plainly: `grpc`, or the near end of a tunnel to it."""
+    """Where gRPC is spoken by a library: `grpc`, or the plain end of a tunnel to it."""
+    token: str = ""
+    ca: bytes | None = None
 
 
 class Attack:
@@ -61,7 +65,8 @@ secured: dict[tuple[str, int], ssl.SSLContext] = {}
 _connections = itertools.count()
 
 
-def connect(address: tuple[str, int], *, receive_buffer: int = 0) -> socket.socket:
+def plain(address: tuple[str, int], *, receive_buffer: int = 0) -> socket.socket:
+    """A connection without TLS, whatever is spoken there."""
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -71,6 +76,11 @@ def connect(address: tuple[str, int], *, receive_buffer: int = 0) -> socket.sock
     except OSError:
         sock.close()
         raise
+    return sock
+
+
+def connect(address: tuple[str, int], *, receive_buffer: int = 0) -> socket.socket:
+    sock = plain(address, receive_buffer=receive_buffer)
     if address not in secured or next(_connections) % 3 == 0:
         return sock
     try:

@@ -13,6 +13,7 @@ from jetstream_server.net import peer_auth
 from tests.fuzz.attack import (
     Attack,
     Step,
+    Target,
     connect,
     drain,
     leave,
@@ -21,12 +22,13 @@ from tests.fuzz.attack import (
 )
 from tests.fuzz.mutation import ODD_INTEGERS, mutated, noise, odd_text, wild_message
 
-HELLO = frames.encode(
-    Kind.HELLO, 1, dataplane_pb2.Hello(version=1, client="fuzz").SerializeToString()
-)
-
 
 class DataPlaneAttack(Attack):
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        hello = dataplane_pb2.Hello(version=1, client="fuzz", token=target.token)
+        self._hello = frames.encode(Kind.HELLO, 1, hello.SerializeToString())
+
     def steps(self) -> Sequence[Step]:
         return (
             self.noise, self.mutated_frames, self.mutated_frames, self.wild_heads, self.odd_fetches,
@@ -37,7 +39,7 @@ class DataPlaneAttack(Attack):
 
     def greeted(self, *, receive_buffer: int = 0) -> socket.socket:
         sock = connect(self.target.data, receive_buffer=receive_buffer)
-        sock.sendall(HELLO)
+        sock.sendall(self._hello)
         sock.recv(4096)
         return sock
 
@@ -112,7 +114,7 @@ class DataPlaneAttack(Attack):
         """The beginning of a frame, and then silence: before the greeting or after it."""
         if random.random() < 0.5:
             sock = connect(self.target.data)
-            sock.sendall(HELLO[: random.randrange(len(HELLO))])
+            sock.sendall(self._hello[: random.randrange(len(self._hello))])
         else:
             sock = self.greeted()
             whole = frames.encode(Kind.FETCH, 1, b"\x0a" * 60_000)
@@ -121,7 +123,9 @@ class DataPlaneAttack(Attack):
 
     def hello_again(self, random: Random) -> None:
         sock = self.greeted()
-        sock.sendall(random.choice((HELLO, HELLO * 100, frames.encode(Kind.HELLO_REPLY, 1, b""))))
+        sock.sendall(
+            random.choice((self._hello, self._hello * 100, frames.encode(Kind.HELLO_REPLY, 1, b"")))
+        )
         drain(sock, seconds=0.1)
         leave(random, sock)
 
@@ -171,7 +175,7 @@ class DataPlaneAttack(Attack):
     def follower(self, random: Random) -> socket.socket:
         """A connection as a node's that knows the credential: a `--dev` server has none."""
         sock = connect(self.target.data)
-        sock.sendall(HELLO)
+        sock.sendall(self._hello)
         prefix = frames.decode_prefix(receive_exactly(sock, frames.PREFIX_BYTES), 1 << 16)
         reply = dataplane_pb2.HelloReply.FromString(receive_exactly(sock, prefix.head_length))
         hello = dataplane_pb2.NodeHello(

@@ -29,17 +29,43 @@ def as_it_is(data: bytes) -> bytes:
     return data
 
 
+class SignIn(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+):
+    """Every call shows the token."""
+
+    def __init__(self, token: str) -> None:
+        self._metadata = ("authorization", f"Bearer {token}")
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._signed(details), request)
+
+    intercept_unary_stream = intercept_stream_unary = intercept_unary_unary
+
+    def _signed(self, details: Any) -> Any:
+        return details._replace(metadata=[*(details.metadata or ()), self._metadata])
+
+
 class GrpcCalls(Attack):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         host, port = target.calls
-        self._channel = grpc.insecure_channel(
-            f"{host}:{port}",
-            options=[("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 24)],
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 24)]
+        self._opened = (
+            grpc.insecure_channel(f"{host}:{port}", options)
+            if target.ca is None
+            else grpc.secure_channel(
+                f"localhost:{port}", grpc.ssl_channel_credentials(target.ca), options
+            )
         )
+        self._channel = self._opened
+        if target.token:
+            self._channel = grpc.intercept_channel(self._opened, SignIn(target.token))
 
     def close(self) -> None:
-        self._channel.close()
+        self._opened.close()
         super().close()
 
     def steps(self) -> Sequence[Step]:

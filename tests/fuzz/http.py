@@ -50,6 +50,8 @@ class HttpAttack(Attack):
 
     def request(self, random: Random) -> bytes:
         headers = [random.choice(HEADERS) for _ in range(random.randrange(6))]
+        if self.target.token:
+            headers.append(b"Authorization: Bearer " + self.target.token.encode())
         version = random.choice((b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/9.9", b"HTCPCP/1.0"))
         line = b" ".join((random.choice(METHODS), random.choice(PATHS), version))
         return b"\r\n".join((line, b"Host: fuzz", *headers, b"", b""))

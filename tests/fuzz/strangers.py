@@ -1,58 +1,109 @@
-"""Strangers at a server with security on: nothing changes, and memory is bounded.
+"""A server with security on, attacked by strangers or by a principal that may only read: nothing
+changes, memory is bounded, and the administrator is served.
 
-The attacks are those of the other campaigns, which have no token; the administrator looks at the
-server before and afterwards.
+The attacks are those of the other campaigns, with a wrong credential on the metadata port, and with
+TLS also attacks on its handshake. The administrator looks at the server before and afterwards.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import grpc
 
 from jetstream_client import Client
 from jetstream_protocol.errors import JetstreamError
-from tests.fuzz.attack import Attack, Target
+from tests.fuzz.attack import Attack, Target, secured
 from tests.fuzz.campaign import ATTACKS, BULK, VICTIMS
 from tests.fuzz.oracle import CONTROL, RSS_MIB_MAX
-from tests.support.secured import SecuredServer, secured_server
+from tests.fuzz.raft import RaftAttack
+from tests.fuzz.tls import TlsAttack
+from tests.support.secured import SecuredServer, SecuredTlsServer, administered
 
 PORTS = ("grpc", "data", "http")
 RECORDS = 50
 FAILURES = ("request_failed", "internal_error", "connection_failed")
+PATIENCE_SECONDS = 60.0
+"""For the administrator: what attackers have left behind may take a while to end."""
+
+T = TypeVar("T")
+Kind = Callable[[Target], Attack]
 
 
-def attack(folder: Path, seconds: float, seed: str, report: Callable[[str], None]) -> bool:
-    """Whether everything held; the report says what did not."""
-    with secured_server(folder / "secured") as server, server.client() as admin:
+def attack(
+    folder: Path,
+    seconds: float,
+    seed: str,
+    report: Callable[[str], None],
+    *,
+    tls: bool = False,
+    known: bool = False,
+) -> bool:
+    """Whether everything held; the report says what did not. known: the attackers have a token, by
+    which they may read everything."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "secured"
+    starting = SecuredTlsServer(data, "none") if tls else SecuredServer(data)
+    with administered(starting) as server, server.client() as admin:
         admin.create_stream(BULK, BULK)
         for name in (CONTROL, *VICTIMS):
             admin.create_stream(name, f"{name}.>")
         for number in range(RECORDS):
             admin.publish(f"{CONTROL}.x", b"%d" % number)
+        token = ""
+        if known:
+            token = admin.create_token("user:known").text
+            admin.add_acl("user:known", "read", subject=">")
         before = _held(admin)
-        steps, peak_mib = _attacked(server, seconds, seed)
+        kinds: list[Kind] = [kind for port in PORTS for kind in ATTACKS[port]]
+        kinds.append(partial(RaftAttack, secret=b"not the credential"))
+        target = _target(server, token)
+        if tls:
+            kinds.append(TlsAttack)
+        steps, peak_mib = _attacked(server.pid, target, kinds, seconds, seed)
         wrong = [each for each in FAILURES if each in server.log_text]
-        if _held(admin) != before:
+        if _patiently(partial(_held, admin)) != before:
             wrong.append("streams, records, tokens or rules are others")
         if peak_mib > RSS_MIB_MAX:
             wrong.append(f"{peak_mib} MiB of memory")
-        report(f"strangers: {steps} steps, at most {peak_mib} MiB; wrong: {wrong or 'nothing'}")
+        if token:
+            with server.client(token) as reader:
+                if len(_patiently(partial(reader.fetch, CONTROL))) != RECORDS:
+                    wrong.append("the token does not read")
+            if token in server.log_text:
+                wrong.append("the token is in the log")
+        who = f"{'a known principal' if known else 'strangers'}, TLS {'on' if tls else 'off'}"
+        report(f"{who}: {steps} steps, at most {peak_mib} MiB; wrong: {wrong or 'nothing'}")
         return not wrong
 
 
 def _held(admin: Client) -> object:
     records = [message.value for message in admin.fetch(CONTROL)]
-    return admin.list_streams(), records, admin.list_acls(), admin.list_tokens()
+    tokens = [token.id for token in admin.list_tokens()]
+    return admin.list_streams(), records, admin.list_acls(), tokens
 
 
-def _attacked(server: SecuredServer, seconds: float, seed: str) -> tuple[int, int]:
+def _patiently(look: Callable[[], T]) -> T:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return look()
+        except JetstreamError as error:
+            if not error.retriable or time.monotonic() > deadline:
+                raise
+
+
+def _attacked(
+    pid: int, target: Target, kinds: list[Kind], seconds: float, seed: str
+) -> tuple[int, int]:
     """How many steps there were, and how many MiB the server held at most."""
-    target = _target(server)
     stop, steps = threading.Event(), [0]
 
     def work(attack: Attack) -> None:
@@ -67,25 +118,31 @@ def _attacked(server: SecuredServer, seconds: float, seed: str) -> tuple[int, in
         steps[0] += number
         attack.close()
 
-    kinds = [kind for port in PORTS for kind in ATTACKS[port]]
     workers = [threading.Thread(target=work, args=(kind(target),), daemon=True) for kind in kinds]
     for worker in workers:
         worker.start()
     ends, peak_mib = time.monotonic() + seconds, 0
     while time.monotonic() < ends:
         time.sleep(0.2)
-        peak_mib = max(peak_mib, _rss_mib(server.pid))
+        peak_mib = max(peak_mib, _rss_mib(pid))
     stop.set()
     for worker in workers:
         worker.join(30)
     return steps[0], peak_mib
 
 
-def _target(server: SecuredServer) -> Target:
+def _target(server: SecuredServer, token: str) -> Target:
     host, base = "127.0.0.1", server.port_base
+    ca = None
+    if isinstance(server, SecuredTlsServer):
+        ca = server.authority.certificate_file.read_bytes()
+        context = ssl.create_default_context(cadata=ca.decode())
+        context.set_alpn_protocols(["h2"])
+        secured.update({(host, base + port): context for port in range(4)})
     return Target(
         grpc=(host, base), data=(host, base + 1), raft=(host, base + 2), http=(host, base + 3),
         nats=(host, base + 4), control=CONTROL, bulk=BULK, victims=VICTIMS, calls=(host, base),
+        token=token, ca=ca,
     )  # fmt: skip
 
 

@@ -25,5 +25,7 @@ def test_hostile_calls_have_no_effect() -> None:
     fuzz("grpc", 8)
 
 
-def test_strangers_change_nothing_where_security_is_on() -> None:
-    fuzz("all", 3, "--strangers")
+@pytest.mark.parametrize("who", [("--strangers", "--tls"), ("--known",)], ids=" ".join)
+def test_where_security_is_on_hostile_bytes_change_nothing(who: tuple[str, ...]) -> None:
+    """`--secured` is the whole of it: each with TLS and without."""
+    fuzz("all", 3, *who)

@@ -5,41 +5,16 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
-from examples.certificates.authority import Authority
 from jetstream_client import Client, PermissionDeniedError, TlsConfig, UnauthenticatedError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import api_pb2_grpc, common_pb2
-from jetstream_server.node.bootstrap import bootstrap
-from jetstream_server.node.config import load
 from jetstream_server.security import node_proof
-from tests.support.secured import CREDENTIAL, SecuredServer
-from tests.support.tls import HOSTS, tls_variables
-
-
-class SecuredTlsServer(SecuredServer):
-    """Its clients must show certificates of `authority`."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "data")
-        self.authority = Authority(folder / "certificates")
-        files = self.authority.issue("server", hosts=HOSTS, serves=True)
-        self.environment |= tls_variables(self.authority, files)
-
-    def bootstrap(self, principal: str = "user:admin") -> str:
-        """As its command does it, with the configuration of the node."""
-        named = {k: v for k, v in self.environment.items() if k.startswith("JETSTREAM_TLS")}
-        config = load(self.config_file, environment={})
-        tls = {k.removeprefix("JETSTREAM_TLS__").lower(): v for k, v in named.items()}
-        settings = config.model_copy(update={"tls": type(config).model_validate({"tls": tls}).tls})
-        return bootstrap(settings, settings.nodes[0], principal, 3600 * 1_000_000)
-
-    def tls(self, files: tuple[Path, Path]) -> TlsConfig:
-        return TlsConfig(str(self.authority.certificate_file), *map(str, files))
+from tests.support.secured import CREDENTIAL, SecuredTlsServer
+from tests.support.tls import HOSTS
 
 
 @pytest.fixture(scope="module")

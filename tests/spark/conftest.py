@@ -29,6 +29,8 @@ from tests.spark.support import (
 )
 from tests.support.server import ServerProcess, running_server
 
+EVENTS = "events"
+"""The folder of the session's event log, beside what it says."""
 SPARKS = {"spark", "spark_cluster"}
 """The fixtures that start a JVM."""
 
@@ -57,10 +59,15 @@ def spark_said(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def spark(spark_said: Path) -> Iterator[SparkSession]:
+    events = spark_said.parent / EVENTS
+    events.mkdir()
+    config = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
+    # One plain file that is flushed as events come: a test looks into it.
+    config |= {"spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false"}
     with ExitStack() as stack:
         with stderr_to(spark_said):
             lake = {"spark.sql.catalog.lake.warehouse": str(spark_said.parent / "lake")}
-            config = {**TABLE_FORMATS, **lake} if JARS else {}
+            config |= {**TABLE_FORMATS, **lake} if JARS else {}
             session = stack.enter_context(local_session(spark_said.parent, config=config))
         yield session
 

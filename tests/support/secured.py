@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
-from jetstream_client import Client
+from examples.certificates.authority import Authority
+from jetstream_client import Client, TlsConfig
 from jetstream_server.node.bootstrap import bootstrap
 from jetstream_server.node.config import load
 from tests.support.server import ServerProcess
+from tests.support.tls import HOSTS, tls_variables
 
+S = TypeVar("S", bound="SecuredServer")
 CREDENTIAL = "planted-credential-5f1e"
 
 
@@ -51,9 +55,42 @@ class SecuredServer(ServerProcess):
         return Client(self.grpc, token=self.admin if token is None else token, timeout=5)
 
 
+class SecuredTlsServer(SecuredServer):
+    """client_auth: whether its clients must show certificates of `authority`."""
+
+    def __init__(self, folder: Path, client_auth: str = "required") -> None:
+        super().__init__(folder / "data")
+        self.authority = Authority(folder / "certificates")
+        files = self.authority.issue("server", hosts=HOSTS, serves=True)
+        self.environment |= tls_variables(self.authority, files, client_auth)
+
+    def bootstrap(self, principal: str = "user:admin") -> str:
+        """As its command does it, with the configuration of the node."""
+        named = {k: v for k, v in self.environment.items() if k.startswith("JETSTREAM_TLS")}
+        config = load(self.config_file, environment={})
+        tls = {k.removeprefix("JETSTREAM_TLS__").lower(): v for k, v in named.items()}
+        settings = config.model_copy(update={"tls": type(config).model_validate({"tls": tls}).tls})
+        return bootstrap(settings, settings.nodes[0], principal, 3600 * 1_000_000)
+
+    def tls(self, files: tuple[Path, ...] = ()) -> TlsConfig:
+        """files: a certificate and its key."""
+        return TlsConfig(str(self.authority.certificate_file), *map(str, files))
+
+    def client(self, token: str | None = None) -> Client:
+        """For servers that ask for no certificate."""
+        token = self.admin if token is None else token
+        return Client(self.grpc, token=token, timeout=5, tls=self.tls())
+
+
 @contextmanager
 def secured_server(data: Path, **limits: int) -> Iterator[SecuredServer]:
-    server = SecuredServer(data, **limits)
+    with administered(SecuredServer(data, **limits)) as server:
+        yield server
+
+
+@contextmanager
+def administered(server: S) -> Iterator[S]:
+    """The server, running, with its first administrator."""
     server.start()
     try:
         server.admin = server.bootstrap()

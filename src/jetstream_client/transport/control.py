@@ -151,7 +151,7 @@ class ControlPlane:
         self._given = config.servers
         self._tls_files: dict[str, object] = {}
         self._retired: list[Stubs] = []
-        self._token = config.token
+        self._current_token = config.current_token
         self._tls = config.tls
         self._has_met_one = config.retry_on_failed_connect
         self._in_touch: set[str] = set()
@@ -252,7 +252,7 @@ class ControlPlane:
         failed, deadline = asyncio.Event(), asyncio.get_running_loop().time() + share
         looking = asyncio.create_task(self._look(address, failed, share))
         try:
-            found = await ask(rpc(stubs), request, share, address, self._token)
+            found = await ask(rpc(stubs), request, share, address, self._current_token())
         except (UnreachedError, LostCallError) as error:
             self._lost(address, error)
             self._renew(address)

@@ -177,7 +177,7 @@ class DataPlane:
                     return connection
             patience = max(0.001, min(timeout, self._timeout / _CONNECT_SHARE))
             connection = await DataConnection.open(
-                address, patience, self._config.token, self._config.tls
+                address, patience, self._config.current_token(), self._config.tls
             )
             if self._closed:
                 await connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,39 @@ def test_what_cannot_be_sent_as_a_token_is_refused_without_showing_it(token: str
     with pytest.raises(InvalidRequestError, match="the token is not one") as refused:
         ClientConfig.of(token=token)
     assert token not in str(refused.value)
+
+
+def test_a_token_file_is_read_anew_and_its_errors_name_the_file_and_never_the_token(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "token"
+    config = ClientConfig.of(token_file=str(path))
+    assert "planted" not in repr(config)
+    with pytest.raises(InvalidRequestError, match=r"cannot read the token file .*: No such file"):
+        config.current_token()
+    path.write_text("planted-1\n")
+    assert config.current_token() == "planted-1"
+    path.write_text("planted-2")
+    assert config.current_token() == "planted-2"
+    path.write_text(" \n")
+    with pytest.raises(InvalidRequestError, match="is empty"):
+        config.current_token()
+    path.write_bytes(b"planted \xff")
+    with pytest.raises(InvalidRequestError, match="holds is not one") as caught:
+        config.current_token()
+    assert "planted" not in str(caught.value)
+
+
+def test_the_environment_may_name_a_token_file_and_what_is_given_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JETSTREAM_TOKEN", raising=False)
+    monkeypatch.setenv("JETSTREAM_TOKEN_FILE", "/run/token")
+    assert ClientConfig.of().token_file == "/run/token"
+    assert ClientConfig.of(token="given").token_file == ""
+    assert ClientConfig.of(token_file="/run/other").token_file == "/run/other"
+    monkeypatch.setenv("JETSTREAM_TOKEN", "both")
+    assert (ClientConfig.of().token, ClientConfig.of().token_file) == ("both", "")
+    assert ClientConfig.of(token_file="/run/other").token == ""
+    with pytest.raises(InvalidRequestError, match="keep one"):
+        ClientConfig.of(token="given", token_file="/run/other")

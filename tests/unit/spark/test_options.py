@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -140,3 +140,23 @@ def test_a_cursor_shows_a_streaming_read_only_and_has_a_name() -> None:
         read_options({"streams": "orders", "cursor": "nightly"}, "batch")
     with pytest.raises(OptionError, match="is no name"):
         read_options({"streams": "orders", "cursor": "a b"}, "stream")
+
+
+@pytest.mark.parametrize("make", [lambda o: read_options(o, "batch"), write_options])
+def test_a_token_is_taken_and_shown_nowhere(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETSTREAM_TOKEN", "from-the-environment")
+    required = {} if make is write_options else {"streams": "a"}
+    options = make({**required, "token": "planted"})
+    assert options.config.token == "planted"
+    assert "planted" not in repr(options)
+    by_file = make({**required, "tokenFile": "/run/token"}).config
+    assert (by_file.token, by_file.token_file) == ("", "/run/token")
+    assert make(required).config.token == "from-the-environment"
+    for wrong in (
+        {"token": "planted", "tokenFile": "/run/token"},
+        {"token": "two planted"},
+        {"token": "planted", "tokn": "planted"},
+    ):
+        with pytest.raises(OptionError) as caught:
+            make({**required, **wrong})
+        assert "planted" not in str(caught.value)
