@@ -77,7 +77,7 @@ class AsyncSecurityMethods:
         """Whether a principal may do it, and the rule that decides. Nothing is done.
 
         stream: without it the operation is on the cluster. subject: without it that of the stream
-        of this name. principal: without it whoever asks.
+        of this name. principal: by default the caller.
         """
         return await self._security.test_acl(
             operation, stream=stream or "", subject=subject or "", principal=principal or ""

@@ -70,7 +70,7 @@ class SecurityMethods:
         """Whether a principal may do it, and the rule that decides. Nothing is done.
 
         stream: without it the operation is on the cluster. subject: without it that of the stream
-        of this name. principal: without it whoever asks.
+        of this name. principal: by default the caller.
         """
         return self._thread.run(
             self._client.test_acl(operation, stream=stream, subject=subject, principal=principal)

@@ -131,7 +131,7 @@ class PermissionDeniedError(JetstreamError):
 
 
 class UnauthenticatedError(JetstreamError):
-    """The servers do not know who asks: no token or certificate, or one that is not valid."""
+    """The caller is not identified: it has no token or certificate, or not a valid one."""
 
 
 class QuotaExceededError(JetstreamError):

@@ -1,4 +1,4 @@
-"""The clocks of a node. Whoever needs one is handed it: the simulation has its own.
+"""The clocks of a node. They are passed in; the simulation has its own.
 
 A clock is called `wall_clock`, `monotonic_clock` or `boot_clock`. What the wall clock shows is
 called `wall_us`, what another one shows `now_us`. Their types keep them apart (WallUs, MonotonicUs

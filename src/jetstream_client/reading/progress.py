@@ -1,6 +1,6 @@
 """What a consumer has handed out, and what of it counts as done.
 
-A record is done once the next one is asked for: whoever handles it may fail until then. Nothing is
+A record is done once the next one is asked for: its handling may fail until then. Nothing is
 noted per record: of the records of one fetch all before the last one handed out are done.
 """
 
@@ -51,7 +51,7 @@ class Progress:
         self._asks = False
 
     def says_done(self, offset: int) -> None:
-        """Whoever handles the records says so: all below is done."""
+        """The caller says that all records below are done."""
         self._floor = max(self._floor, offset)
 
     def done(self, position: int) -> int:

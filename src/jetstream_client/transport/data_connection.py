@@ -133,7 +133,7 @@ class DataConnection(asyncio.BufferedProtocol):
         return frame.head
 
     def abort(self, reason: str) -> None:
-        """End the connection; whoever waits is told. Idempotent."""
+        """End the connection and fail the requests that wait. Idempotent."""
         if self.closed:
             return
         self.closed = True

@@ -85,7 +85,7 @@ async def ask(
     method: Any, request: Message, timeout: float, address: str, token: str = ""
 ) -> Message:
     """What the server at `address` answers. Raises JetstreamError. Cancelled, it cancels too.
-    token: says who asks."""
+    token: identifies the caller."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[None] = loop.create_future()
     metadata = (("authorization", f"Bearer {token}"),) if token else None

@@ -1,10 +1,10 @@
 """The coordinator of consumer groups: the leader of `__cursors`, for as long as it leads.
 
-    heartbeat ─> next state (groups.py) ─> written ─> members that it concerns are answered
+    heartbeat ─> next state (groups.py) ─> written ─> the members concerned are answered
 
-A member lives as long as its heartbeats come: each is a long poll, shorter than the session. A new
-leader gives every member a whole session. **safety** While a change is being written, both the
-state before and the one after must allow a commit.
+A member stays in its group as long as its heartbeats come. Each is a long poll, shorter than the
+session. A new leader gives every member a whole session. **safety** While a change is being
+written, a commit is accepted only if both the state before and the state after allow it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ logger = structlog.get_logger("jetstream.groups")
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a member says. generation: what it was last told, 0: nothing yet. principal: who says
-    it, "" for nobody in particular. groups_max: how many groups with members a principal may have
+    """What a member says. generation: the last that it was told, 0: none yet. principal: of the
+    caller, "" for none. groups_max: how many groups with members a principal may have
     begun, 0: any number."""
 
     group: str
@@ -172,7 +172,8 @@ class Coordinator:
             )
 
     async def _news(self, live: _Live, heartbeat: Heartbeat) -> None:
-        """Wait until the member is to read something else than it holds, or is no member."""
+        """Wait until the member is to read other streams than it holds, or is no longer a
+        member."""
         deadline = self._now() + heartbeat.wait_seconds
         member_id = heartbeat.member.id
         while live.state.has(member_id) and live.state.assigned(member_id) == heartbeat.held:
@@ -193,7 +194,7 @@ class Coordinator:
         await self._change(live, lambda group: leave(group, {member_id}))
 
     async def _change(self, live: _Live, decide: Callable[[Group], Group]) -> None:
-        """The next state counts once it is written."""
+        """Write the next state; it counts once it is committed."""
         async with live.turn:
             after = decide(live.state)
             if after == live.state:
@@ -232,7 +233,7 @@ class Coordinator:
     # Time.
 
     async def watch(self) -> None:
-        """Give up members that are not heard or do not let go, and notice new streams."""
+        """Remove members that are silent or do not release streams, and notice new streams."""
         looks = 0
         while True:
             await asyncio.sleep(LOOK_SECONDS)

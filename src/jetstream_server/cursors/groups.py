@@ -1,15 +1,15 @@
-"""Consumer groups: who of a group's members reads which of its streams.
+"""Consumer groups: which member of a group reads which of its streams.
 
 Pure: a state in, the next state out. A state is written to `__cursors` before anybody is told of
-it, so the next leader goes on from there.
+it. So the next leader goes on with it.
 
     join, leave, streams changed ──> a new generation: new targets
     owner != target ──> the owner is told to let go ──(release)──> the target becomes the owner
 
-Invariants. A stream has one owner at most, and only its owner commits. **safety** It changes its
-owner only when that has let go of it, or is a member no more. Targets are even: the numbers of two
-members differ by one at most; and sticky: no stream moves that need not. So a change stops only
-those streams that move.
+Invariants. A stream has at most one owner, and only its owner commits. **safety** A stream gets
+another owner only when its owner has released it, or is no longer a member. Targets are even: the
+numbers of two members differ by at most one. They are sticky: no stream moves without need. So a
+change interrupts only the streams that move.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MEMBERS_MAX = 1000
 @dataclass(frozen=True, slots=True)
 class Member:
     """id: of one run of a consumer, never used again. instance: a name that outlives runs, "" for
-    none: the next member of that name takes the place of the last. session_ms: without a word for
-    so long it is given up."""
+    none: the next member of that name takes the place of the last. session_ms: a member that is
+    silent for so long is removed."""
 
     id: str
     instance: str = ""
@@ -44,7 +44,7 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Group:
     """source: what is read: a group of streams, or a stream. shares: by stream id. creator: the
-    principal for whose quota it counts while it has members; "": nobody's."""
+    principal to whose quota it counts while it has members; "": nobody's."""
 
     name: str
     source: str
@@ -57,7 +57,7 @@ class Group:
         return any(member.id == member_id for member in self.members)
 
     def assigned(self, member_id: str) -> frozenset[int]:
-        """What the member is to read; what it owns beyond that it is to let go of."""
+        """The streams that the member is to read. It must release others that it owns."""
         return frozenset(
             number
             for number, share in self.shares.items()
@@ -69,11 +69,11 @@ class Group:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to move."""
+        """Whether no stream is left to move."""
         return all(share.owner == share.target for share in self.shares.values())
 
     def may_commit(self, member_id: str, generation: int, stream_id: int) -> bool:
-        """**safety** Only the owner, and only what it says since it became that."""
+        """**safety** Only the owner may, and only since it became the owner."""
         share = self.shares.get(stream_id)
         if share is None or not self.has(member_id):
             return False
@@ -91,7 +91,7 @@ def join(group: Group, member: Member) -> Group:
 
 
 def leave(group: Group, member_ids: Collection[str]) -> Group:
-    """The group without those members: what they owned is free."""
+    """The group without those members. Their streams have no owner."""
     staying = tuple(member for member in group.members if member.id not in member_ids)
     if staying == group.members:
         return group
@@ -108,7 +108,8 @@ def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
 
 
 def release(group: Group, member_id: str, held: Collection[int]) -> Group:
-    """The member has let go of all but `held`: what it was told to let go of has another owner."""
+    """The member has released all but `held`. The streams that it had to release get their next
+    owner."""
     shares = dict(group.shares)
     for number, share in group.shares.items():
         if share.owner == member_id != share.target and number not in held:
@@ -151,7 +152,7 @@ def _rebalanced(group: Group) -> Group:
 
 
 def _given(group: Group) -> Group:
-    """What is free belongs to its target."""
+    """A stream without an owner now belongs to its target."""
     shares = {
         number: Share(share.target, share.target, group.generation)
         if share.owner == NOBODY != share.target
@@ -162,7 +163,7 @@ def _given(group: Group) -> Group:
 
 
 def spread(before: Mapping[int, str], members: Collection[str]) -> dict[int, str]:
-    """A member for every stream: even, and as many as possible where they were.
+    """A member for every stream: evenly, and with as few moves as possible.
 
     before: who has each stream now; NOBODY, or who is no member: nobody. {} without members.
     """

@@ -2,8 +2,8 @@
 
     write ─> queue ──(once per turn of the loop)──> plan ─> one batch ─> append ─> commit ─> answers
 
-A new leader reads its log before it answers anything. **safety** An answer is given only while this
-node surely leads, and only when what it says is committed (table.py).
+A new leader reads its log before it answers. **safety** It answers only while this node certainly
+leads, and only with committed records (table.py).
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class CursorStore(RoleListener):
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
     ) -> None:
-        """lease_held: whether this node's session lease holds, at this very moment. streams_of: of
-        what a consumer group reads."""
+        """lease_held: whether this node's session lease holds now. streams_of: the streams that a
+        consumer group reads."""
         self._replicas = replicas
         self._lease_held = lease_held
         self._streams_of = streams_of
@@ -112,11 +112,11 @@ class CursorStore(RoleListener):
         return (await self._ready()).coordinator
 
     async def table(self) -> CursorTable:
-        """What is committed, as of now. Raises NotLeaderError, UnavailableError."""
+        """The committed records, as of now. Raises NotLeaderError, UnavailableError."""
         return (await self._ready()).table
 
     def committed_now(self) -> Mapping[bytes, Entry]:
-        """What is committed, without waiting; nothing on a node that cannot say."""
+        """The committed records, without waiting; none on a node that does not lead."""
         leading = self._leading
         if leading is None or leading.ended or not leading.loaded.is_set():
             return {}
@@ -182,7 +182,7 @@ class Leadership:
     # Loading.
 
     async def _load(self) -> None:
-        """Everything in the log counts once it is committed, whoever appended it."""
+        """Every record in the log counts once it is committed, also those of earlier leaders."""
         log = self._replica.log
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
@@ -199,7 +199,7 @@ class Leadership:
         self.loaded.set()
 
     async def _load_from(self, offset: int) -> int:
-        """Returns where to go on."""
+        """Returns the offset where to go on."""
         replica = self._replica
         found = replica.read(offset, _LOAD_BYTES)
         if found is None:
@@ -266,7 +266,7 @@ class Leadership:
             self._waiting -= len(writes)
 
     def _append(self) -> None:
-        """What has queued up, in one batch."""
+        """Append the queued requests in one batch."""
         if self.ended:
             return
         count = _count_in(self._queue, BATCH_BYTES)
@@ -316,7 +316,7 @@ class Leadership:
             self._watch()
 
     def end(self) -> None:
-        """Whoever waits is told; what was appended may be committed by the next leader."""
+        """Fail the requests that wait. The next leader may still commit what was appended."""
         self.ended = True
         self._loading.cancel()
         if self._watching is not None:
@@ -337,7 +337,7 @@ def _refuse(answers: Sequence[asyncio.Future[list[Outcome]]], error: JetstreamEr
 
 
 def _count_in(queue: Sequence[_Asked], bytes_max: int) -> int:
-    """How many requests, at least one, are about that long together."""
+    """How many requests, at least one, have together about that length."""
     length = 0
     for number, (writes, _) in enumerate(queue, 1):
         length += sum(len(write.key) + len(write.value or b"") for write in writes)

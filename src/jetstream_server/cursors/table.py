@@ -1,13 +1,13 @@
-"""What the leader of `__cursors` knows: the latest record of every key, and what is on its way.
+"""The state of the leader of `__cursors`: the latest record of every key, and uncommitted writes.
 
 Pure: requests in, records to append and answers out. The log is the truth: a new leader loads it.
 
     plan ──> records to append ──(appended)──> waits ──(committed)──> answers, and `committed`
 
-Invariants. `committed` holds what every later leader will know, and only that is shown to anybody.
-A request is decided against everything appended before it, committed or not, and answered once all
-of that is committed: so no answer speaks of a record that may still be lost. The revision of a
-record is its offset, so it grows with every record of a key.
+Invariants. `committed` holds only records that every later leader will have. Readers see nothing
+else. A request is decided against all records appended before it, committed or not. It is answered
+once all of them are committed, so no answer depends on a record that may still be lost. The
+revision of a record is its offset, so it grows with every record of a key.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Entry(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Who commits a position: a member of the consumer group `name` in that generation, or "":
-    nobody's member. The group decides whether it may (coordinator.py)."""
+    """The committer of a position: a member of the consumer group `name` in that generation, or "":
+    no member. The group decides whether it may (coordinator.py)."""
 
     name: str
     stream_id: int
@@ -45,7 +45,7 @@ class Fence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A record that somebody wants. value: None deletes the key. expected_revision: write it only
+    """A record to be written. value: None deletes the key. expected_revision: write it only
     if the key's revision is this, NO_REVISION for none; None: in any case."""
 
     key: bytes
@@ -56,7 +56,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a write. entry: the key's record now; None: there is none."""
+    """The result of a write. entry: the key's record now; None: there is none."""
 
     entry: Entry | None
     error: JetstreamError | None = None
@@ -64,8 +64,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Records to append at `base_offset`, in one batch, and what to answer each request once all
-    below `end_offset` is committed. Without records there is only that to wait for."""
+    """Records to append at `base_offset`, in one batch, and the answer to each request. They are
+    given once all below `end_offset` is committed. A plan without records only waits for that."""
 
     base_offset: int
     keys: list[bytes]
@@ -94,7 +94,7 @@ class CursorTable:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits for its commit."""
+        """Whether a plan waits for its commit."""
         return bool(self._waiting)
 
     def load(
@@ -142,14 +142,14 @@ class CursorTable:
         return self._latest[key] if key in self._latest else self._committed.get(key)
 
     def appended(self, plan: Plan) -> None:
-        """Its records are in the log, where the plan wanted them."""
+        """The plan's records are in the log, at its `base_offset`."""
         for number, (key, value) in enumerate(zip(plan.keys, plan.values, strict=True)):
             revision = plan.base_offset + number
             self._latest[key] = None if value is None else Entry(value, revision)
         self._waiting.append(plan)
 
     def advance(self, high_watermark: int) -> list[Plan]:
-        """What lies below the high watermark is committed; returns the plans to be answered."""
+        """All below the high watermark is committed. Returns the plans to be answered."""
         done = []
         while self._waiting and self._waiting[0].end_offset <= high_watermark:
             plan = self._waiting.popleft()
@@ -176,8 +176,8 @@ class CursorTable:
             self._latest.pop(key, None)
 
     def page(self, prefix: bytes, after: bytes, count_max: int) -> tuple[list[Entry], bytes]:
-        """Committed records whose key begins so, by key, behind `after`; the second is where the
-        next page begins, b"" if this was the last."""
+        """Committed records whose key has that prefix, sorted, behind the key `after`. The second
+        value is where the next page begins, b"" if this was the last."""
         if self._sorted is None:
             self._sorted = sorted(self._committed)
         start = bisect_right(self._sorted, max(after, prefix))

@@ -17,7 +17,7 @@ from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
 
 ANNOUNCE_SECONDS = 1.0
-"""How long it may take from the end of the start until the node is ready, without a word."""
+"""After this time from the end of the start, a node that is not ready says why."""
 READY_CHECK_SECONDS = 0.1
 
 logger = structlog.get_logger("jetstream.server")

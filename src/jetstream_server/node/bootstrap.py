@@ -1,6 +1,6 @@
 """`jetstream-server token --bootstrap`: the first administrator, made on a node's own machine.
 
-Whoever runs it has the cluster's credential, from the configuration, and shows it to the node by a
+The caller has the cluster's credential, from the configuration, and shows it to the node by a
 proof (security/node_proof.py). The node makes a token and the rules that allow its principal
 everything, and refuses once there is an administrator.
 """

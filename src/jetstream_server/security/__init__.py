@@ -1,1 +1,1 @@
-"""Who asks, and what they may do: principals, tokens, ACL rules, and the one place that decides."""
+"""Callers and their rights: principals, tokens, ACL rules, and the one place that decides."""

@@ -1,11 +1,12 @@
-"""The one place that decides who asks and whether they may, for every port, before any effect.
+"""The one place that identifies callers and decides on their rights, before any effect. All ports
+ask it.
 
     who:      `identify`, from a token, a client's certificate, or a node's proof
     whether:  `allows` and `check`, at every request, against the metadata as it is now
 
 While security is off everybody is `anonymous` and may do everything. Decisions are remembered
-until tokens or rules change. What a node shows opens what is between nodes, and nothing else; what
-a client shows never opens that.
+until tokens or rules change. A node's proof or certificate permits calls between nodes, and nothing
+else. A client's token or certificate never permits those.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class AccessControl:
     """Belongs to the node's event loop.
 
     state: the metadata's, as it is now. secret: the cluster's credential. incarnation: of this
-    node, None before it has registered. generation: grows with every change; whoever was allowed
-    something in an earlier one is asked about again.
+    node, None before it has registered. generation: grows with every change; a permission from an
+    earlier one must be decided again.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class AccessControl:
     # Who.
 
     async def identify(self, authorization: str, *, method: str, shown: Identity) -> Identity:
-        """Who sends this `authorization`, "" for none; shown: whom the connection shows without
+        """The sender of this `authorization`, "" for none; shown: whom the connection shows without
         it. Raises UnauthenticatedError for one that is wrong."""
         if not self.enabled:
             return ANONYMOUS
@@ -105,7 +106,7 @@ class AccessControl:
         return await self.identify_token(text.strip(), method=method, shown=shown)
 
     async def identify_token(self, text: str, *, method: str, shown: Identity) -> Identity:
-        """Who has this token; without one, whom the connection shows."""
+        """The owner of this token; without a token, whom the connection shows."""
         if not self.enabled:
             return ANONYMOUS
         if not text:
@@ -155,11 +156,11 @@ class AccessControl:
         raise self.unauthenticated(identity.peer, what, reason)
 
     def is_stranger(self, identity: Identity) -> bool:
-        """Whether somebody has not shown who they are, who has to."""
+        """Whether the caller must show who it is, and has not."""
         return self.enabled and not identity.is_node and identity.principal == ANONYMOUS.principal
 
     def has_ended(self, identity: Identity) -> bool:
-        """Whether its token, if it has one, is of no use any more."""
+        """Whether the caller has a token that was revoked or has expired."""
         return identity.token is not None and not self._authenticator.is_valid(identity.token)
 
     def _is_current(self, identity: Identity) -> bool:
@@ -170,7 +171,7 @@ class AccessControl:
     # How much.
 
     def quota_holder(self, identity: Identity) -> str:
-        """The principal for whose quota counts what it makes; "": nobody's."""
+        """The principal to whose quota its new streams and groups count; "": to nobody's."""
         return identity.principal if self._is_limited(identity) else ""
 
     def connected(self, identity: Identity) -> None:
@@ -200,7 +201,7 @@ class AccessControl:
             self._limits.ended(identity.principal, port)
 
     def over_quota(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
-        """The error, noted in the audit log; where a node has asked, that notes it."""
+        """The error, noted in the audit log; if a node asked, that node notes it."""
         if not identity.is_node:
             self.audit.over_quota(identity, what, error.message)
         return error
@@ -249,7 +250,7 @@ class AccessControl:
         return (identity.key, operation, stream.id) in self._permitted
 
     def changed(self) -> None:
-        """Tokens or rules are others now, or a token has expired: decide everything anew."""
+        """Tokens or rules have changed, or a token has expired: decide everything again."""
         self.generation += 1
         self._permitted.clear()
         now_us, tokens = self._wall_clock(), self._state().tokens.values()
@@ -258,7 +259,7 @@ class AccessControl:
         )
 
     async def watch_expiry(self, expired: Callable[[], None]) -> None:
-        """Call `changed`, and then `expired`, when the time of a token is over."""
+        """Call `changed`, and then `expired`, whenever a token expires."""
         while True:
             await asyncio.sleep(EXPIRY_CHECK_SECONDS)
             if self._next_expiry is not None and self._wall_clock() >= self._next_expiry:
@@ -309,12 +310,12 @@ class AccessControl:
         )
 
     def denied_to_clients(self, identity: Identity, what: str) -> PermissionDeniedError:
-        """For what is between nodes."""
+        """The error for a client that makes a call between nodes."""
         self.audit.refused(identity, what, "the cluster", "not a node")
         return PermissionDeniedError(f"{what} is between the nodes of a cluster: no right opens it")
 
     def denied_to_nodes(self, identity: Identity, what: str) -> PermissionDeniedError:
-        """For what a node does not ask another one for."""
+        """The error for a node that makes a call of clients."""
         self.audit.refused(identity, what, "the cluster", "a node's credential")
         return PermissionDeniedError(f"{what} is for clients: a node's credential does not open it")
 

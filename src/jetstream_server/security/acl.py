@@ -5,8 +5,8 @@ A stream rule has a pattern for names and one for subjects. An allow rule holds 
 name matches and whose subjects all match. A deny rule holds where the name matches and any of its
 subjects does.
 
-Deny wins. What no rule allows is denied. Whoever may do anything with a stream may describe it,
-unless that is denied. Pure: the rules come in, the answer goes out.
+Deny wins. What no rule allows is denied. A principal that may do anything with a stream may
+describe it, unless that is denied. Pure: the rules come in, the answer goes out.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class AclRule:
 def decide(
     rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
 ) -> bool:
-    """Whether the rules, all for the principal that asks, allow it. name, subject: of the stream;
+    """Whether the rules, all for the calling principal, allow it. name, subject: of the stream;
     "" where the operation is on the cluster."""
     return deciding_rule(rules, operation, name, subject) is not None
 
@@ -165,8 +165,8 @@ def check_rule(rule: AclRule) -> None:
 
 
 def check_subject_said(operations: Iterable[str], allow: bool, subject: str) -> None:
-    """Raise InvalidRequestError where the subject must be said: the right to create or to read a
-    stream is a right to the messages of its subject."""
+    """Raise InvalidRequestError if the rule must name a subject and does not: the right to create
+    or read a stream is a right to the messages of its subject."""
     if allow and not subject and any(each in _NEEDS_SUBJECT for each in operations):
         raise InvalidRequestError(
             "say the subject, too: whoever may read or create a stream gets the messages of its "

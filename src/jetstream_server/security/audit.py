@@ -53,17 +53,18 @@ class Audit:
         )
 
     def over_quota(self, identity: Identity, operation: str, reason: str) -> None:
-        """Refused to a principal that has as much as it may."""
+        """Refused to a principal that has reached its limit."""
         self.quota_refusals += 1
         self._throttled("over_quota", identity.principal, identity.peer, operation, reason)
 
     def unknown(self, peer: str, operation: str, reason: str) -> None:
-        """Refused to somebody who has not shown who they are."""
+        """Refused to a caller that has not shown who it is."""
         self.authentication_failures += 1
         self._throttled("unauthenticated", "unknown", peer, operation, reason)
 
     def _throttled(self, what: str, principal: str, peer: str, operation: str, reason: str) -> None:
-        """Once in a while for each principal at each address; `repeated`: how many came between."""
+        """At most one line per interval for each principal at each address. `repeated`: how many
+        were left out."""
         key = f"{what}/{principal}/{peer.rpartition(':')[0] or peer}"
         left_out = self._left_out.pop(key, 0)
         if not self._throttle.is_due(what, key):

@@ -1,9 +1,9 @@
 """From a token's text to the principal, with the slow hash only once per token and process.
 
-Verified texts are remembered by their SHA-256, and wrong ones as well, so that the same wrong token
-costs one slow hash. One hash runs at a time, in a thread, and WAITING_MAX wait: strangers can use
-up neither the processors nor the memory. A token that was revoked or has expired is refused at
-once, whatever is remembered.
+Verified texts are remembered by their SHA-256. Wrong ones are too, so that the same wrong token
+costs only one slow hash. One hash runs at a time, in a thread, and at most WAITING_MAX requests
+wait for it. So strangers can use up neither the processors nor the memory. A revoked or expired
+token is refused at once, even if its text is remembered.
 """
 
 from __future__ import annotations

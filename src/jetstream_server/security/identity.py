@@ -1,4 +1,4 @@
-"""Who asks: a principal, and what shows it."""
+"""The identity of a caller: a principal, and what shows it."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class Identity:
 
 
 ANONYMOUS = Identity("anonymous")
-"""Everybody while security is off; with it on, whoever has not said who they are."""
+"""Everybody while security is off; with security on, callers that have not said who they are."""

@@ -1,10 +1,9 @@
 """What one principal may take of a node, or of the cluster.
 
     connections, requests    at once, of one node; further ones are refused until others end
-    bytes read a second      of one node; further ones are delayed: an answer waits until those
-                             before it are paid for. A principal that has read less may run ahead
-                             by BURST_US
-    streams, groups          of the cluster; whoever decides on them counts them
+    bytes read a second      of one node; an answer waits until the answers before it are within
+                             the rate. A principal that has read less may run ahead by BURST_US
+    streams, groups          of the cluster; counted where they are created
                              (stream_commands.py, coordinator.py)
 
 Pure: the time comes in.

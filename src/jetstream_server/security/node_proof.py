@@ -1,14 +1,14 @@
-"""How a node shows another one, in a gRPC call, that it is of the same cluster.
+"""How a node proves to another one, in a gRPC call, that both are of the same cluster.
 
     authorization: Node SENDER/RUN/NUMBER:MAC
 
 MAC: HMAC-SHA256 under the cluster's credential over the method, sender, run and number, and the
-target's id and incarnation. RUN is the sender's incarnation, and NUMBER is another one for each of
-its calls. So it serves for one call of this method, in this run of the target: whoever overhears it
-cannot use it again. It hides nothing; TLS does.
+target's id and incarnation. RUN is the sender's incarnation. Each of its calls has another NUMBER.
+So a proof is good for one call of one method, in one run of the target, and an eavesdropper cannot
+use it again. It encrypts nothing; TLS does.
 
-Somebody on the machine of a node who holds the credential without being a node has run BOOTSTRAP,
-and the time in microseconds for a number, which holds for BOOTSTRAP_SECONDS.
+An operator on the machine of a node has the credential but is no node. Such a proof has the run
+BOOTSTRAP and, as its number, the time in microseconds. It is good for BOOTSTRAP_SECONDS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED = re.compile(r"Node ([0-9]{1,10})/([0-9]{1,20})/([0-9]{1,20}):[0-9a-f]{64
 
 
 class Claim(NamedTuple):
-    """What a proof says, before it is believed."""
+    """The content of a proof that has not been checked yet."""
 
     sender: int
     run: int
@@ -46,13 +46,14 @@ def proof(secret: bytes, method: str, claim: Claim, *, target: int, incarnation:
 
 
 def claim_of(value: str) -> Claim | None:
-    """What the value claims; None: it is not such a value."""
+    """The claim in the value; None: it is not a proof."""
     found = _NAMED.fullmatch(value)
     return None if found is None else Claim(*map(int, found.groups()))
 
 
 def check(secret: bytes, value: str, method: str, *, target: int, incarnation: int) -> bool:
-    """Whether the value is right. Never without a credential: everybody knows none."""
+    """Whether the value is right. False without a credential, because everybody could compute
+    that."""
     claim = claim_of(value)
     if claim is None or not secret:
         return False

@@ -1,7 +1,7 @@
-"""What every request needs: one table for RPCs, and one for data-plane frames.
+"""The rights that each request needs: one table for RPCs, and one for data-plane frames.
 
-A request that is not in its table is refused while security is on. A test walks everything that is
-served, and fails for what has no entry. HTTP's table is that of its paths (serving/http).
+A request that is not in its table is refused while security is on. A test fails if a served RPC or
+frame has no entry. The table for HTTP is that of its paths (serving/http).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jetstream_server.security.acl import Operation
 
 
 class Scope(Enum):
-    """Who may come, or what the operation is on."""
+    """Which callers are allowed, or what the operation is on."""
 
     PUBLIC = auto()
     """Everybody, without saying who."""
@@ -33,9 +33,9 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """operation: on what `scope` says. nodes: also the cluster's own nodes may ask for it.
-    again: ask again before each answer, which may come long after the request. changes: it changes
-    what the cluster holds, and is noted in the audit log."""
+    """operation: on what `scope` says. nodes: the cluster's own nodes may call it too. again: check
+    again before each answer, which may come long after the request. changes: it changes the
+    cluster's state, and is noted in the audit log."""
 
     scope: Scope
     operation: Operation | None = None
@@ -103,9 +103,9 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Security/AddAcl": _cluster(Operation.SECURITY_ALTER, changes=True),
     "/jetstream.v1.Security/ListAcls": _cluster(Operation.SECURITY_ALTER),
     "/jetstream.v1.Security/RemoveAcl": _cluster(Operation.SECURITY_ALTER, changes=True),
-    # Everybody may ask for themselves; for others it takes security_alter.
+    # All may test their own rights; those of others need security_alter.
     "/jetstream.v1.Security/TestAcl": AUTHENTICATED,
-    # For whoever has the cluster's credential, on the machine: see access_control.py.
+    # For an operator with the cluster's credential, on the machine: see access_control.py.
     "/jetstream.v1.Security/Bootstrap": Requirement(Scope.NODE, changes=True),
     # Probes have no token. They learn that the process runs, and what the public .proto says.
     "/grpc.health.v1.Health/Check": PUBLIC,

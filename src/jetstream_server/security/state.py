@@ -1,7 +1,7 @@
 """What the metadata group knows about security: tokens and ACL rules, as one immutable value.
 
-A change makes a new value, so that whoever keeps a decision can tell by identity whether it still
-holds. Token texts are not in here, only their slow hashes.
+A change makes a new value. So the holder of a decision can tell by identity whether it is still
+valid. Token texts are not in here, only their slow hashes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class SecurityState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SecurityState:
-        """The reverse. Raises KeyError, TypeError or ValueError for what is no such state."""
+        """The reverse. Raises KeyError, TypeError or ValueError for anything else than such a
+        state."""
         tokens = [Token(**each) for each in values["tokens"]]
         rules = [AclRule.from_row(row) for row in values["rules"]]
         return cls({token.id: token for token in tokens}, {rule.id: rule for rule in rules})

@@ -1,4 +1,4 @@
-"""Bearer tokens: their text, and the slow hash that is all a cluster keeps of one.
+"""Bearer tokens: their text, and the slow hash. The cluster keeps nothing but the hash.
 
     jst_ID_SECRET       ID: 12 hexadecimal digits, not secret. SECRET: 32 random bytes, base64url.
     scrypt$N$r$p$SALT$HASH     the hash of the whole text; SALT and HASH in base64.
@@ -53,7 +53,7 @@ def slow_hash(text: str, salt: bytes) -> str:
 
 
 def verify(text: str, stored: str) -> bool:
-    """Whether the text is that of the hash. Slow; False for a hash of another kind."""
+    """Whether the hash is that of the text. Slow; False for a hash of another kind."""
     try:
         kind, n, r, p, salt, digest = stored.split("$")
         if kind != "scrypt":
@@ -68,5 +68,5 @@ def verify(text: str, stored: str) -> bool:
 
 
 def fingerprint(text: str) -> bytes:
-    """What a token is remembered by in memory, so that its text is not."""
+    """A key for a token in memory, so that its text need not be kept."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""The stream that a request names, if whoever asks may do that to it.
+"""The stream that a request names, if the caller may do that to it.
 
 Nobody learns of a stream that they may not describe. Asked for by name, it is refused in the same
 words whether or not there is one. Asked for by id, there is none. An ambiguous name is resolved
@@ -59,7 +59,7 @@ class StreamAccess:
         raise error
 
     def knows(self, identity: Identity, stream: StreamMetadata) -> bool:
-        """Whether whoever asks may know that there is such a stream."""
+        """Whether the caller may know that there is such a stream."""
         return self.control.allows(identity, Operation.DESCRIBE, stream)
 
     def check_taken(self, identity: Identity, name: str) -> None:

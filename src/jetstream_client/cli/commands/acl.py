@@ -125,7 +125,7 @@ def say_decision(
         str | None, typer.Option(metavar="PATTERN", help="Its subject, if there is none yet.")
     ] = None,
     principal: Annotated[
-        str | None, typer.Option(metavar="PRINCIPAL", help="Who. Default: who asks.")
+        str | None, typer.Option(metavar="PRINCIPAL", help="The principal. Default: the caller.")
     ] = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,

@@ -160,6 +160,6 @@ def _replay(path: str, found: Recovered, record: Record) -> None:
         try:
             found.standing = VoterStatus.decode(payload, index)
         except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"{path} before byte {end}: a standing that is none") from error
+            raise StorageError(f"{path} before byte {end}: an invalid standing record") from error
     else:
         raise StorageError(f"{path} before byte {end}: unknown record kind {kind}")

@@ -2,7 +2,7 @@
 
 Once that stream exists, every change is put down here in the entry that makes it, as an event with
 the next number. The leader of the stream appends the events and then has them taken out by a
-command. So none is missed, whoever fails meanwhile: what is not in the log, committed, is in here,
+command. So none is missed, whichever node fails: what is not in the log, committed, is in here,
 and the number tells a new leader what is in its log already.
 """
 

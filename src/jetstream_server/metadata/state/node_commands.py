@@ -168,7 +168,7 @@ def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) ->
 
 
 def _recovered(tables: Tables) -> tuple[Change, ...]:
-    """Every session ends; whoever was eligible still is, and leads again once it registers."""
+    """Every session ends. Nodes stay eligible, and may lead again once they register."""
     nodes = [node for _, node in sorted(tables.nodes.items()) if not node.fenced]
     return (
         *(NodeChanged(node, replace(node, fenced=True)) for node in nodes),

@@ -1,6 +1,6 @@
 """Reading and checking what a user sets on a stream: types, ranges, and what fits together.
 
-The registry's check: the same on every node, whoever proposed the command. Names and units are
+The registry's check: the same on every node, for every proposer. Names and units are
 StreamSettings'.
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counters:
-    """Since the server started. Who counts calls a method; nobody else writes."""
+    """Since the server started. Only its methods write them."""
 
     records_appended: int = 0
     bytes_appended: int = 0

@@ -129,7 +129,7 @@ class Membership:
             logger.warning(
                 "logs_not_believed",
                 file=runs.path,
-                reason="it does not speak of this node's last run: it is missing, damaged, or an "
+                reason="it has no entry for this node's last run: it is missing, damaged, or an "
                 "older copy",
             )
         problems = {

@@ -127,7 +127,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         return pb.RemoveAclResponse()
 
     async def TestAcl(self, request: pb.TestAclRequest, call: Call) -> pb.TestAclResponse:
-        """For others than who asks it takes the right to change rules."""
+        """Testing the rights of others needs the right to change rules."""
         principal = request.principal or call.identity.principal
         if principal != call.identity.principal:
             self._access.check(call.identity, Operation.SECURITY_ALTER)

@@ -2,7 +2,7 @@
 
 Nothing comes from elsewhere and nothing is inline, which the browser enforces (CSP). The page
 itself is open to everybody, since nothing is in it; what it shows, it asks `/api/v1/` for, with the
-token of whoever looks at it.
+token of its user.
 """
 
 from __future__ import annotations

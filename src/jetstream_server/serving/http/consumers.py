@@ -1,6 +1,6 @@
 """`/api/v1/cursors` and `/api/v1/groups`: who reads what, how far behind they are, and moving them.
 
-As the rest of the API: asked over gRPC in the name of whoever asks (api.py).
+As the rest of the API: asked over gRPC in the name of the caller (api.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Series for single streams, on request: `/metrics?streams=PATTERN`.
 
 At most STREAMS_MAX streams, the first by name; `jetstream_streams_left_out` says how many more
-there are. Whoever watches more of them asks with several patterns.
+there are. To watch more of them, ask with several patterns.
 """
 
 from __future__ import annotations
