@@ -54,7 +54,7 @@ class HttpAttack(Attack):
             headers.append(b"Authorization: Bearer " + self.target.token.encode())
         version = random.choice((b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/9.9", b"HTCPCP/1.0"))
         line = b" ".join((random.choice(METHODS), random.choice(PATHS), version))
-        return b"\r\n".join((line, b"Host: fuzz", *headers, b"", b""))
+        return b"\r\n".join((line, b"Host: 127.0.0.1", *headers, b"", b""))
 
     def noise(self, random: Random) -> None:
         sock = connect(self.target.http)

@@ -145,6 +145,22 @@ def test_a_page_of_another_server_can_change_nothing(server: ServerProcess, name
     assert ask(server, "cluster", Authorization="jetstream-node 1 x")[0] == 401
 
 
+def test_a_name_that_somebody_points_here_is_refused(server: ServerProcess, name: str) -> None:
+    """DNS rebinding: the page and its scripts are of that name, so `Origin` agrees with `Host`."""
+    port = server.http.rpartition(":")[2]
+    evil = {"Host": f"evil.example:{port}", "Origin": f"http://evil.example:{port}"}
+    status, found = ask(server, "cluster", **evil)
+    assert (status, found["error"]["code"]) == (403, "permission_denied")
+    assert "evil.example" in found["error"]["message"]
+    assert ask(server, "streams", {"name": name, "subject": name}, **evil)[0] == 403
+    assert ask(server, f"streams/{name}")[0] == 404
+    for own in (f"localhost:{port}", "LOCALHOST", "127.0.0.1", "[::1]:80", "10.1.2.3:9295"):
+        assert ask(server, "cluster", Host=own)[0] == 200, own
+    request = urllib.request.Request(f"{server.http}/readyz", headers={"Host": "a.balancer"})
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+
+
 def test_nothing_of_the_console_comes_from_elsewhere_or_is_inline(server: ServerProcess) -> None:
     total = 0
     for path in ("", "console.css", "console.js", "consumers.js", "icon.svg"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -11,7 +11,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import monotonic_clock, wall_clock
 from jetstream_server.metadata.client.streams import Streams
-from jetstream_server.node.config import split_address
+from jetstream_server.node.config import Config, split_address
 from jetstream_server.node.debug import debug_node
 from jetstream_server.node.logs import RECENT
 from jetstream_server.node.run_state import StartError
@@ -34,6 +34,7 @@ from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api import Api
 from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.gateway import Gateway
+from jetstream_server.serving.http.hosts import OwnHosts
 from jetstream_server.serving.http.pages import Pages
 from jetstream_server.serving.http.server import HttpServer
 from jetstream_server.serving.metrics.histograms import watch_loop
@@ -140,9 +141,18 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
     pages = Pages(server.not_ready, metrics)
     routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway).routes()]
     routes += console.routes()
-    http = HttpServer(routes, node.access, server.certificates, server.refused)
+    hosts = None if node.access.enabled else OwnHosts(own_names(server.config))
+    http = HttpServer(routes, node.access, server.certificates, server.refused, hosts)
     await _listen(http.start(*split_address(listen)), listen)
     stack.push_async_callback(http.stop)
+
+
+def own_names(config: Config) -> Iterator[str]:
+    """The hosts by which clients reach the cluster's nodes."""
+    for each in config.nodes:
+        yield each.host
+        for endpoint in (each.grpc, each.data, each.http):
+            yield split_address(endpoint.advertise)[0]
 
 
 async def _listen(starting: Awaitable[None], address: str) -> None:

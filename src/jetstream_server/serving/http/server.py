@@ -26,6 +26,7 @@ from jetstream_server.net.frame_socket import peer_of
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.acl import Operation
 from jetstream_server.serving.http.guard import admitted
+from jetstream_server.serving.http.hosts import OwnHosts
 
 CONNECTIONS_MAX = 192
 AT_ONCE = CONNECTIONS_MAX // 8
@@ -36,6 +37,7 @@ LINE_BYTES_MAX = 8190
 BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
 """For TLS, as on the other ports."""
+API_PREFIX = "/api/v1/"
 _BODY_BYTES_MAX = 16 * 1024
 """Of a change through the API."""
 
@@ -65,9 +67,11 @@ class HttpServer:
         access: AccessControl,
         certificates: Certificates | None = None,
         refused: Counter[str] | None = None,
+        hosts: OwnHosts | None = None,
     ) -> None:
         """certificates: the port speaks TLS with them. refused: where connections are counted that
-        were closed to make room."""
+        were closed to make room. hosts: the names under which API_PREFIX is answered; None: any."""
+        self._hosts = hosts
         self._routes = routes
         self._access = access
         self._certificates = certificates
@@ -165,6 +169,8 @@ class HttpServer:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
+                if self._hosts is not None and route.path.startswith(API_PREFIX):
+                    self._hosts.check(request.headers.get("Host"))
                 identity = await admitted(self._access, request, route.path, route.operation)
                 response = await route.handler(request)
             except JetstreamError as error:

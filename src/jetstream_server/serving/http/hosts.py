@@ -1,0 +1,54 @@
+"""By which names the API may be asked for: a guard against DNS rebinding.
+
+A page of somebody else can make its own name resolve to this node's address. Its scripts then ask
+this node as if it were their server, and read the answers. Their requests still carry that name in
+`Host`. **safety** Where nobody has to say who they are, the API answers only under an address,
+`localhost`, or a name that the configuration gives to a node. With tokens there is nothing to
+guard: such a page has none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from jetstream_protocol.errors import PermissionDeniedError
+
+
+class OwnHosts:
+    """names: of the nodes, as clients reach them, without ports."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {_plain(name) for name in names} | {"localhost"}
+
+    def check(self, header: str | None) -> None:
+        """header: of the request; None: it has none, as a browser's always has. Raises
+        PermissionDeniedError."""
+        if header is None:
+            return
+        name = _plain(_without_port(header))
+        if name in self._names or _is_address(name):
+            return
+        raise PermissionDeniedError(
+            f"this is not {name[:100]!r}: open the console by an address, as localhost, or by a "
+            "name that a node advertises (nodes[].http, nodes[].host)"
+        )
+
+
+def _without_port(header: str) -> str:
+    """`[::1]:9295` is `::1`."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
