@@ -81,6 +81,42 @@ def test_the_command_line_is_given_every_node() -> None:
     assert servers == [node.grpc.advertise for node in CONFIG.nodes]
 
 
+def test_monitoring_is_a_profile_that_scrapes_every_node_and_shows_every_dashboard() -> None:
+    scraped = yaml.safe_load((TREE / "ops" / "prometheus.yml").read_text())
+    nodes = [node.http.advertise for node in CONFIG.nodes]
+    for job in scraped["scrape_configs"]:
+        assert job["static_configs"] == [{"targets": nodes}]
+    prometheus, grafana = SERVICES["prometheus"], SERVICES["grafana"]
+    assert prometheus["profiles"] == grafana["profiles"] == ["monitoring"]
+    mounted = dict(
+        volume.split(":")[:2] for service in (prometheus, grafana) for volume in service["volumes"]
+    )
+    for source in mounted:
+        assert source in COMPOSE["volumes"] or (TREE / source).exists(), source
+    (provider,) = _provisioned("dashboards")["providers"]
+    shown = {
+        inside for inside in mounted.values() if inside.startswith(provider["options"]["path"])
+    }
+    dashboards = {path.name for path in (TREE / "ops" / "grafana").glob("*.json")}
+    assert {Path(inside).name for inside in shown} == dashboards
+    (source,) = _provisioned("datasources")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+
+
+def _provisioned(kind: str) -> dict[str, Any]:
+    path = TREE / "ops" / "grafana" / "provisioning" / kind / "jetstream.yml"
+    return dict(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_understands_its_file() -> None:
+    done = subprocess.run(
+        ["promtool", "check", "config", str(TREE / "ops" / "prometheus.yml")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_image_is_made_from_what_the_tree_has_and_lets_in() -> None:
     let_in = (TREE / ".dockerignore").read_text().split()
     copies = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
