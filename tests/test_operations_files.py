@@ -1,15 +1,20 @@
-"""The files for Kubernetes and systemd: accepted by their own checkers, and true of the server."""
+"""The files for Kubernetes and systemd: accepted by their own checkers, and true of the server. And
+what the image installs: pinned, with hashes, and what pyproject.toml asks for."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from jetstream_server.node import config
 from tests.support.command import jetstream
@@ -86,3 +91,54 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(broken)], capture_output=True, text=True
     )
     assert "Typo" in refused.stderr
+
+
+PYPROJECT = tomllib.loads((TREE / "pyproject.toml").read_text())
+PIN = re.compile(
+    r"^([a-z0-9-]+)==(\S+)(?: ; [^\n\\]+)?((?: \\\n {4}--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE
+)
+
+
+def asked_for(extra: str) -> Iterator[Requirement]:
+    """What the image needs of pyproject.toml, extras of its own taken apart."""
+    project = PYPROJECT["project"]
+    for text in (*project["dependencies"], *project["optional-dependencies"][extra]):
+        requirement = Requirement(text)
+        if requirement.name == project["name"]:
+            for each in requirement.extras:
+                yield from asked_for(each)
+        elif requirement.marker is None or requirement.marker.evaluate():
+            yield requirement
+
+
+@pytest.mark.parametrize("part", ["server", "build"])
+def test_the_image_installs_what_is_asked_for_pinned_with_hashes(part: str) -> None:
+    text = (TREE / "ops" / "image" / f"{part}.txt").read_text()
+    lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    pins = {name: version for name, version, _ in PIN.findall(text)}
+    assert len(pins) == sum(not line.startswith(" ") for line in lines), "each is pinned"
+    assert "://" not in text, "the index is for whoever builds to choose"
+    wanted = (
+        list(asked_for("server"))
+        if part == "server"
+        else [Requirement(each) for each in PYPROJECT["build-system"]["requires"]]
+    )
+    missing = [
+        str(each)
+        for each in wanted
+        if not each.specifier.contains(pins.get(canonicalize_name(each.name), "0"))
+    ]
+    assert not missing, "run scripts/lock --keep"
+
+
+def test_the_image_takes_nothing_that_is_not_pinned() -> None:
+    text = (TREE / "Dockerfile").read_text().replace("\\\n", " ")
+    installs = re.findall(r"pip (?:install|wheel) [^&\n]*", text)
+    assert len(installs) == 4
+    for install in installs:
+        assert "--no-deps" in install
+        assert (
+            "--require-hashes" in install
+            or "--no-index" in install
+            or "--no-build-isolation" in install
+        )

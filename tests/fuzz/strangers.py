@@ -51,7 +51,7 @@ def attack(
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "secured"
     starting = SecuredTlsServer(data, "none") if tls else SecuredServer(data)
-    with administered(starting) as server, server.client() as admin:
+    with administered(starting) as server, server.client(timeout=PATIENCE_SECONDS) as admin:
         admin.create_stream(BULK, BULK)
         for name in (CONTROL, *VICTIMS):
             admin.create_stream(name, f"{name}.>")
@@ -74,7 +74,7 @@ def attack(
         if peak_mib > RSS_MIB_MAX:
             wrong.append(f"{peak_mib} MiB of memory")
         if token:
-            with server.client(token) as reader:
+            with server.client(token, PATIENCE_SECONDS) as reader:
                 if len(_patiently(partial(reader.fetch, CONTROL))) != RECORDS:
                     wrong.append("the token does not read")
             if token in server.log_text:
