@@ -26,9 +26,9 @@ PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def hear_signals() -> None:
-    """What starts the tests may make them ignore signals: a shell its background jobs, nohup what
-    it runs. A child would inherit that and not stop as it is told. A handler is not inherited, so
-    this one leaves the tests as they are and lets their children hear."""
+    """Make the tests' children obey signals. A shell makes its background jobs ignore some signals,
+    and nohup what it runs. Children inherit that and would not stop when told to. They do not
+    inherit a handler, so setting one here gives them the default back."""
     for number in signal.valid_signals() - PYTHON_IGNORES:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)

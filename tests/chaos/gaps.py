@@ -29,7 +29,7 @@ CORE_PAUSE_SECONDS = 0.0005
 
 
 def controller(cluster: TestCluster) -> int:
-    """-1 while nobody says who it is."""
+    """-1 while no node names one."""
     for node in cluster.nodes:
         try:
             answer = call(cluster.api(node).cluster.DescribeCluster, pb.DescribeClusterRequest())

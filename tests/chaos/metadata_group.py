@@ -39,7 +39,7 @@ WAIT_SECONDS_MAX = 30.0
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses nobody listens on now, nor connects from."""
+    """Loopback addresses on which no process listens now, and from which none connects."""
     base = free_port_base(count)
     return [f"127.0.0.1:{base + number}" for number in range(count)]
 
@@ -213,7 +213,7 @@ def running_group(directory: Path, **options: int) -> Iterator[Group]:
 
 
 def kill_round(group: Group, dice: random.Random, number: int) -> str:
-    """One way of dying; what it was."""
+    """Kill members in one way; returns which."""
     kind = ("all", "leader", "all", "follower", "one after another", "two")[number % 6]
     leader = group.leader()
     followers = [node for node in group.nodes if node is not leader]

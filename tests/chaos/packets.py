@@ -6,8 +6,8 @@ Needs root and iproute2 (network namespaces). Each round: a stream of three repl
 with acks, packets are lost for a while, then not any more. Acks must come again meanwhile, wherever
 a majority still reaches itself and NATS. Afterwards whatever was acknowledged is at the offset its
 ack named, once, on every replica, and the replicas agree to the byte. partitions.py cuts links
-between nodes by proxies; here NATS can be out of a node's reach, too, and nobody is told anything,
-not even that a connection was refused.
+between nodes by proxies; here NATS can be out of a node's reach, too, and packets are lost
+silently: no connection is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FLAPS, FLAP_SECONDS_MAX = 12, 0.9
 
 @dataclass(frozen=True)
 class Struck:
-    """Who is who when packets get lost."""
+    """The nodes by their roles when packets get lost."""
 
     cluster: PacketCluster
     leader: int

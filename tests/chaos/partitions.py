@@ -8,8 +8,8 @@ was acknowledged is at the offset its ack named, once, on every replica, and the
 the byte. Everybody reaches NATS all the time: both the old leader and the new one may hear a
 message, and only one of them may acknowledge it.
 
-With --mutant all nodes go without that safety rule of the simulation's, which is to be noticed:
-commits_alone is at once, speaks_without_a_lease mostly.
+With --mutant all nodes lack that safety rule of the simulation. The campaign must notice it:
+commits_alone is noticed at once, speaks_without_a_lease mostly.
 """
 
 from __future__ import annotations

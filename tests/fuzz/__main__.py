@@ -1,4 +1,4 @@
-"""Attack real servers on every port and see that nothing comes of it.
+"""Attack real servers on every port and check that they stay whole.
 
     python -m tests.fuzz --minutes 1 [--port grpc|data|http|nats|raft|all] [--seed S]
                          [--tls] [--strangers | --known | --secured]
@@ -48,7 +48,7 @@ def run(
 
 
 def all_secured(folder: Path, seconds: float, seed: str) -> bool:
-    """Whether everything held, with so many seconds for each kind of attacker and port."""
+    """Whether everything held. Each kind of attacker and port gets the given seconds."""
     return all(
         attack(folder / f"{known}-{tls}", seconds, seed, tell, tls=tls, known=known)
         for known in (False, True)

@@ -1,4 +1,4 @@
-"""Attacks on the data plane: its own binary frames, and everything that is none."""
+"""Attacks on the data plane: with its binary frames, and with bytes that are not frames."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class DataPlaneAttack(Attack):
         return frames.encode(Kind.POSITIONS, 0, head)
 
     def wild_positions(self, random: Random) -> None:
-        """A follower that stands where nobody can."""
+        """A follower with an impossible position."""
         sock = self.follower(random)
         for _ in range(10):
             frame = self.positions(random)

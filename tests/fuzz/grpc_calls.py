@@ -166,7 +166,7 @@ class GrpcCalls(Attack):
             self.unary(SERVICE + "Streams/ListStreams", listed.SerializeToString())
 
     def odd_streams(self, random: Random) -> None:
-        """Streams nobody should be able to create; those that can be are deleted again."""
+        """Streams that must be refused. One that is created all the same is deleted again."""
         for _ in range(5):
             config = pb.StreamConfig(
                 replicas=random.choice((0, 1, 1, 2, 3, -1, 2**31 - 1, -(2**31))),

@@ -1,7 +1,8 @@
-"""The campaign against the metadata port: three real members, since one alone listens to nobody.
+"""The campaign against the metadata port: three real members, since a member that is alone opens no
+port.
 
-While they are attacked the members go on creating streams. In the end every acknowledged stream is
-with every member, all hold the same, and none has grown, died or failed at anything.
+While they are attacked the members go on creating streams. In the end every member has every
+acknowledged stream, all have the same state, and none has grown, died or logged a failure.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 * The control stream's bytes never change and can be read on both ports.
 * Publishes with an ack are acknowledged, in order, and are at the offsets that the acks named.
-* Nobody receives anything on `forbidden.>`: no attacker may publish there, so it would be us.
-* Memory stays bounded, the process lives, nothing in its log speaks of a failure.
+* No message arrives on `forbidden.>`. Attackers may not publish there, so it would be the server's.
+* Memory stays bounded, the process lives, its log shows no failure.
 * Afterwards sockets, threads, waiting fetches and pending acks are back where they were.
 """
 
@@ -64,7 +64,7 @@ def metric(server: ServerProcess, name: str) -> int:
 
 def _patiently(call: Callable[[], Any]) -> Any:
     """Under attack a server may shed load for a moment: refuse a call, or end a connection that
-    seems not to read. What may be repeated is."""
+    seems not to read. Calls that may be repeated are repeated."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -193,7 +193,7 @@ class Oracle:
         self.worst_read_seconds = max(self.worst_read_seconds, time.monotonic() - begun)
 
     def _look(self) -> None:
-        """Process, memory, log, and the subject nobody may publish on."""
+        """Check process, memory, log, and the subject on which publishing is forbidden."""
         now = self.now()
         self.rss_mib = now.rss_mib
         self.peak_mib = max(self.peak_mib, now.rss_mib)

@@ -1,7 +1,7 @@
-"""Attacks on the port of the metadata group: by strangers, and by one who knows the credential.
+"""Attacks on the port of the metadata group: by strangers, and by an attacker with the credential.
 
-What is sealed here decodes to no message, since a member that knows the credential, speaks well and
-lies is not what the group defends itself against.
+Frames that are sealed here decode to no message: the group does not defend itself against a member
+with the credential that sends well-formed lies.
 """
 
 from __future__ import annotations

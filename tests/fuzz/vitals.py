@@ -1,4 +1,4 @@
-"""How a process is: memory, descriptors, threads, and what it wrote into its log."""
+"""The state of a process: memory, descriptors, threads, and its log."""
 
 from __future__ import annotations
 

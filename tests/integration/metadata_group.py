@@ -123,8 +123,8 @@ async def agreed(logs: list[RaftMetadataLog]) -> int:
 
 @asynccontextmanager
 async def undisturbed(logs: list[RaftMetadataLog]) -> AsyncIterator[None]:
-    """Nothing that happens in here costs the group an election; a machine that stands still for as
-    long as a follower waits for its leader does, and is told apart."""
+    """Check that nothing in the block causes an election. A machine that stands still as long as a
+    follower waits for its leader causes one, too; that is told apart."""
     term = logs[0].status().term
     loop = asyncio.get_running_loop()
     longest = 0.0

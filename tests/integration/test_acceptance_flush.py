@@ -38,7 +38,7 @@ class GatedServer(ServerProcess):
         return [sys.executable, gated_server.__file__, str(self.gate), *super().command()[3:]]
 
     def hold(self, *, after: int = 0) -> None:
-        """Let no fsync end but the first so many of the process."""
+        """Let only the first `after` fsyncs of the process end."""
         temporary = self.gate / "hold.tmp"
         temporary.write_text(str(after))
         temporary.rename(self.gate / "hold")

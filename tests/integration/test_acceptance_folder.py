@@ -120,7 +120,7 @@ def torn_append(data: Path) -> Damage:
 
 
 def cut_end(data: Path) -> Damage:
-    """What was acknowledged is on record: its end is missing, and was not torn."""
+    """The acknowledged end is on record. So the log lacks its end; it was not torn."""
     segment = segments(data)[-1]
     _, base_offset = batch_positions(segment)[-1]
     os.truncate(segment, segment.stat().st_size - 10)

@@ -1,5 +1,5 @@
-"""Members of a queue group that cannot store leave the messages to those that can, and return; a
-frozen one cannot leave, and costs whoever publishes by key time, and no order."""
+"""Members of a queue group that cannot store leave the messages to others, and return later. A
+frozen one cannot leave. It delays publishers by key, but does not change the order."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_group_without_any_member_that_can_commit_lets_nats_say_that_nobody_is
 
 
 def answer(cluster: TestCluster, subject: str) -> str:
-    """What a publisher who asks for an ack is answered; "" for nothing."""
+    """The answer to a publisher that asks for an ack; "" if there is none."""
     with raw_nats(cluster.nats) as publisher:
         publisher.subscribe("_INBOX.mine")
         publisher.publish(subject, b"value", "_INBOX.mine")

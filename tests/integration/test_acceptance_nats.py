@@ -154,7 +154,7 @@ def test_a_server_list_is_gone_through_and_every_lost_connection_is_counted(
 
 
 def publishes(nats: NatsServer) -> bool:
-    """Whether somebody acknowledges what is published."""
+    """Whether a published message is acknowledged."""
     with raw_nats(nats.url) as client:
         client.subscribe("_INBOX.counted")
         client.publish("counted", b"x", "_INBOX.counted")

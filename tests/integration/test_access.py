@@ -1,4 +1,4 @@
-"""Who may do what, on a real server with security on, over every port."""
+"""Rights on a real server with security on, over every port."""
 
 from __future__ import annotations
 

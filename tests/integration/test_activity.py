@@ -1,4 +1,5 @@
-"""The stream of activity on real nodes: every change once and in order, whoever dies meanwhile."""
+"""The stream of activity on real nodes: every change once and in order, whichever node dies
+meanwhile."""
 
 from __future__ import annotations
 

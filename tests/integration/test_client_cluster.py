@@ -229,7 +229,8 @@ async def test_members_and_coordinator_that_are_killed_and_frozen_cost_no_record
                     published.add(value)
 
             async def publish_until(condition: Callable[[], bool]) -> None:
-                """Who comes late finds nothing of what was published before: the others have it."""
+                """Publish until it arrives: a late member gets no message that was published before
+                it joined."""
                 async with asyncio.timeout(60):
                     while not condition():
                         await publish(5)

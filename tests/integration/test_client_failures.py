@@ -190,7 +190,7 @@ def in_time(wait: Callable[[], object], attempts: int = 12) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of somebody who takes connections and says nothing."""
+    """An address that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

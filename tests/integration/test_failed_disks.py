@@ -133,7 +133,8 @@ def test_a_leader_whose_disk_failed_gives_its_leadership_up_and_comes_back_by_it
 def test_the_last_replica_in_sync_whose_disk_failed_leads_again_with_what_can_be_read(
     cluster: Cluster, name: str
 ) -> None:
-    """Nobody holds more; that something may be lost is counted. Who comes back copies it."""
+    """No replica holds more. The possible loss is counted. Replicas that come back copy this
+    one."""
     cluster.api(0).create(name, name, replicas=2, flush=2)
     first, second = sorted(cluster.settled(name).stream.replicas)
     cluster.wait_for_isr(name, [first, second])

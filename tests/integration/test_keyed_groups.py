@@ -1,4 +1,5 @@
-"""Keyed groups with a real server: a key has one stream, whoever publishes it and however."""
+"""Keyed groups with a real server: a key has one stream, for every publisher and every way of
+publishing."""
 
 from __future__ import annotations
 

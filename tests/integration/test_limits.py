@@ -371,7 +371,8 @@ def test_a_configuration_out_of_range_is_refused(api: Api, config: dict[str, obj
 def test_a_refusal_that_quotes_a_header_stays_short_enough_for_nats(
     server: ServerProcess, api: Api, filler: bytes
 ) -> None:
-    """NATS ends the connection of whoever publishes more than it takes: for all streams, ours."""
+    """NATS ends the connection of a client that publishes too large a message. The server's
+    connection carries all streams."""
     api.create("quoted", "quoted")
     with raw_nats(server.nats) as client:
         client.subscribe("_INBOX.quoted")

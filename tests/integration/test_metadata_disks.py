@@ -37,7 +37,7 @@ def folder(cluster: TestCluster, node: int) -> Path:
 
 
 def said_since(cluster: TestCluster, node: int, event: str, since: int) -> list[str]:
-    """What the node has logged of that event behind so many characters."""
+    """The node's log lines of that event, from that position in the log on."""
     return [line for line in cluster.log(node)[since:].splitlines() if f'"{event}"' in line]
 
 

@@ -1,4 +1,4 @@
-"""Whoever comes to the Raft port without belonging there: harmless, and told so."""
+"""Strangers at the Raft port: they do no harm, and get an error."""
 
 import asyncio
 import os

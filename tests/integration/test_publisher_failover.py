@@ -38,7 +38,7 @@ class Sender:
         self._thread.join()
 
     def wait_for(self, more: int, seconds: float = 60.0) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until `more` more messages are acknowledged."""
         begun = len(self.deliveries)
         deadline = time.monotonic() + seconds
         while len(self.deliveries) < begun + more or not self.deliveries[begun + more - 1].done():

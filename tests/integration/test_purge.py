@@ -88,7 +88,7 @@ def test_what_is_not_committed_cannot_be_purged(client: Client) -> None:
 def test_a_purge_outlives_the_leader_that_carried_it_out(
     cluster: TestCluster, client: Client
 ) -> None:
-    """The leader is killed at once: whoever follows it has the metadata's word only."""
+    """The leader is killed at once: its successor knows of the purge only from the metadata."""
     filled(client, "outlived")
     fill(client, "outlived", 1)
     leader = client.describe_stream("outlived").leader

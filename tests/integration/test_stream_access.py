@@ -110,7 +110,7 @@ def test_the_others_of_a_group_take_the_messages_of_a_paused_member(client: Clie
 
 
 def test_access_outlives_the_leader(cluster: TestCluster, client: Client) -> None:
-    """Who leads next has the metadata's word only, whatever it was doing before."""
+    """The next leader knows it only from the metadata."""
     filled(client, "sealed-on")
     filled(client, "quiet-on")
     client.set_stream_readonly("sealed-on")

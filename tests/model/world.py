@@ -78,7 +78,8 @@ class World:
         )  # fmt: skip
 
     def steps(self, state: State) -> Iterator[Step]:
-        """What can happen next. Whoever may not act on old metadata applies it at once."""
+        """The possible next steps. A node that must not act on old metadata applies new metadata at
+        once."""
         for label, after in self._steps(state):
             if len(after.history) == 1:
                 yield label, after
@@ -289,7 +290,7 @@ class World:
         return self._tell(state, number, OUTCOMES.get(code, Outcome.STALE))
 
     def _give_up(self, state: State, waiting: tuple[int, bool]) -> State:
-        """Its outcome is not known; it may be applied later all the same."""
+        """Its outcome is not known; it may still be applied later."""
         number, _ = waiting
         rest = {other for other in state.proposals if other != waiting}
         state = spent(state, UNKNOWN_OUTCOMES)._replace(

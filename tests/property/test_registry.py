@@ -183,8 +183,8 @@ def check_indexes(registry: Registry) -> None:
 
 
 def check_epochs(registry: Registry) -> None:
-    """Epochs of each change only grow, and no leadership is resumed. Who holds a stream no more is
-    not needed: all that stay are in sync."""
+    """Epochs of each change only grow, and no leadership is resumed. Former replicas are not
+    needed: all that stay are in sync."""
     for change in registry.take_changes():
         if isinstance(change, StreamChanged):
             before, after = change.before, change.after

@@ -1,5 +1,5 @@
 """Real Spark for tests: one local session for the package, or none where there is no Java. Tests
-without a session run all the same.
+without a session run in any case.
 
 The session's JVM ends with the package's last test. Workers must be this Python: `python3` from
 PATH, Spark's default, need not have the connector.

@@ -3,8 +3,8 @@
     python -m tests.support.breaking_server FOLDER --config … --node-id N …
 
 While the file `FOLDER/N` exists, the operations it names fail as on a broken disk, for files of
-streams: one line each, an operation of `Disk` and how a path ends, as `fsync .log`. With a number
-behind it that many fail, and then no more.
+streams: one line each, an operation of `Disk` and how a path ends, as `fsync .log`. A number behind
+it limits how many fail.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class TestCluster:
         return (self.cluster.directory / f"node-{node}.log").read_text()
 
     def describe(self, name: str, nodes: list[int] | None = None) -> pb.StreamDescription:
-        """From whoever leads it. Raises the last error when nobody does."""
+        """From its leader. Raises the last error if it has none."""
         last: Exception | None = None
         for node in self.nodes if nodes is None else nodes:
             try:
@@ -135,7 +135,7 @@ class TestCluster:
         )
 
     def settled(self, name: str) -> pb.StreamDescription:
-        """The stream's description, once somebody leads it: leaderships move by themselves, too."""
+        """The stream's description, once it has a leader: leaderships also move by themselves."""
         found: list[pb.StreamDescription] = []
 
         def is_led() -> bool:

@@ -4,8 +4,8 @@
 
 A proxy learns from /proc which process has dialled, so that a cut is between two named processes,
 in one direction or both, on chosen ports. What is under way in a direction that is cut waits, a
-goodbye included, as with packets that are lost and sent again; a new connection is accepted (by
-the proxy) and hears nothing. Who is none of the processes (a test, a client) is never cut off.
+goodbye included, as with packets that are lost and sent again; a new connection is accepted (by the
+proxy) and receives nothing. Other processes (a test, a client) are never cut off.
 
 All of it lives on one thread with an event loop of its own.
 """

@@ -1,8 +1,8 @@
-"""How late this machine is: what a promise in seconds has to be allowed where others use it, too.
+"""How late this machine is: the allowance for a limit in seconds on a machine that others use, too.
 
-Whoever waits for a processor is late through no fault of its own. A thread that does nothing but
-sleep for a moment, again and again, is late by as much. On an idle machine that is next to nothing,
-and a promise is held to the letter.
+A process that waits for a processor is late through no fault of its own. A thread that only sleeps
+for a moment, again and again, is late by the same time. On an idle machine that is almost nothing,
+and limits are checked exactly.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def configured() -> MemberConfig:
 
 
 async def orders() -> AsyncIterator[list[str]]:
-    """The words of each line on stdin, until one says `stop` or whoever writes them is gone."""
+    """The words of each line on stdin, until a line says `stop` or stdin ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

@@ -3,9 +3,9 @@
     network = PacketNetwork(folder); network.run("tests.chaos.packets", …)    makes the machines
     cluster = PacketCluster(directory, Machines.from_environment())           on one of them
 
-The machines are network namespaces (namespaces.py) on one bridge. A cut from one to another is a
-neighbour with an address that nobody has: what is sent there is lost without a word, in that
-direction alone, connections made before included. Nodes' wall clocks are hours apart.
+The machines are network namespaces (namespaces.py) on one bridge. A cut sets the neighbour's
+address to one that no machine has. Packets in that direction are then lost silently, on existing
+connections too. Nodes' wall clocks are hours apart.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _LocalOnMachines(LocalCluster):
         self._start(node_name(node), [*enter, *self.server, *words])
 
     def _check_ports(self, *names: str) -> None:
-        """They are nobody else's on machines of their own."""
+        """No other process uses them on these machines."""
 
     def why_not_ready(self, node: int) -> str:
         host, port = split_address(self.config["nodes"][node]["http"])

@@ -39,7 +39,7 @@ class SecuredServer(ServerProcess):
 
     @property
     def config_file(self) -> Path:
-        """What `jetstream-server token` is told."""
+        """The configuration file for `jetstream-server token`."""
         names = ("grpc", "data", "raft", "http")
         ports = {name: f"127.0.0.1:{self.port_base + at}" for at, name in enumerate(names)}
         path = self.data.parent / "secured.yaml"

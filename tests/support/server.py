@@ -26,7 +26,7 @@ _PORTS_HERE = 12_000
 
 
 def free_port_base(count: int = PORTS_PER_NODE) -> int:
-    """The first of `count` consecutive loopback ports nobody listens on now.
+    """The first of `count` consecutive loopback ports on which no process listens now.
 
     Tests that run beside these (pytest-xdist's workers) have ports of their own.
     """

@@ -18,7 +18,7 @@ PORTS = (0, 1, 3)
 
 class TunnelledServer(ServerProcess):
     """`grpc`, `data_address` and `http` are the plain ends of tunnels. The ports from `port_base`
-    on are the server's own, and speak TLS. It asks nobody for a certificate."""
+    on are the server's own, and speak TLS. It requires no client certificate."""
 
     def __init__(self, data: Path) -> None:
         authority = Authority(data.parent / "certificates")

@@ -1,4 +1,4 @@
-"""What one clock shows is not taken for what another one shows: mypy refuses it."""
+"""The times of different clocks cannot be mixed up: mypy refuses it."""
 
 from __future__ import annotations
 

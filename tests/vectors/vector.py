@@ -1,6 +1,6 @@
 """The published vectors: NAME.hex holds bytes, NAME.json what they mean.
 
-They are for whoever reads or writes batches and envelopes in another language. Each is written
+They are for programs in other languages that read or write batches and envelopes. Each is written
 once, by the write.py beside it; a format is changed with a new version number, never by rewriting
 a vector.
 

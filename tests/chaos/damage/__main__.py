@@ -3,11 +3,11 @@
     python -m tests.chaos.damage [--rounds 20] [--seed S] [--replicas 1|3] [--minutes M] [--jobs N]
 
 Each round takes one node, stopped, killed (alone or with all others) or running, and one of its
-files or folders; then nothing acknowledged may be lost, and all has to be whole and equal again
-within 60 s, and something said. checker.py names what must not happen. Exit code 1 if it did: then
-the report says the seed, the round, the damage, where the nodes' logs and folders were kept, and
-the command that repeats it. --first and --only choose among the rounds of a seed. --jobs: so many
-clusters at once; the rounds are the same.
+files or folders; then nothing acknowledged may be lost, all copies must be whole and equal again
+within 60 s, and the damage must be reported. checker.py names the failures. Exit code 1 after a
+failure. The report then has the seed, the round, the damage, the place of the nodes' logs and
+folders, and the command that repeats it. --first and --only choose among the rounds of a seed.
+--jobs: number of clusters at once; the rounds are the same.
 """
 
 from __future__ import annotations

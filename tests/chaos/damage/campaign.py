@@ -26,7 +26,7 @@ FIRST_SECONDS = 180.0
 
 
 class Campaign:
-    """`rounds` yields a report each. tell: is given those that somebody should read."""
+    """`rounds` yields a report for each round. tell: is called with the reports of failures."""
 
     def __init__(
         self, seed: str, replicas: int, tell: Callable[[str], None], kinds: tuple[str, ...] = KINDS
@@ -41,7 +41,7 @@ class Campaign:
         self._memories: dict[str, Memory] = {}
 
     def rounds(self, first: int, count: int, seconds: float) -> Iterator[Report]:
-        """Ends when so many rounds are done, or the time is over."""
+        """Ends after that number of rounds, or when the time is over."""
         deadline = time.monotonic() + seconds
         try:
             for number in range(first, first + count):

@@ -1,4 +1,4 @@
-"""What must hold after damage, and the name of each way in which it may not.
+"""What must hold after damage, and a name for each kind of failure.
 
 ==================  ===========================================================================
 lost                an acknowledged record is missing from a copy, and neither a limit of the
@@ -17,9 +17,9 @@ not said            a damaged file went unmentioned: in the logs, by `describe`,
 internal error      a node logged a traceback
 ==================  ===========================================================================
 
-Everything here looks at what others have observed, and touches nothing. A stream with one replica
-has nobody to fetch from: what it says of itself (holes, a state that is not "online") excuses
-records that are missing, and never excuses wrong bytes, an offset twice or a duplicate.
+The checker only reads observations of others. A stream with one replica has no other copy: its own
+reports (holes, a state that is not "online") excuse missing records, but never wrong bytes, an
+offset twice or a duplicate.
 """
 
 from __future__ import annotations

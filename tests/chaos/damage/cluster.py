@@ -142,7 +142,7 @@ class DamagedCluster(TestCluster):
         return tuple(int(path.stem) for path in sorted(folder.glob("*.log")))
 
     def unwell(self, stream: Stream) -> str:
-        """Why the stream is not whole, by what its leader says; "" when it is."""
+        """Why the stream is not whole, as its leader reports; "" if it is whole."""
         try:
             found = self.describe(stream.name)
         except AssertionError as error:

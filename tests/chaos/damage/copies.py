@@ -86,7 +86,7 @@ class Reader:
     ) -> int:
         """One answer, up to the first batch that fails its checks; returns the offset behind it.
 
-        Where that is the very first, the node is told, which then looks at its file.
+        If the first batch fails, this tells the node, which then checks its file.
         """
         try:
             return self._take(_ask(plane, stream.name, offset)[1], stream, offset, copy, pieces)
@@ -134,7 +134,8 @@ def _ask(
 
 
 def _open(plane: DataPlane, name: str, copy: Copy) -> int:
-    """Find out what there is, which is told to who asks beyond it; returns the first offset."""
+    """Find out the log's range, which the error for an offset beyond it names; returns the first
+    offset."""
     try:
         found: dataplane_pb2.DataFetchResponse | OffsetOutOfRangeError = _ask(plane, name, BEYOND)[
             0

@@ -1,8 +1,8 @@
-"""What can happen to a file, or to a folder, and how it is done.
+"""The kinds of damage to a file or a folder, and functions that do it.
 
 A file: one bit flipped, a range of bytes zeroed, cut off at a random place, removed, replaced by an
-older copy of itself, garbage appended. A folder: removed, or replaced by an older copy. Each says
-what it did, or None when nothing would have changed.
+older copy of itself, garbage appended. A folder: removed, or replaced by an older copy. Each
+returns a description of the damage, or None if nothing would have changed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     chunks (first round, count) ──> process ──> Campaign ──> Done for each round ──> the caller
 
-A chunk is the rounds of one cluster, so that it finds the same whichever process takes it. Each
-process has a range of ports of its own (`free_port_base` asks its environment), and folders of its
-own as any campaign has. A chunk that cannot be carried out is told, and the next one begun.
+A chunk is the rounds of one cluster, so the result does not depend on the process that runs it.
+Each process has its own range of ports (`free_port_base` reads it from the environment), and its
+own folders, as every campaign. A chunk that cannot be carried out is reported, and the next one
+begins.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a round. told: reports that somebody should read. failure: the harness itself
-    broke off, and the rest of the chunk with it."""
+    """The result of a round. told: reports of failures. failure: why the harness itself stopped,
+    and with it the rest of the chunk."""
 
     plan: str = ""
     kind: str = ""

@@ -1,8 +1,9 @@
-"""One round: a node is stopped or not, a file of it damaged, and everything has to be well again.
+"""One round: stop a node or not, damage one of its files, and wait until all is well again.
 
-What the node says when it refuses to start is done, as an operator would: a replica's folder is
-emptied; with one replica the damaged file is put back from a copy. A node that ends by itself is
-started again. Damage that only a start would notice is followed by one.
+If the
+node refuses to start, the round follows its advice, as an operator would: it empties a replica's
+folder, or with one replica puts back the damaged file from a copy. It starts a node again that
+ended by itself. After damage that only a start would notice, it restarts the node.
 """
 
 from __future__ import annotations

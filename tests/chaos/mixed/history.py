@@ -17,8 +17,8 @@ from tests.chaos.damage.publishers import Books
 class Session:
     """What one reader has read of a stream without a break, in the order in which it came.
 
-    source: "leader" or "any". records: (offset, number of the message); -1 is a value that nobody
-    published.
+    source: "leader" or "any". records: (offset, number of the message); -1 is a value that was
+    never published.
     """
 
     stream: str

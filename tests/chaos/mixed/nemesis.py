@@ -1,9 +1,9 @@
-"""What happens to a cluster, and in which order: drawn from a seed alone.
+"""The faults of a cluster and their order, drawn from a seed alone.
 
 A step is one fault or two at once, which last some seconds; then everything is healed. Faults that
 damage a disk wait until the cluster is whole, and the next step waits until it is whole again: one
-damaged disk at a time. What else happens may happen to all nodes at once: then nobody answers for a
-while, and nothing acknowledged may be lost all the same.
+damaged disk at a time. Other faults may hit all nodes at once. Then no node answers for a while,
+and still nothing acknowledged may be lost.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def lose_folder(target: Target, dice: Random) -> str:
 
 
 def start_as_told(cluster: MixedCluster, node: int) -> None:
-    """Start a node whose disk was damaged; what it asks for is done, as an operator would."""
+    """Start a node whose disk was damaged, and do what it asks for, as an operator would."""
     for attempt in range(3):
         if not cluster.is_running(node):
             cluster.launch(node)

@@ -1,4 +1,4 @@
-"""Which failures are tried again, where, and what a caller is told when none is left."""
+"""Which failures are tried again, where, and the error when no node is left."""
 
 from __future__ import annotations
 

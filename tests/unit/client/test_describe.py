@@ -1,4 +1,4 @@
-"""What `jetstream stream describe` shows: compaction, and what nobody knows."""
+"""What `jetstream stream describe` shows of compaction, also when facts are unknown."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ NOW = 1_000_000
 
 
 class FakeServer:
-    """A stream that is being restored; `lost`: so many requests are done, and not answered."""
+    """A stream that is being restored. `lost`: number of requests that are carried out but not
+    answered."""
 
     name = "fake"
     restoring = True

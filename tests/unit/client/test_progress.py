@@ -9,7 +9,7 @@ from jetstream_protocol.types import WallUs
 
 
 def fetched(*batches: tuple[int, int, int], next_offset: int = 0) -> Messages:
-    """Batches of so many records from an offset on, of a leader epoch."""
+    """batches: number of records, first offset and leader epoch of each."""
     collector = MessageCollector("s", batches[0][1])
     for count, base_offset, epoch in batches:
         batch = encode([b""] * count, b"s")

@@ -109,7 +109,7 @@ async def test_start_and_stop_are_settled_by_one_question() -> None:
 
 
 class LeaderlessCluster(Cluster):
-    """Any node knows where a log begins. Who leads is dead."""
+    """Any node knows where a log begins. The leader is dead."""
 
     async def call(
         self, rpc: Any, request: Any, answer: Any, *, address: str | None, **_: Any

@@ -1,4 +1,4 @@
-"""Whom a reader asks: by preference, rack, greeting and what it has met with."""
+"""Which node a reader asks: by preference, rack, greeting and earlier failures."""
 
 from __future__ import annotations
 

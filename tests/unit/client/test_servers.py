@@ -6,7 +6,7 @@ from jetstream_client.transport.servers import Servers
 
 
 def tried(servers: Servers, count: int) -> list[str]:
-    """Who is asked in turn while each of them fails."""
+    """The nodes that are asked in turn while each of them fails."""
     return [servers.first, *(servers.after(servers.first) for _ in range(count - 1))]
 
 

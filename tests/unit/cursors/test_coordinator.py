@@ -1,4 +1,4 @@
-"""The coordinator: leases, what is written before it is told, and a new leader's memory."""
+"""The coordinator: leases, changes that are written before members are told, and a new leader."""
 
 from __future__ import annotations
 

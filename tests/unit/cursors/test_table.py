@@ -26,7 +26,7 @@ class Log:
         return plan
 
     def write(self, key: bytes, value: bytes | None, expected: int | None = None) -> Entry | None:
-        """Appended and committed. Raises what it is refused with."""
+        """Append and commit it. Raises the error of a refusal."""
         plan = self.append([Write(key, value, expected)])
         assert self.table.advance(len(self.records))[-1] is plan
         (outcome,) = plan.answers[0]
@@ -125,7 +125,7 @@ _writes = st.builds(
 def test_whoever_loads_the_log_knows_what_the_leader_knew(
     steps: list[list[list[Write]] | int],
 ) -> None:
-    """A number commits so many records more; a later leader has read what is committed."""
+    """A number commits that many more records. A later leader has read all committed ones."""
     log = Log()
     high_watermark = 0
     for step in steps:

@@ -48,7 +48,8 @@ async def test_offsets_expected_one_after_the_other_are_stored_in_one_batch(
 async def test_offsets_expected_behind_a_batch_that_is_split_are_held_against_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit is refused: those behind it come one offset earlier than was said."""
+    """A message with a wrong expectation is refused, so those behind it get lower offsets than
+    expected."""
     monkeypatch.setattr(batches, "BATCH_BYTES_MAX", 4096)
     stream = stream_on(tmp_path)
     values = [bytes(1500), bytes(5000), b"late", b"right"]

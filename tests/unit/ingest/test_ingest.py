@@ -64,7 +64,7 @@ class Nats:
         return True
 
     def deliver(self, value: bytes) -> None:
-        """To whoever listens now."""
+        """To the present subscriptions."""
         for on_delivery, _ in list(self.listening.values()):
             on_delivery(message(value))
 

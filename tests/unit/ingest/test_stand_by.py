@@ -1,4 +1,4 @@
-"""What arrives for a stream between two leaders: stored by the second, once, or by nobody."""
+"""Messages that arrive between two leaders: the second stores them, once, or none does."""
 
 from __future__ import annotations
 

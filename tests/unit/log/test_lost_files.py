@@ -131,7 +131,8 @@ def test_the_log_start_is_on_disk_before_the_first_file_is_removed(disk: MemoryD
 def test_a_log_without_any_record_of_it_starts_where_it_begins_and_is_incomplete(
     disk: MemoryDisk,
 ) -> None:
-    """An operator can go on with what is left; nobody counts on it before that is told."""
+    """An operator can go on with the rest. The cluster does not rely on it before it has been
+    told."""
     advance_log_start(fill(disk), 8)
     disk.remove(CHECKPOINT)
     disk.remove(OFFSETS)
@@ -168,7 +169,7 @@ def test_who_leads_for_want_of_a_better_one_takes_what_is_left(disk: MemoryDisk)
 
 
 def test_what_is_missing_in_front_hides_no_gap_behind_it(disk: MemoryDisk) -> None:
-    """Who leads with such a log serves it to followers, which take no gap."""
+    """A leader with such a log serves it to followers, which accept no gap."""
     fill(disk, 12).close(clean=True)
     disk.remove(FIRST)
     disk.remove(THIRD)

@@ -106,7 +106,7 @@ def test_an_older_file_is_behind_and_not_believed(disk: MemoryDisk) -> None:
 
 
 def test_a_file_of_another_history_is_not_believed(disk: MemoryDisk) -> None:
-    """Batches were replaced by another leader's, and the file speaks of those before."""
+    """Batches were replaced by another leader's. The file describes the replaced ones."""
     log = make(disk, 10)
     log.flush()
     log.close(clean=True)
@@ -150,7 +150,7 @@ def test_a_reset_forgets_everything_also_after_a_kill(disk: MemoryDisk) -> None:
 
 
 def test_a_log_whose_emptying_failed_and_that_is_revived_still_remembers(disk: MemoryDisk) -> None:
-    """It leads when nobody is trusted, with the records that it has."""
+    """It leads if no replica is trusted, with the records that it has."""
     make(disk, 10, (b"a",)).flush()
     faulty = FaultyDisk(disk)
     log = open_log(faulty)

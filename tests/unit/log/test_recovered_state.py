@@ -120,7 +120,7 @@ def test_a_log_that_was_never_compacted_misses_no_file() -> None:
 def test_without_its_file_a_compacted_log_lacks_whatever_it_may_lack(
     disk: MemoryDisk, is_missing: bool
 ) -> None:
-    """Whoever copies from it learns what tombstones it may have removed, and takes its gaps."""
+    """Its followers learn which tombstones it may have removed, and accept its gaps."""
     before = reopen(disk).compaction.state
     if is_missing:
         disk.remove(COMPACTION)

@@ -48,7 +48,7 @@ class Disks:
         shutil.rmtree(self.fabric.directory(node_id), ignore_errors=True)
 
     def copy(self, node_id: NodeId) -> None:
-        """As somebody does who copies the folder of a running server."""
+        """As an operator does who copies the folder of a running server."""
         target = self._copies / str(node_id)
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(self.fabric.directory(node_id), target)

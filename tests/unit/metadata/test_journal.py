@@ -177,7 +177,7 @@ class TestSynced:
 
 
 class TestDoubt:
-    """Where nobody knows what was synced, a voter that has others asks them."""
+    """If it is unknown what was synced, a voter asks the other voters."""
 
     def crashed(self, directory: Path) -> Path:
         path = written(directory, 1, 2)

@@ -43,8 +43,8 @@ def settled(fabric: Fabric) -> NodeId:
 
 
 def only_two_hold(fabric: Fabric) -> tuple[NodeId, NodeId, NodeId, str]:
-    """Who holds an acknowledged command, who held it, who never had it, and the command; all are
-    down."""
+    """A node that holds an acknowledged command, one that held it, one that never had it, and the
+    command. All nodes are down."""
     leader = settled(fabric)
     amnesic, late = (node_id for node_id in fabric.ids if node_id != leader)
     fabric.crash(late)

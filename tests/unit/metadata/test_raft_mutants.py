@@ -1,4 +1,4 @@
-"""What keeps the group safe is needed: with a rule switched off the simulation finds a loss.
+"""Each safety rule is needed: with a rule switched off, the simulation finds a loss.
 
 A mutant must die within SEEDS_MAX seeds; most die within a few.
 """

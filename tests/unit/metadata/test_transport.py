@@ -23,7 +23,7 @@ SILENCE_SECONDS = KEEP_ALIVE_SECONDS * (SILENCE_MAX + 1)
 
 
 class Member:
-    """What one is told of its links. keep_alive: how often it gives a sign of life, in seconds."""
+    """Records the events of its links. keep_alive: seconds between signs of life."""
 
     def __init__(self, keep_alive: float = KEEP_ALIVE_SECONDS) -> None:
         self.timings = LinkTimings(keep_alive=keep_alive)

@@ -1,4 +1,4 @@
-"""Descriptors: as many as allowed, and never so many connections that the log has none."""
+"""Descriptors: as many as allowed, and never so many connections that none is left for the log."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class Fabric:
         node.seen_due.sort()
 
     def _check(self) -> None:
-        """**safety** Whoever holds a lease is registered as that incarnation and not fenced."""
+        """**safety** A holder of a lease is registered as that incarnation and not fenced."""
         for node_id, node in self.nodes.items():
             if node.driver.lease.holds(self.now_us):
                 known = self.truth.nodes[NodeId(node_id)]

@@ -74,7 +74,7 @@ class Node:
         raise AssertionError(f"it stands at {self.log.log_end_offset}")
 
     def follow(self, leader: Node) -> None:
-        """Until the leader has nothing to say: what it has told already, it does not send again."""
+        """Fetch until the leader has nothing to send. It does not repeat what it has sent."""
         told: LeaderSnapshot | None = None
         for _ in range(100):
             position = self.replica.position()
@@ -107,7 +107,8 @@ def isr_with(leader: Node) -> tuple[int, ...]:
 
 
 def test_a_copy_begun_under_one_leader_is_not_continued_from_a_log_that_is_less_compacted() -> None:
-    """It would take from there what was deleted, and go on with the first, where nobody says so."""
+    """It would copy deleted records from there, and then go on with the first leader, which does
+    not say so."""
     compacted, other, copy = Node(0), Node(1), Node(2)
     for node in (compacted, other):
         node.fill()
@@ -316,7 +317,8 @@ def test_an_incomplete_copy_that_lost_its_state_is_begun_anew(damage: bytes | No
 def test_gaps_are_taken_from_a_leader_that_lost_its_state_and_leads_alone(
     damage: bytes | None,
 ) -> None:
-    """Below its minimum it could bring nobody back, if it did not know that they are committed."""
+    """Below its minimum it could get no follower back in sync if it did not know that they are
+    committed."""
     compacted, empty = Node(0), Node(1)
     compacted.fill()
     compacted.compact()

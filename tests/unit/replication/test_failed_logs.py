@@ -250,7 +250,7 @@ async def test_a_leader_whose_write_failed_leads_no_more_at_once(tmp_path: Path)
 
 @on_loop
 async def test_a_failure_in_any_thread_is_heard(tmp_path: Path) -> None:
-    """Rolls, truncations and checkpoints fail elsewhere than where somebody waits for them."""
+    """Rolls, truncations and checkpoints fail in other threads than the one that waits."""
     bench = Bench(tmp_path, leads=True)
     bench.disk.fail("write_atomic", "checkpoint", errno.EIO)
 
@@ -345,7 +345,7 @@ async def test_a_log_end_is_told_for_the_epoch_it_was_looked_at_in_and_no_other(
 
 
 class Metadata:
-    """Refuses so many proposals, then applies them."""
+    """Refuses the first `refusals` proposals, then applies them."""
 
     def __init__(self, bench: Bench, refusals: int) -> None:
         self._bench = bench
@@ -406,7 +406,7 @@ async def test_a_failed_replica_is_distrusted_until_the_metadata_shows_it_and_th
 async def test_a_replica_out_of_sync_is_emptied_only_once_no_join_of_before_can_take_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its leader may have proposed to add it, by what it said before its log failed."""
+    """Its leader may have proposed to add it, because of a position from before its log failed."""
     monkeypatch.setattr(mending_module, "ROUND_SECONDS", 0.001)
     bench = Bench(tmp_path, leads=False)
     bench.node.cluster.change_isr(bench.replica.stream, (1, 2))

@@ -126,7 +126,8 @@ async def test_a_leader_whose_answer_takes_long_is_not_hung_up_on() -> None:
 async def test_an_idle_follower_says_that_it_is_there_and_again_where_it_stands_out_of_sync() -> (
     None
 ):
-    """Its leader may not have been able to count what it said: it had not heard of its leaving."""
+    """Its leader may not have counted its position: the follower did not yet know that it had left
+    the ISR."""
     heard: list[tuple[int, ...]] = []
 
     async def listen(connection: FrameSocket) -> None:

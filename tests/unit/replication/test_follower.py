@@ -125,7 +125,7 @@ def test_a_log_that_is_empty_or_past_the_tombstones_missed_none() -> None:
 
 
 def test_a_log_emptied_by_retention_still_stands_where_it_stood() -> None:
-    """Its start moved up to its end: the answer to what it asked before is still one to it."""
+    """Its log start moved up to its end. The answer to its earlier request still fits."""
     log = log_of(5)
     state = following(log)
     answer = Records(state.position(), STANDING, None)

@@ -1,4 +1,4 @@
-"""What is made of suspicions: the node reads its own file, and marks what it finds there."""
+"""How suspicions are handled: the node reads its own file, and marks the damage that it finds."""
 
 from __future__ import annotations
 

@@ -220,8 +220,8 @@ class TestSettled:
 
 
 class TestWhoLeft:
-    """A follower whose fsync failed tells the metadata, and is out; what it told the leader before
-    may be here already, or on the way."""
+    """A follower whose fsync failed tells the metadata and leaves the ISR. Its earlier positions
+    may have reached the leader, or be on the way."""
 
     def test_what_it_said_before_does_not_bring_it_back(self) -> None:
         state = leading(stream(), log_of(10))
@@ -260,7 +260,7 @@ class TestWhoLeft:
 
 
 class TestKnowledge:
-    """A follower that left the ISR counts by what it says once it knows that."""
+    """After a follower left the ISR, its positions count only once it knows that it left."""
 
     def test_what_it_said_before_does_not_count(self) -> None:
         state = leading(stream(), log_of(10))
@@ -314,7 +314,7 @@ class TestSilence:
         assert change.isr == (0, 1, 2)
 
     def test_nobody_leaves_who_is_needed_to_commit(self) -> None:
-        """If nobody is heard it is the leader that is cut off, and has to be replaced."""
+        """A leader that hears no follower is itself cut off, and must be replaced."""
         state = leading(stream(), log_of(10))
         for follower in (1, 2):
             state.fetch(request(follower, 10), 1)

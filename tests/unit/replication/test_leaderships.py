@@ -1,4 +1,4 @@
-"""What is counted of leaders and ISRs, and by whom."""
+"""The counts of leaders and ISRs, and which node makes them."""
 
 from __future__ import annotations
 

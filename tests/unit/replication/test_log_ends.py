@@ -1,4 +1,4 @@
-"""How far a replica reports that its log reaches, and who leads when nobody is believed."""
+"""The log end that a replica reports, and the election among untrusted replicas."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_log_that_lacks_its_beginning_is_elected_before_an_empty_one() -> None
 
 
 def test_a_log_that_lacks_its_beginning_is_elected_before_one_that_ends_earlier() -> None:
-    """Who follows keeps what it has in front: nothing is lost."""
+    """The follower keeps its own records in front of that: nothing is lost."""
     assert elected(replica(0, 5), replica(1, 0), replica(2, 10, lost=(0,))) == 2
     assert elected(replica(0, 11), replica(1, 0), replica(2, 10, lost=(0,))) == 0
 

@@ -40,7 +40,7 @@ class Metadata:
 
 
 class Bench:
-    """Node 0 of three, which is restarted with what its disk holds then."""
+    """Node 0 of three, which is restarted with its disk as it is then."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.disk = FaultyDisk(OsDisk())
@@ -75,7 +75,7 @@ class Bench:
         return self.node.cluster.now(self.stream)
 
     def stay_behind(self) -> None:
-        """The others leave the ISR, so that whoever is believed stays eligible."""
+        """The others leave the ISR, so that a trusted replica stays eligible."""
         self.node.cluster.change_isr(self.stream, (0,))
 
 

@@ -214,7 +214,7 @@ async def test_a_reader_ahead_of_this_node_s_metadata_is_told_to_come_again(
 def test_a_replica_that_has_gaps_knows_after_a_restart_that_they_are_committed(
     tmp_path: Path,
 ) -> None:
-    """Leading alone, below its minimum, it could bring nobody back in sync otherwise."""
+    """Otherwise, leading alone and below its minimum, it could get no follower back in sync."""
     metadata = replace(stream(), was_compacted=True)
     folder = str(tmp_path / "1")
 

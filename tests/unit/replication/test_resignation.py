@@ -64,7 +64,7 @@ class HandingOver:
 
 
 class Bench:
-    """Node 0 of three, which leads so many streams and is deaf from the start."""
+    """Node 0 of three. It leads `streams` streams and hears no NATS from the start."""
 
     def __init__(self, tmp_path: Path, *refusing: int, streams: int) -> None:
         self.node = Node(tmp_path / "streams", nodes=3)

@@ -1,4 +1,4 @@
-"""What a node may say of its logs after a restart, and who leads when nobody is believed."""
+"""Which logs a node may call trusted after a restart, and who leads if none is trusted."""
 
 from __future__ import annotations
 

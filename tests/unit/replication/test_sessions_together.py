@@ -172,7 +172,7 @@ def greets_only(_: Quorum) -> int:
 
 
 def asks_nobody(self: Quorum) -> int:
-    """What this node itself has backed is all there was."""
+    """All backing came from this node itself."""
     return self._backed_before_us
 
 

@@ -1,4 +1,4 @@
-"""Too many connections of one address: its newest are closed, and nobody else's."""
+"""Too many connections of one address: its newest are closed, and no others."""
 
 from __future__ import annotations
 

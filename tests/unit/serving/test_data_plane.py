@@ -1,4 +1,4 @@
-"""The data-plane listener: how many it takes, and what it does with those it does not."""
+"""The data-plane listener: how many connections it accepts, and how it refuses more."""
 
 from __future__ import annotations
 

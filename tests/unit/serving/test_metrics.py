@@ -1,4 +1,4 @@
-"""The page of metrics: what it sums up, what it costs, and what it says about single streams."""
+"""The page of metrics: its sums, its cost, and its series of single streams."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Many:
 
 
 async def longest_stall(done: asyncio.Event) -> float:
-    """The longest time for which the loop gave nobody else a turn, in seconds of this thread: what
-    the machine does for others does not count."""
+    """The longest time in which the loop ran nothing else, in seconds of this thread's processor
+    time: the load of the machine does not count."""
     longest = 0.0
     while not done.is_set():
         begun = time.thread_time()
