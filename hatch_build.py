@@ -15,7 +15,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PROTO = "proto"
-MODULES = ("jetstream_protocol._slices", "jetstream_server.ingest.nats._columns")
+MODULES = (
+    "jetstream_protocol._murmur2",
+    "jetstream_protocol._slices",
+    "jetstream_server.ingest.nats._columns",
+)
 
 
 class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetstream_client.publishing.partitioner import murmur2, partition_of, rows_by_partition
+from jetstream_client.publishing.partitioner import (
+    murmur2,
+    partition_of,
+    pure_murmur2,
+    rows_by_partition,
+)
 
 KAFKA = {
     b"21": -973932308,
@@ -55,14 +60,15 @@ def java_murmur2(data: bytes) -> int:
 
 def test_known_values_of_kafka() -> None:
     assert {key: java_murmur2(key) for key in KAFKA} == KAFKA
-    assert {key: murmur2(key) for key in KAFKA} == {
-        key: value % (1 << 32) for key, value in KAFKA.items()
-    }
+    for each in (murmur2, pure_murmur2):
+        assert {key: each(key) for key in KAFKA} == {
+            key: value % (1 << 32) for key, value in KAFKA.items()
+        }
 
 
 @given(KEYS)
 def test_any_key_has_the_hash_that_kafka_gives_it(key: bytes) -> None:
-    assert murmur2(key) == java_murmur2(key) % (1 << 32)
+    assert murmur2(key) == pure_murmur2(key) == java_murmur2(key) % (1 << 32)
 
 
 @given(KEYS, PARTITIONS)

@@ -3,12 +3,13 @@
     partition = (murmur2(key) & 0x7fffffff) % partitions
 
 So a key lands where Kafka's own clients put it, and a topic that moves here keeps its partitions.
+_murmur2.pyx does it in C where the extension was built.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 _SEED = 0x9747B28C
@@ -18,7 +19,7 @@ _REMEMBERED = 1 << 16
 """Keys repeat, and a look-up costs a tenth of a hash of 16 bytes in Python."""
 
 
-def murmur2(key: bytes) -> int:
+def pure_murmur2(key: bytes) -> int:
     """MurmurHash2 of 32 bits, with Kafka's seed; not negative."""
     length = len(key)
     state = _SEED ^ length
@@ -32,14 +33,19 @@ def murmur2(key: bytes) -> int:
     return state ^ state >> 15
 
 
-@lru_cache(_REMEMBERED)
-def _positive(key: bytes) -> int:
-    return murmur2(key) & 0x7FFFFFFF
+murmur2: Callable[[bytes], int] = lru_cache(_REMEMBERED)(pure_murmur2)
+"""The same, as fast as it can be had here."""
+try:
+    from jetstream_protocol import _murmur2
+except ImportError:
+    pass  # There was no compiler, or JETSTREAM_PURE is set.
+else:
+    murmur2 = _murmur2.murmur2
 
 
 def partition_of(key: bytes, partitions: int) -> int:
     """The number, from 0, of the partition that the key belongs to."""
-    return _positive(key) % partitions
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def rows_by_partition(keys: Sequence[bytes | None], partitions: int) -> dict[int, list[int]]:
@@ -47,7 +53,7 @@ def rows_by_partition(keys: Sequence[bytes | None], partitions: int) -> dict[int
     None, which belong to none."""
     rows: dict[int, list[int]] = {}
     for row, key in enumerate(keys):
-        number = -1 if key is None else _positive(key) % partitions
+        number = -1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
         found = rows.get(number)
         if found is None:
             rows[number] = [row]
