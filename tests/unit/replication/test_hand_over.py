@@ -32,7 +32,8 @@ STREAM, TARGET = StreamId(1), NodeId(1)
 class Bench:
     """Node 0 leads; everything around it is this object, and notes in which order it is called."""
 
-    def __init__(self, end_offset: int = 10) -> None:
+    def __init__(self, end_offset: int = 10, led: StreamMetadata | None = None) -> None:
+        led = led or stream()
         self.did: list[str] = []
         self.fails: dict[str, Exception] = {}
         self.pending_batches = 0
@@ -40,10 +41,10 @@ class Bench:
         self.log = Log(log_end_offset=end_offset)
         self.log.epochs.assign(3, 0)
         self.leadership: LeaderState | None = LeaderState(
-            stream=stream(), node_id=0, nodes=nodes(), log=self.log, high_watermark=0, now_us=0
+            stream=led, node_id=0, nodes=nodes(), log=self.log, high_watermark=0, now_us=0
         )
         self.replica = SimpleNamespace(
-            stream=stream(),
+            stream=led,
             leadership=self.leadership,
             following=None,
             log=self.log,
@@ -187,6 +188,18 @@ async def test_a_slow_third_replica_holds_nothing_up_for_long() -> None:
     bench.fetched(10)
     bench.pending_batches = 3
     await bench.hand_overs.hand_over(STREAM, TARGET)
+    assert bench.did[-1] == "transfer"
+
+
+@on_loop
+async def test_nobody_is_silent_for_acks_that_cannot_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While too few replicas are in sync, messages without acks are stored and not committed."""
+    monkeypatch.setattr(hand_over, "TAIL_SECONDS", 3_600.0)
+    bench = Bench(led=stream((0, TARGET), minimum=3))
+    bench.fetched(10)
+    bench.pending_batches = 1
+    async with asyncio.timeout(60):
+        await bench.hand_overs.hand_over(STREAM, TARGET)
     assert bench.did[-1] == "transfer"
 
 

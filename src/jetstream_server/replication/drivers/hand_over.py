@@ -219,12 +219,14 @@ class HandOver:
         self, replica: Replica, leadership: LeaderState, target: NodeId
     ) -> None:
         """Wait until the target has the whole log and everything possible is acknowledged; nothing
-        is appended any more. If another follower is slow, the target acknowledges the rest
-        itself."""
+        is appended any more. If another follower is slow, the target acknowledges the rest itself.
+        While too few replicas are in sync nothing commits: nobody has to be silent for that."""
         _check_leads(replica, leadership)
         stream_id, end_offset = replica.stream.id, replica.log.log_end_offset
         deadline = self._seconds() + TAIL_SECONDS
-        while leadership.position_of(target) < end_offset or self._publishers.pending(stream_id):
+        while leadership.position_of(target) < end_offset or (
+            leadership.can_commit and self._publishers.pending(stream_id)
+        ):
             if self._seconds() > deadline:
                 break
             await asyncio.sleep(POLL_SECONDS)
