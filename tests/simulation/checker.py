@@ -36,7 +36,7 @@ from jetstream_protocol.batch import (
     decode_header,
 )
 from jetstream_protocol.errors import RecordsDamagedError
-from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
@@ -44,7 +44,6 @@ from tests.simulation.disk import SimulatedDisk
 from tests.simulation.world import Violation, World
 
 if TYPE_CHECKING:
-    from tests.simulation.metadata import View
     from tests.simulation.process import Process
 
 
@@ -111,9 +110,10 @@ class Shadow:
 
 
 class Checker:
-    """Told of everything; raises Violation."""
+    """Told of everything about one stream; raises Violation."""
 
     def __init__(self, world: World, nodes: int) -> None:
+        self.stream_id = StreamId(-1)
         self._world = world
         self._shadows = [Shadow() for _ in range(nodes)]
         self._origins: dict[tuple[int, int], Origin] = {}
@@ -171,10 +171,9 @@ class Checker:
         """That metadata revision ended whatever the node did until then."""
         self._session_ended_at[node_id] = revision
 
-    def check(self, view: View) -> None:
+    def check(self, stream: StreamMetadata) -> None:
         """After every event that has changed what a log holds, or what is held against it."""
-        stream = view.stream
-        if stream is None or not self.committed:
+        if not self.committed:
             return
         last = self.committed[-1]
         for members in (stream.isr, stream.elr):
@@ -416,7 +415,7 @@ class Checker:
             raise Violation(f"node {process.node_id} acts although its session was ended")
         if process.view.revision < self._session_ended_at[process.node_id]:
             raise Violation(f"node {process.node_id} acts and does not know that it was fenced")
-        replica = process.replica
+        replica = process.replica_of(self.stream_id)
         if replica is None or replica.leadership is None:
             raise Violation(f"node {process.node_id} acts although it does not lead")
 
@@ -430,9 +429,10 @@ class Checker:
 
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
-        if process.peers is None or not process.peers.asked_to_stand_by:
-            assert process.replica is not None
-            epoch = process.replica.stream.leader_epoch
+        if process.peers is None or not process.peers.has_asked_to_stand_by(self.stream_id):
+            replica = process.replica_of(self.stream_id)
+            assert replica is not None
+            epoch = replica.stream.leader_epoch
             self._denied[number] = max(epoch, self._denied.get(number, epoch))
         if self._appended_by.get(number) is process:
             raise Violation(f"node {process.node_id} denies having appended publish {number}")
@@ -441,8 +441,8 @@ class Checker:
         """A process has begun to lead, and has stored what it had kept until then: nothing that the
         leader before it denied. An earlier one that leads no more, and has not heard so, may deny
         what its successors store, as any leader just deposed: see guarantees.md."""
-        stream, replica = process.cluster.metadata.now.stream, process.replica
-        assert stream is not None
+        stream = process.cluster.metadata.registry.streams[self.stream_id]
+        replica = process.replica_of(self.stream_id)
         assert replica is not None
         if replica.stream.leader_epoch < stream.leader_epoch:
             return

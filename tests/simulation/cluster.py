@@ -7,9 +7,9 @@ run(seed) ──> a profile is drawn ──> publishers and faults ──> every
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import gt
+from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
@@ -23,10 +23,13 @@ from tests.simulation.metadata import MetadataGroup, View
 from tests.simulation.nats import NatsServer
 from tests.simulation.network import Network
 from tests.simulation.observing import observed
-from tests.simulation.producers import Repeating
 from tests.simulation.publishers import Publishers
 from tests.simulation.scenarios import Scenario, scenario_of
+from tests.simulation.watched import NUMBERS, WatchedStream
 from tests.simulation.world import Violation, World
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
 
 BEGIN_US = 500_000
 """By then a cluster with which nothing is wrong works."""
@@ -78,6 +81,10 @@ class Cluster:
     """Whether the stream stays on its nodes."""
     damage = 1.0
     """How much more often than it would a disk rots, fails or is lost."""
+    abandons = 0.0
+    """How often nobody starts again what has ended, before everything is healed."""
+    suspends = 0.0
+    """How often a machine is suspended, as the weight of any other fault."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = world = World(seed, tracing=tracing)
@@ -86,14 +93,14 @@ class Cluster:
         self.members: dict[int, Any] = {}
         self.graveyard: list[asyncio.Task[Any]] = []
         """What processes that have died were doing."""
-        self.checker = Checker(world, profile.nodes)
         self.network = Network(world)
         self.metadata = MetadataGroup(self, self._applied)
         self.metadata.lazy_node = profile.lazy_node
         self.machines = [Machine(self, node_id) for node_id in range(profile.nodes)]
-        self.publishers = Publishers(self)
-        self.nats = NatsServer(world, self.publishers.answered)
-        self.repeating = Repeating(self)
+        self.nats = NatsServer(world, self._answered)
+        self.streams = self.make_streams()
+        self.focus = self.streams[0]
+        """The stream that faults are about."""
         self.faults = Faults(self)
         if self.faults.scenario.is_calm:
             self.metadata.lazy_node = -1
@@ -101,35 +108,30 @@ class Cluster:
         duration_us = self.faults.scenario.duration_us
         if duration_us is not None:
             self.profile = replace(profile, duration_us=duration_us)
-        self.stream_id = self._create()
+        self._create()
         world.note(f"{profile}")
 
-    def _create(self) -> StreamId:
-        """Nodes and stream exist before any process runs; nobody leads."""
+    def make_streams(self) -> list[WatchedStream]:
+        """Not created yet."""
+        return [WatchedStream(self, "orders", 0, Checker(self.world, self.profile.nodes))]
+
+    def _create(self) -> None:
+        """Nodes and streams exist before any process runs; nobody leads."""
         profile, metadata = self.profile, self.metadata
         metadata.apply({"op": "set_cluster", "cluster_id": CLUSTER_ID})
         for node_id in range(profile.nodes):
             self.members[node_id] = None
             metadata.apply(_registration(node_id))
-        replicas = sorted(self.world.random.sample(range(profile.nodes), profile.replicas))
-        result = metadata.apply(
-            {
-                "op": "create_stream",
-                "name": "orders",
-                "subject": "orders",
-                "config": {
-                    "min_insync_replicas": profile.min_insync_replicas,
-                    "flush": profile.flush,
-                },
-                "replicas": replicas,
-                "created_at_us": 0,
-            }
-        )
-        metadata.stream_id = StreamId(result["stream_id"])
-        stream = metadata.registry.streams[metadata.stream_id]
-        self.checker.stream_changed(stream, stream)
+        self.create_streams()
+        metadata.show(self.stream_id)
         metadata.apply({"op": "barrier"})
-        return metadata.stream_id
+
+    def create_streams(self) -> None:
+        profile = self.profile
+        replicas = sorted(self.world.random.sample(range(profile.nodes), profile.replicas))
+        minimum = profile.min_insync_replicas
+        config = {"min_insync_replicas": minimum, "flush": profile.flush}
+        self.focus.create(config, replicas)
 
     def draw_profile(self, world: World) -> Profile:
         return Profile.draw(world)
@@ -137,21 +139,35 @@ class Cluster:
     def stream_changed(self, before: StreamMetadata, after: StreamMetadata) -> None:
         """The stream's metadata has changed, in truth."""
 
-    def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
-        """The keys of publishes; None: they have none."""
-        return None
-
     def scenario(self) -> type[Scenario]:
         """What the seed is about."""
         return scenario_of(self.world.seed)
 
-    def values(self, ids: list[int]) -> list[bytes]:
-        """What publishes say."""
-        return [b"%d" % number for number in ids]
+    # Its streams.
 
-    def header_blocks(self, ids: list[int]) -> list[bytes] | None:
-        """What publishes say in their headers."""
-        return None
+    @property
+    def stream_id(self) -> StreamId:
+        """Of the stream that faults are about, as are the two below."""
+        return self.focus.stream_id
+
+    @property
+    def checker(self) -> Checker:
+        return self.focus.checker
+
+    @property
+    def publishers(self) -> Publishers:
+        return self.focus.publishers
+
+    def checker_of(self, stream_id: StreamId) -> Checker:
+        return next(s.checker for s in self.streams if s.stream_id == stream_id)
+
+    def stream_of(self, number: int) -> WatchedStream:
+        """Whose publish, or attempt at one, has that number."""
+        return self.streams[number // NUMBERS]
+
+    def _answered(self, process: Process, subject: bytes, payload: bytes) -> None:
+        number = int(subject.rpartition(b".")[2])
+        self.stream_of(number).publishers.answered(number, payload)
 
     def _applied(self, before: View, after: View) -> None:
         """A command was applied, in truth."""
@@ -159,18 +175,27 @@ class Cluster:
             for node_id, node in after.nodes.items():
                 known = before.nodes.get(node_id)
                 if known is None or known.incarnation != node.incarnation or node.fenced:
-                    self.checker.session_ended(node_id, after.revision)
+                    for stream in self.streams:
+                        stream.checker.session_ended(node_id, after.revision)
                 # A registration of an earlier run, applied late, says nothing of the logs now; and
                 # nobody leads or follows in its name.
                 process = self.machines[node_id].process
                 if process is not None and process.session == node.session:
-                    self.checker.registered(node_id)
-        if after.stream is None or before.stream is None or after.stream is before.stream:
-            return
-        was, now = before.stream, after.stream
+                    for stream in self.streams:
+                        stream.checker.registered(node_id)
+        for stream in self.streams:
+            now = self.metadata.registry.streams.get(stream.stream_id)
+            if now is not None and now is not stream.stream:
+                was, stream.stream = stream.stream, now
+                self._stream_changed(stream, was, now, after.revision)
+
+    def _stream_changed(
+        self, stream: WatchedStream, was: StreamMetadata, now: StreamMetadata, revision: int
+    ) -> None:
         if self.world.trace is not None:
+            name = f"{stream.name}: " if len(self.streams) > 1 else ""
             self.world.note(
-                f"metadata {after.revision}: leader {now.leader} epoch {now.leader_epoch} "
+                f"metadata {revision}: {name}leader {now.leader} epoch {now.leader_epoch} "
                 f"stream epoch {now.stream_epoch} isr {now.isr} elr {now.elr} "
                 f"waiting for {now.last_known} min {now.config.min_insync_replicas} "
                 f"flush {now.config.flush} unflushed {now.unflushed}"
@@ -179,9 +204,10 @@ class Cluster:
             self.world.count("election")
             if now.leader in was.elr and not was.isr:
                 self.world.count("election from the ELR")
-        self.checker.stream_changed(was, now)
+        stream.checker.stream_changed(was, now)
         self.stream_changed(was, now)
-        self.faults.scenario.stream_changed(was, now)
+        if stream is self.focus:
+            self.faults.scenario.stream_changed(was, now)
         if now.lossy_elections != was.lossy_elections:
             self.world.count("lossy election")
         if now.last_known and not was.last_known:
@@ -206,20 +232,23 @@ class Cluster:
         for machine in self.machines:
             world.at(world.between(0, 20_000), None, machine.start)
         self.metadata.check_leader()
-        world.at(BEGIN_US, None, self.publishers.publish_forever)
-        world.at(BEGIN_US, None, self.repeating.begin)
+        for stream in self.streams:
+            world.at(BEGIN_US, None, stream.publishers.publish_forever)
+            world.at(BEGIN_US, None, stream.repeating.begin)
         world.at(BEGIN_US + 200_000, None, self.faults.begin)
         world.run_until(BEGIN_US + profile.duration_us)
         self.faults.heal_everything()
         self._come_to_rest()
 
     def _check(self) -> None:
-        self.checker.check(self.metadata.now)
+        for stream in self.streams:
+            stream.checker.check(stream.stream)
 
     def _come_to_rest(self) -> None:
         world = self.world
         deadline = world.now + REST_US
-        self.publishers.pause_us = 400_000
+        for stream in self.streams:
+            stream.publishers.pause_us = 400_000
         reason = "nothing was tried"
         while world.now < deadline:
             world.run_until(world.now + 250_000)
@@ -228,15 +257,17 @@ class Cluster:
                 break
         else:
             raise Violation(f"the healed cluster does not come to rest: {reason}")
-        self.publishers.running = self.repeating.running = False
-        acked = self.publishers.acked
+        for stream in self.streams:
+            stream.publishers.running = stream.repeating.running = False
+        acked = self._acked()
         for attempt in range(18):
             # Again after an ISR change of before, whose outcome was not known, had its effect.
-            if attempt >= 3 and self.publishers.acked > acked:
+            if attempt >= 3 and all(map(gt, self._acked(), acked)):
                 break
-            self.publishers.publish(3, asking=True)
+            for stream in self.streams:
+                stream.publishers.publish(3, asking=True)
             world.run_until(world.now + 300_000)
-        if self.publishers.acked == acked:
+        if not all(map(gt, self._acked(), acked)):
             raise Violation("a cluster at rest acknowledges nothing")
         difference = self._difference()
         for _ in range(12):
@@ -246,23 +277,26 @@ class Cluster:
             difference = self._difference()
         else:
             raise Violation(f"at rest, {difference}")
-        is_calm = self.is_still and self.faults.scenario.is_calm
-        if is_calm and self.publishers.doubtful:
-            raise Violation(f"nothing went wrong, but nobody answers {[*self.publishers.doubtful]}")
+        doubtful = [number for stream in self.streams for number in stream.publishers.doubtful]
+        if self.is_still and self.faults.scenario.is_calm and doubtful:
+            raise Violation(f"nothing went wrong, but nobody answers {doubtful}")
         self._check_contents()
+
+    def _acked(self) -> list[int]:
+        return [stream.publishers.acked for stream in self.streams]
 
     def _unrest(self) -> str:
         """Why the cluster is not at rest; "" when it is."""
-        stream = self.metadata.now.stream
-        assert stream is not None
         for machine in self.machines:
             process = machine.process
-            if process is not None and process.replica and process.replica.unreadable_reason:
+            if process is not None and any(r.unreadable_reason for r in process.replicas or ()):
                 process.die("restarted by its operator: its log could not be opened")
-        if stream.leader == NO_NODE:
-            return "nobody leads"
-        if len(stream.isr) < len(stream.replicas):
-            return f"only {stream.isr} of {stream.replicas} are in sync"
+        for each in self.streams:
+            stream = each.stream
+            if stream.leader == NO_NODE:
+                return f"nobody leads {each.name}"
+            if len(stream.isr) < len(stream.replicas):
+                return f"only {stream.isr} of {stream.replicas} are in sync with {each.name}"
         for machine in self.machines:
             process = machine.process
             if process is None or process.incarnation < 0:
@@ -271,47 +305,49 @@ class Cluster:
                 return f"node {machine.node_id} is on its way to stop"
             if process.paused_until > self.world.now:
                 return f"node {machine.node_id} is paused"
-            if process.log is not None and process.log.offline_reason:
+            if any(replica.log.offline_reason for replica in process.replicas or ()):
                 process.die("restarted by its operator: its log is offline")
                 return f"node {machine.node_id} has a damaged log"
             if process.view.revision < self.metadata.now.revision:
                 return f"node {machine.node_id} has not applied the metadata"
-        if stream.unflushed:
-            return f"{stream.unflushed} have not confirmed a flush"
-        leader = self.machines[stream.leader].process
-        assert leader is not None
-        if not leader.listens:
-            return "the leader does not listen"
+        for each in self.streams:
+            if each.stream.unflushed:
+                return f"{each.stream.unflushed} have not confirmed a flush"
+            leader = self.machines[each.stream.leader].process
+            assert leader is not None
+            if not leader.listens_to(each.subject):
+                return f"the leader of {each.name} does not listen"
         return ""
 
-    def _logs(self) -> dict[int, Replica]:
-        stream = self.metadata.now.stream
-        assert stream is not None
+    def _logs(self, stream: WatchedStream) -> dict[int, Replica]:
         replicas: dict[int, Replica] = {}
-        for node_id in stream.replicas:
+        for node_id in stream.stream.replicas:
             process = self.machines[node_id].process
-            if process is None or process.replica is None:
+            replica = None if process is None else process.replica_of(stream.stream_id)
+            if replica is None:
                 raise Violation(f"node {node_id} died at rest")
-            replicas[node_id] = process.replica
+            replicas[node_id] = replica
         return replicas
 
     def _difference(self) -> str:
         """How the replicas differ, in what they hold or know; "" when they do not."""
-        ends = {
-            node_id: (replica.log.log_end_offset, replica.high_watermark)
-            for node_id, replica in self._logs().items()
-        }
-        waiting = self.repeating.waiting()
-        if waiting:
-            return f"{waiting} is not acknowledged"
-        committed_end = self.checker.committed_end
-        if any(end != (committed_end, committed_end) for end in ends.values()):
-            return f"committed up to {committed_end}; log ends and high watermarks are {ends}"
+        for stream in self.streams:
+            ends = {
+                node_id: (replica.log.log_end_offset, replica.high_watermark)
+                for node_id, replica in self._logs(stream).items()
+            }
+            waiting = stream.repeating.waiting()
+            if waiting:
+                return f"{waiting} is not acknowledged"
+            committed_end = stream.checker.committed_end
+            if any(end != (committed_end, committed_end) for end in ends.values()):
+                return f"committed up to {committed_end}; log ends and high watermarks are {ends}"
         return ""
 
     def _check_contents(self) -> None:
-        for node_id, replica in self._logs().items():
-            self.checker.check_at_rest(node_id, replica)
+        for stream in self.streams:
+            for node_id, replica in self._logs(stream).items():
+                stream.checker.check_at_rest(node_id, replica)
 
 
 class DamagedCluster(Cluster):

@@ -14,6 +14,7 @@ from tests.simulation.runner import (
     DAMAGED,
     PLAIN,
     REASSIGNED,
+    SEVERAL,
     Failure,
     Totals,
     run_seed,
@@ -43,6 +44,10 @@ def main() -> None:
     kinds.add_argument(
         "--reassigned", dest="kind", action="store_const", const=REASSIGNED,
         help="with a stream that moves to other nodes all the time",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--streams", dest="kind", action="store_const", const=SEVERAL,
+        help="with several streams, and clocks that run at different speeds",
     )  # fmt: skip
     parser.add_argument("what", nargs="?", choices=["mutants"], help="kill and record mutants")
     parser.add_argument("names", nargs="*", help="only these mutants")

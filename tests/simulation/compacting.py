@@ -15,7 +15,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from jetstream_protocol.types import StreamId
 from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Rewritten, Task
@@ -25,7 +24,9 @@ from jetstream_server.replication.drivers import compaction
 from jetstream_server.replication.drivers.compaction import Compaction
 from tests.simulation.cluster import Cluster
 from tests.simulation.compacted import CompactingChecker, is_tombstone, key_of
+from tests.simulation.process import stream_of
 from tests.simulation.scenarios import Scenario, scenario_of
+from tests.simulation.watched import WatchedStream
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
@@ -40,6 +41,8 @@ EAGER = {
 """In place of the driver's constants."""
 GRACE_US = (100_000, 400_000, 1_500_000)
 """Shorter and longer than replicas are away."""
+SEGMENT_BYTES_MAX = 1_200
+"""Of small segments some are sealed soon."""
 FEW_KEYS = 3
 """In the map of some passes, which then end before the log does."""
 
@@ -82,7 +85,7 @@ class Copies(Scenario):
             self._copies = machine
             machine.erase()
             if self.world.chance(0.7):
-                cast(CompactedCluster, self.cluster).rests_until = self.world.now + 400_000
+                cast(CompactedCluster, self.cluster).passes.rests_until = self.world.now + 400_000
 
     def registers(self, process: Process) -> None:
         if process.machine is self._copies:
@@ -106,35 +109,18 @@ class Copies(Scenario):
         return self.world.between(20_000, 200_000)
 
 
-class CompactedCluster(Cluster):
-    """Draws as its seed does without compaction, until the first pass."""
+class CompactedStream(WatchedStream):
+    """A compacted one; each message has a key."""
 
-    def __init__(self, seed: int, *, tracing: bool = False) -> None:
-        random = Random(seed)
-        self.grace_us = random.choice(GRACE_US)
-        super().__init__(seed, tracing=tracing)
-        self.checker = CompactingChecker(self.world, self.profile.nodes, self.grace_us)
-        self.log_config = replace(
-            self.log_config, segment_bytes=min(self.profile.segment_bytes, 1_200)
-        )
-        self._appetites = [random.choice((0.0, 0.3, 1.0, 1.0)) for _ in self.machines]
-        """By node: how many of the passes it could begin it does."""
-        self.rests_until = 0
-        """Nobody begins a pass before."""
-        stream = self.metadata.registry.streams[self.stream_id]
-        self.checker.stream_changed(stream, stream)
+    def __init__(self, cluster: Cluster, name: str, index: int, nodes: int, grace_us: int) -> None:
+        super().__init__(cluster, name, index, CompactingChecker(cluster.world, nodes, grace_us))
+        self._grace_us = grace_us
 
-    def _create(self) -> StreamId:
-        stream_id = super()._create()
-        command = {"op": "alter_stream", "stream_id": stream_id, "stream_epoch": 0}
-        config = {"compact": True, "tombstone_grace_us": self.grace_us}
-        self.metadata.apply({**command, "config": config})
-        return stream_id
-
-    def scenario(self) -> type[Scenario]:
-        """A third of the seeds are about copies."""
-        seed = self.world.seed
-        return Copies if seed % 3 == 0 else scenario_of(seed)
+    def create(self, config: dict[str, object], replicas: Sequence[int]) -> None:
+        super().create(config, replicas)
+        command = {"op": "alter_stream", "stream_id": self.stream_id, "stream_epoch": 0}
+        compaction = {"compact": True, "tombstone_grace_us": self._grace_us}
+        self.cluster.metadata.apply({**command, "config": compaction})
 
     def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
         return [b"%d" % key_of(number) for number in numbers]
@@ -145,20 +131,54 @@ class CompactedCluster(Cluster):
     def header_blocks(self, ids: list[int]) -> list[bytes] | None:
         return [_header_block(number) for number in ids]
 
+
+class CompactedCluster(Cluster):
+    """Draws as its seed does without compaction, until the first pass."""
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        random = Random(seed)
+        self.grace_us = random.choice(GRACE_US)
+        super().__init__(seed, tracing=tracing)
+        self.log_config = replace(
+            self.log_config, segment_bytes=min(self.profile.segment_bytes, SEGMENT_BYTES_MAX)
+        )
+        self.passes = Passes(self, random)
+
+    def make_streams(self) -> list[WatchedStream]:
+        return [CompactedStream(self, "orders", 0, self.profile.nodes, self.grace_us)]
+
+    def scenario(self) -> type[Scenario]:
+        """A third of the seeds are about copies."""
+        seed = self.world.seed
+        return Copies if seed % 3 == 0 else scenario_of(seed)
+
     def run(self) -> None:
-        with _eager(self):
+        with eager(self.passes):
             super().run()
+
+
+class Passes:
+    """When the processes of a cluster begin passes, and how much room those have."""
+
+    def __init__(self, cluster: Cluster, random: Random) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self._appetites = [random.choice((0.0, 0.3, 1.0, 1.0)) for _ in cluster.machines]
+        """By node: how many of the passes it could begin it does."""
+        self.rests_until = 0
+        """Nobody begins a pass before."""
 
     def may_begin(self, process: Process) -> bool:
         """Whether that process looks for a log to compact now."""
         world = self.world
         if world.now < self.rests_until:
             return False
-        return self.faults.healing or world.chance(self._appetites[process.node_id])
+        return self.cluster.faults.healing or world.chance(self._appetites[process.node_id])
 
     def process_on(self, disk: object) -> Process:
         """The one whose disk that is."""
-        return next(m.process for m in self.machines if m.disk is disk and m.process is not None)
+        machines = self.cluster.machines
+        return next(m.process for m in machines if m.disk is disk and m.process is not None)
 
     def drawn(self, task: Task) -> Task:
         """The task of a pass: at times there is little room for keys."""
@@ -167,37 +187,39 @@ class CompactedCluster(Cluster):
     def swapped(self, process: Process, task: Task, base_offset: int) -> None:
         """A segment's successor is in its place."""
         self.world.count("segment compacted")
-        assert process.replica is not None
+        stream_id = stream_of(task.directory)
+        replica = process.replica_of(stream_id)
+        assert replica is not None
         source = next(s for s in task.sources if s.base_offset == base_offset)
-        self.checker.swapped(
-            process.node_id, process.replica, source.base_offset, source.next_offset
-        )
+        checker = self.cluster.checker_of(stream_id)
+        assert isinstance(checker, CompactingChecker)
+        checker.swapped(process.node_id, replica, source.base_offset, source.next_offset)
 
 
 @contextmanager
-def _eager(cluster: CompactedCluster) -> Iterator[None]:
+def eager(passes: Passes) -> Iterator[None]:
     """Logs of a few segments are compacted as those of thousands would be, and told of."""
     choose, plan = Compaction._choose, LogCompaction.plan
     swap, finish = LogCompaction.swap, LogCompaction.finish
 
     async def choose_if_eager(self: Compaction) -> Replica | None:
         process: Process = self._replicas._flusher.process  # type: ignore[attr-defined]
-        return await choose(self) if cluster.may_begin(process) else None
+        return await choose(self) if passes.may_begin(process) else None
 
     def plan_drawn(self: LogCompaction, *arguments: Any, **rest: Any) -> Task:
-        return cluster.drawn(plan(self, *arguments, **rest))
+        return passes.drawn(plan(self, *arguments, **rest))
 
     def swap_seen(self: LogCompaction, task: Task, step: Rewritten) -> bool:
         is_swapped = swap(self, task, step)
         if is_swapped:
-            cluster.swapped(cluster.process_on(self._disk), task, step.base_offset)
+            passes.swapped(passes.process_on(self._disk), task, step.base_offset)
         else:
-            cluster.world.count("segment compacted too late")
+            passes.world.count("segment compacted too late")
         return is_swapped
 
     def finish_seen(self: LogCompaction, task: Task, state: CompactionState) -> None:
         finish(self, task, state)
-        cluster.world.count("log compacted")
+        passes.world.count("log compacted")
 
     with ExitStack() as stack:
         for name, value in EAGER.items():

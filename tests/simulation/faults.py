@@ -38,6 +38,7 @@ class Faults:
         self.member_appetite = 0.3
         self.election_appetite = 0.0
         self._late_change: list[int] | None = None
+        self._abandoned: dict[Machine, None] = {}
         self.scenario: Scenario = cluster.scenario()(cluster)
 
     def begin(self) -> None:
@@ -77,6 +78,8 @@ class Faults:
                 (self._jump_clock, 0.7),
             ]
             damages += (self._fail_write, self._fail_reads)
+        if self._cluster.suspends:
+            kinds.append((self._suspend, self._cluster.suspends))
         for fault, weight in kinds:
             appetite = world.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
             if damage > 1.0 and fault in damages:
@@ -150,12 +153,24 @@ class Faults:
             process.die("restarted")
 
     def process_ended(self, machine: Machine) -> None:
-        """Somebody starts it again, sooner or later."""
-        world = self._world
+        """Somebody starts it again, sooner or later, or nobody does."""
+        world, abandons = self._world, self._cluster.abandons
+        if abandons and not self.healing and self._is_abandoned(machine, abandons):
+            return
         delay = 100_000 if self.healing else self.scenario.restart_us()
         if delay is None:
             delay = world.between(20_000, world.random.choice((200_000, 1_000_000, 4_000_000)))
         world.later(delay, None, machine.start)
+
+    def _is_abandoned(self, machine: Machine, chance: float) -> bool:
+        """Nobody starts it again; a majority of all is kept running."""
+        self._abandoned[machine] = None
+        is_minority = 2 * len(self._abandoned) < len(self._cluster.machines)
+        if not is_minority or not self._world.chance(chance):
+            del self._abandoned[machine]
+            return False
+        self._note(machine, "not started again")
+        return True
 
     def _crash(self) -> None:
         machine = self._machine()
@@ -208,6 +223,11 @@ class Faults:
             until = world.now + world.between(10_000, longest)
             machine.process.pause(until, in_its_work=world.chance(0.5))
             self._note(machine, "paused")
+
+    def _suspend(self) -> None:
+        machine, world = self._machine(), self._world
+        self._note(machine, "suspended")
+        machine.suspend(world.now + world.between(10_000, 4_000_000))
 
     # The network.
 
@@ -353,6 +373,8 @@ class Faults:
         lost power, or was away for long enough to be fenced. Or a member was."""
         stream = self._cluster.metadata.now.stream
         assert stream is not None
+        if command["stream_id"] != self._cluster.stream_id:
+            return
         isr, leader = command["isr"], command["leader"]
         joining = [member for member in isr if member not in stream.isr]
         if self.healing or not joining or command["id"] == self._late_change:

@@ -1,4 +1,5 @@
-"""The flusher's thread in simulated time: what log/flusher.py does, one flush after the other."""
+"""The flusher's threads in simulated time: what log/flusher.py does, one flush of a log after the
+other."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jetstream_protocol.errors import StorageError
 from jetstream_server.log.commit_log import CommitLog
-from jetstream_server.log.flusher import OnFlushed
+from jetstream_server.log.flusher import THREADS, OnFlushed
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -18,21 +19,23 @@ class SimulatedFlusher:
     def __init__(self, process: Process) -> None:
         self.process = process
         self._queued: dict[CommitLog, dict[OnFlushed, None]] = {}
-        self._is_busy = False
+        self._busy: dict[CommitLog, None] = {}
 
     def request(self, log: CommitLog, on_flushed: OnFlushed) -> None:
         self._queued.setdefault(log, {})[on_flushed] = None
-        if not self._is_busy:
-            self._begin()
+        self._begin()
 
     def _begin(self) -> None:
-        self._is_busy = True
+        """The first waiting log that no thread is flushing, if there is a thread for it."""
+        log = next((log for log in self._queued if log not in self._busy), None)
+        if log is None or len(self._busy) == THREADS:
+            return
+        self._busy[log] = None
         process = self.process
         world = process.world
         delay = world.between(100, 2_000) + process.cluster.faults.scenario.flush_delay_us(process)
         if world.chance(process.cluster.profile.slow_flushes):
             delay += world.between(0, 1_500_000)
-        log = next(iter(self._queued))
         # Who asks from now on is served by the next flush.
         world.later(delay, process.loop, self._flush, log, self._queued.pop(log))
 
@@ -49,9 +52,8 @@ class SimulatedFlusher:
         self, log: CommitLog, result: int | StorageError, callbacks: dict[OnFlushed, None]
     ) -> None:
         self.process.loop.enter(_deliver, log, result, callbacks)
-        self._is_busy = False
-        if self._queued:
-            self._begin()
+        del self._busy[log]
+        self._begin()
 
     def close(self) -> None:
         """What is queued is flushed, as the real one waits for."""

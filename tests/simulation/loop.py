@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from weakref import WeakSet
 
+from tests.simulation.clocks import MonotonicClock
 from tests.simulation.disk import Killed
 from tests.simulation.world import World
 
@@ -60,9 +61,16 @@ class Handle:
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """See the module. A Runner: events may be the loop's."""
 
-    def __init__(self, world: World, name: str, died: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        died: Callable[[str], None],
+        clock: MonotonicClock | None = None,
+    ) -> None:
         """died: called when the disk kills the process in one of its callbacks."""
         self.world = world
+        self.clock = clock or MonotonicClock()
         self.name = name
         self.alive = True
         self.paused_until = 0
@@ -108,7 +116,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # What asyncio asks of a loop.
 
     def time(self) -> float:
-        return self.world.now / 1e6
+        return self.clock.read(self.world.now) / 1e6
 
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *arguments: Any, context: Context | None = None
@@ -128,9 +136,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callback, *arguments: Any, context: Context | None = None
     ) -> Handle:
         handle = Handle(callback, arguments, when)
-        world = self.world
-        world.at(max(ceil(when * 1e6 - 1e-3), world.now), self, self._fire, handle)
+        self._fire_at(when, handle)
         return handle
+
+    def _fire_at(self, when: float, handle: Handle) -> None:
+        world, due = self.world, when * 1e6
+        if not self.clock.is_right:
+            due = self.clock.when(due) + 1.0
+        world.at(max(ceil(due - 1e-3), world.now), self, self._fire, handle)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -188,6 +201,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _fire(self, handle: Handle) -> None:
         if handle.callback is not None:
+            if not self.clock.is_right and self.time() < handle.when():
+                self._fire_at(handle.when(), handle)  # It was suspended meanwhile.
+                return
             self._ready.append(handle)
             if not self._is_turn_due:
                 self._turn()

@@ -9,6 +9,7 @@ from jetstream_protocol.types import WallUs
 from jetstream_server.log.state_files import write_state
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.replication.core.restart_trust import RunRecord
+from tests.simulation.clocks import MonotonicClock
 from tests.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Machine:
         self.node_id = node_id
         self.disk = SimulatedDisk()
         self.wall_clock = WallClock()
+        self.clock = MonotonicClock()
         self.kept = Kept()
         self.boot = 0
         self.process: Process | None = None
@@ -97,7 +99,13 @@ class Machine:
         self.boot += 1
         self.has_opened = False
         self.disk.lose_power(self.cluster.world.random)
-        self.cluster.checker.suspect(self.node_id)
+        self._suspect_every_log()
+
+    def suspend(self, until: int) -> None:
+        """Nothing runs on it before then."""
+        self.clock.suspend(self.cluster.world.now, until)
+        if self.process is not None:
+            self.process.pause(until)
 
     def erase(self) -> None:
         """The disk is replaced by an empty one."""
@@ -106,10 +114,14 @@ class Machine:
         self.boot += 1
         self.has_opened = False
         self.disk.erase()
-        self.cluster.checker.suspect(self.node_id)
+        self._suspect_every_log()
+
+    def _suspect_every_log(self) -> None:
+        for stream in self.cluster.streams:
+            stream.checker.suspect(self.node_id)
 
     def rot(self) -> str:
-        """A file of the log rots or is lost while no process runs; returns what."""
+        """A file of a log rots or is lost while no process runs; returns what."""
         assert self.process is None
         if not self.has_opened:
             return ""  # Nothing tells it from what the power failure took.

@@ -59,6 +59,7 @@ class MetadataGroup:
         self._on_applied = on_applied
         self.registry = Registry()
         self.stream_id: StreamId | None = None
+        """Of the stream that `now` shows."""
         self.now = View(0, None, {}, self.registry.controller)
         self.log: list[Entry] = []
         self.term = 0
@@ -112,6 +113,11 @@ class MetadataGroup:
         nodes = dict(registry.nodes) if changed else before.nodes
         self.now = View(registry.revision, stream, nodes, registry.controller)
         self._on_applied(before, self.now)
+
+    def show(self, stream_id: StreamId) -> None:
+        """That stream is the one that `now` shows."""
+        self.stream_id = stream_id
+        self.now = self.now._replace(stream=self.registry.streams[stream_id])
 
     # Who hears of it.
 

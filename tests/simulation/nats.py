@@ -40,7 +40,9 @@ class NatsServer:
         in one piece, when they arrive. Returns how many that are."""
         heard = 0
         for socket in list(self.sockets):
-            for sid in socket.sids:
+            for sid, heard_subject in socket.sids.items():
+                if heard_subject != subject:
+                    continue
                 parts = [_message(subject, sid, *message) for message in messages]
                 socket.send(b"".join(parts), self.world.between(50, delay_us_max))
                 heard += 1
@@ -58,7 +60,7 @@ def _message(subject: bytes, sid: int, reply: bytes, block: bytes, value: bytes)
 class NatsSocket(asyncio.Transport):
     """A process's connection: the server's end and, towards asyncio, the transport.
 
-    `sids`: of the subscriptions that the server knows.
+    `sids`: of the subscriptions that the server knows, with their subjects.
     """
 
     def __init__(self, server: NatsServer, process: Process) -> None:
@@ -74,7 +76,7 @@ class NatsSocket(asyncio.Transport):
         self._is_waking = False
         self._is_paused = False
         self._is_closing = False
-        self.sids: dict[int, None] = {}
+        self.sids: dict[int, bytes] = {}
 
     # The client's side.
 
@@ -182,7 +184,8 @@ class NatsSocket(asyncio.Transport):
                 following += length + 2
                 self._server.published(self._process, fields[0], payload)
             elif verb == b"SUB":
-                self.sids[int(rest.split(b" ")[-1])] = None
+                fields = rest.split(b" ")
+                self.sids[int(fields[-1])] = fields[0]
             elif verb == b"UNSUB":
                 self.sids.pop(int(rest.split(b" ")[0]), None)
             elif verb == b"PING":

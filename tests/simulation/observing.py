@@ -42,6 +42,7 @@ from tests.simulation.disk import Killed
 from tests.simulation.loop import SimulatedLoop
 
 if TYPE_CHECKING:
+    from tests.simulation.checker import Checker
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
@@ -54,6 +55,11 @@ LAG_MAX_US = 2_000_000
 
 def _process_of(replica: Replica) -> Process:
     return owner_of(replica.on_commit.__self__)  # type: ignore[union-attr]
+
+
+def _checker(replica: Replica) -> Checker:
+    """What is held against the logs of its stream."""
+    return _process_of(replica).cluster.checker_of(replica.stream.id)
 
 
 def owner_of(replicas: ReplicaManager) -> Process:
@@ -74,23 +80,22 @@ def _append(self: Replica, *arguments: Any) -> int:
         raise
     except Killed:
         if self.log.log_end_offset > end_offset:  # It died while it noted the new end.
-            process.cluster.checker.leader_appended(process, self, end_offset, arguments[0])
+            _checker(self).leader_appended(process, self, end_offset, arguments[0])
         raise
-    process.cluster.checker.leader_appended(process, self, base_offset, arguments[0])
+    _checker(self).leader_appended(process, self, base_offset, arguments[0])
     if process.world.trace is not None:
-        process.note(f"appends [{base_offset}, {self.log.log_end_offset})")
+        process.note_of(self, f"appends [{base_offset}, {self.log.log_end_offset})")
     return int(base_offset)
 
 
 def _committed(self: ReplicaManager, replica: Replica) -> None:
-    process = owner_of(self)
-    process.cluster.checker.high_watermark_rose(process, replica)
+    _checker(replica).high_watermark_rose(owner_of(self), replica)
     _ORIGINAL[ReplicaManager, "_committed"](self, replica)
 
 
 def _accept(self: Replica, *arguments: Any) -> Any:
     process = _process_of(self)
-    checker, world = process.cluster.checker, process.world
+    checker, world = _checker(self), process.world
     before = self.log.log_end_offset
     is_sound = not (self.needs_rebuild or self.log.offline_reason or self.log.lost_range)
     # A copy of a compacted log that lacks tombstones begins anew, whatever it holds.
@@ -103,7 +108,7 @@ def _accept(self: Replica, *arguments: Any) -> Any:
     except JetstreamError as error:
         world.count("bytes refused")
         if world.trace is not None:
-            process.note(f"refuses bytes: {error.message}")
+            process.note_of(self, f"refuses bytes: {error.message}")
         raise
     else:
         if is_sound and isinstance(step, may_drop):
@@ -114,15 +119,15 @@ def _accept(self: Replica, *arguments: Any) -> Any:
     match step:
         case Append(_, True):
             if world.trace is not None:
-                process.note(f"appended [{before}, {self.log.log_end_offset})")
+                process.note_of(self, f"appended [{before}, {self.log.log_end_offset})")
         case Truncate(offset):
             world.count("truncation")
             if world.trace is not None:
-                process.note(f"truncated from {before} to {offset}")
+                process.note_of(self, f"truncated from {before} to {offset}")
         case Reset(offset):
             world.count("reset")
             if world.trace is not None:
-                process.note(f"begins anew at {offset}")
+                process.note_of(self, f"begins anew at {offset}")
         case Ignore():
             world.count("stale answer")
     return step
@@ -132,13 +137,14 @@ def _update(self: Replica, *arguments: Any) -> Any:
     process = _process_of(self)
     changes = _ORIGINAL[Replica, "update"](self, *arguments)
     if not self.unreadable_reason:
-        process.cluster.checker.truncated(process.node_id, self.log)
+        _checker(self).truncated(process.node_id, self.log)
     for change in changes:
         if process.world.trace is not None:
-            process.note(f"{change.name} epoch {self.stream.leader_epoch}")
+            process.note_of(self, f"{change.name} epoch {self.stream.leader_epoch}")
         if change is RoleChange.LEADS:
-            process.cluster.checker.leads(process, self)
-            process.cluster.faults.scenario.begins_to_lead(process)
+            _checker(self).leads(process, self)
+            if self.stream.id == process.cluster.stream_id:
+                process.cluster.faults.scenario.begins_to_lead(process)
     return changes
 
 
@@ -158,15 +164,15 @@ def _failed(self: ReplicaManager, replica: Replica) -> None:
 
 
 def _deliver(self: StreamIngest, delivery: Any) -> None:
-    process = owner_of(self._replicas)
-    process.cluster.checker.acts(process)
+    _checker(self.replica).acts(owner_of(self._replicas))
     _ORIGINAL[StreamIngest, "deliver"](self, delivery)
 
 
 def _write(self: NatsConnection, data: bytes) -> bool:
     process: Process = self.process  # type: ignore[attr-defined]
     for match in ANSWER.finditer(data):
-        process.cluster.publishers.said(process, int(match.group(1)), match.group(2))
+        number = int(match.group(1))
+        process.cluster.stream_of(number).publishers.said(process, number, match.group(2))
     return bool(_ORIGINAL[NatsConnection, "write"](self, data))
 
 
@@ -175,14 +181,15 @@ def _store(self: StandBy, ingest: StreamIngest, *arguments: Any) -> bool:
     replies = [reply for kept in self._kept or () for reply in kept.replies if reply]
     is_stored = bool(_ORIGINAL[StandBy, "store"](self, ingest, *arguments))
     for reply in replies:
-        process.cluster.checker.stored_by_stand_by(process, int(reply.rpartition(b".")[2]))
+        number = int(reply.rpartition(b".")[2])
+        _checker(ingest.replica).stored_by_stand_by(process, number)
     process.world.count("kept for the leader" if is_stored else "kept in vain")
     return is_stored
 
 
 def _advance(self: Retention, replica: Replica, log_start_offset: int) -> None:
     process = _process_of(replica)
-    process.cluster.checker.removed(process.node_id, replica.log, log_start_offset)
+    _checker(replica).removed(process.node_id, replica.log, log_start_offset)
     _ORIGINAL[Retention, "_advance"](self, replica, log_start_offset)
 
 

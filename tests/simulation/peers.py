@@ -22,9 +22,13 @@ class SimulatedPeers:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.asked_to_stand_by: dict[int, None] = {}
+        self._asked_to_stand_by: dict[tuple[StreamId, int], None] = {}
         """Who may be doing so: it was asked, and that was not cancelled."""
         process.peers = self
+
+    def has_asked_to_stand_by(self, stream_id: StreamId) -> bool:
+        """Whether anybody may be standing by for that stream."""
+        return any(asked == stream_id for asked, _ in self._asked_to_stand_by)
 
     async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
         async def ask(there: Process) -> None:
@@ -45,8 +49,10 @@ class SimulatedPeers:
                 stream_id, leader_epoch, end_offset, silent_us
             )
 
-        self._process.cluster.faults.scenario.asks_to_stand_by(self._process, node_id)
-        self.asked_to_stand_by[node_id] = None
+        cluster = self._process.cluster
+        if stream_id == cluster.stream_id:
+            cluster.faults.scenario.asks_to_stand_by(self._process, node_id)
+        self._asked_to_stand_by[stream_id, node_id] = None
         return int(await self._ask(node_id, ask))
 
     async def cancel_stand_by(
@@ -56,7 +62,7 @@ class SimulatedPeers:
             there.node.hand_overs.cancel_stand_by(stream_id, leader_epoch)
 
         await self._ask(node_id, ask)
-        self.asked_to_stand_by.pop(node_id, None)
+        self._asked_to_stand_by.pop((stream_id, node_id), None)
 
     async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
         async def ask(there: Process) -> None:

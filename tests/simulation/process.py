@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.logfiles.offsets_file import Mark
-from jetstream_protocol.types import BootUs, MonotonicUs, NodeId
+from jetstream_protocol.types import BootUs, MonotonicUs, NodeId, StreamId
 from jetstream_server.clocks import Clocks
 from jetstream_server.ingest.nats.connection import NatsConnection
 from jetstream_server.ingest.nats.handshake import LinkOptions
@@ -53,6 +53,11 @@ BOOT_US = 300_000_000_000_000
 ADDRESSES = ("grpc", "data", "raft", "http")
 
 
+def stream_of(directory: str) -> StreamId:
+    """Whose log that folder holds."""
+    return StreamId(int(directory.rpartition("/")[2]))
+
+
 class Process:
     """One run of a node."""
 
@@ -66,8 +71,9 @@ class Process:
         self.alive = True
         self.stopping = False
         self.session = f"{machine.node_id}.{machine.starts}"
-        self.loop = SimulatedLoop(self.world, f"node {self.node_id}", self.die)
-        self.member_loop = SimulatedLoop(self.world, f"member {self.node_id}", self.die)
+        clock = machine.clock
+        self.loop = SimulatedLoop(self.world, f"node {self.node_id}", self.die, clock)
+        self.member_loop = SimulatedLoop(self.world, f"member {self.node_id}", self.die, clock)
         self.connections: dict[SimulatedConnection, None] = {}
         self.nats_socket: NatsSocket | None = None
         self.turns: MemberLoop | None = None
@@ -84,11 +90,16 @@ class Process:
     def note(self, text: str) -> None:
         self.world.note(f"node {self.node_id}#{self.machine.starts}: {text}")
 
+    def note_of(self, replica: Replica, text: str) -> None:
+        """Of one replica; which one is said where there are several streams."""
+        name = f"{replica.stream.name}: " if len(self.cluster.streams) > 1 else ""
+        self.note(name + text)
+
     # What it stands on.
 
     def _node_start(self) -> NodeStart:
         cluster, world, node_id = self.cluster, self.world, self.node_id
-        nodes = len(cluster.machines)
+        nodes, clock = len(cluster.machines), self.machine.clock
         config = MemberConfig(
             directory="/metadata",
             node_id=NodeId(node_id),
@@ -113,8 +124,8 @@ class Process:
                 make_flusher=lambda: cast(Flusher, SimulatedFlusher(self)),
                 clocks=Clocks(
                     lambda: self.machine.wall_clock.read(world.now),
-                    lambda: MonotonicUs(MONOTONIC_US + world.now),
-                    lambda: BootUs(BOOT_US + world.now),
+                    lambda: MonotonicUs(MONOTONIC_US + clock.read(world.now)),
+                    lambda: BootUs(BOOT_US + clock.since_boot(world.now)),
                 ),
                 closing_threads=_Inline,
                 lost_streams=self._find_streams(),
@@ -171,7 +182,7 @@ class Process:
         return NatsSocket(self.cluster.nats, self)
 
     def _connection_to_nats(self) -> NatsConnection:
-        options = LinkOptions(dial=self._dial_nats, seconds=lambda: self.world.now / 1e6)
+        options = LinkOptions(dial=self._dial_nats, seconds=self.loop.time)
         return NatsConnection(
             ["nats://nats:4222"],
             options,
@@ -189,7 +200,11 @@ class Process:
     def send_delay_us(self, peer: int, slices: Sequence[LogSlice]) -> int:
         """How much later than they were chosen an answer's bytes are read."""
         cluster, world = self.cluster, self.world
-        delay = cluster.faults.scenario.send_delay_us(self, peer, slices)
+        if len(cluster.streams) > 1:
+            slices = [
+                s for s in slices if stream_of(s.path.rpartition("/")[0]) == cluster.stream_id
+            ]
+        delay = cluster.faults.scenario.send_delay_us(self, peer, slices) if slices else 0
         late_sends = cluster.profile.late_sends
         if not delay and late_sends and not cluster.faults.healing and world.chance(late_sends):
             delay = world.between(500, 700_000)
@@ -241,25 +256,27 @@ class Process:
         cluster, world = self.cluster, self.world
         self.replicas = logs.replicas
         self.machine.has_opened = True
-        if self.replica is None:
-            cluster.checker.emptied(self.node_id)
+        for stream in cluster.streams:
+            if self.replicas.get(stream.stream_id) is None:
+                stream.checker.emptied(self.node_id)
         for replica in self.replicas:
-            log = replica.log
+            log, checker = replica.log, cluster.checker_of(replica.stream.id)
             if world.trace is not None:
-                self.note(
+                self.note_of(
+                    replica,
                     f"starts; log [{log.log_start_offset}, {log.log_end_offset}) "
-                    f"{log.epochs.entries} {log.offline_reason}"
+                    f"{log.epochs.entries} {log.offline_reason}",
                 )
             if replica.unreadable_reason:
                 world.count("log not opened")
-                cluster.checker.not_opened(self.node_id)
+                checker.not_opened(self.node_id)
                 continue
             self.logs.append(log)
             if log.offline_reason:
                 world.count("damaged log")
                 if cluster.profile.replicas == 1 and cluster.faults.healing:
                     log.mend()  # The operator's decision: there is no other replica.
-            cluster.checker.reopened(self.node_id, log)
+            checker.reopened(self.node_id, log)
 
     def _failed(self, reason: str) -> None:
         """The node must not go on, and stops by itself."""
@@ -313,9 +330,10 @@ class Process:
         if self.nats_socket is not None:
             self.nats_socket.vanish()
         for log in self.logs:
-            cluster.checker.truncated(self.node_id, log)
+            checker = cluster.checker_of(stream_of(log.directory))
+            checker.truncated(self.node_id, log)
             if self._empties(log):
-                cluster.checker.emptied(self.node_id)
+                checker.emptied(self.node_id)
         self.machine.process = None
         self.disk.repair()
         cluster.members[self.node_id] = None
@@ -358,17 +376,20 @@ class Process:
 
     @property
     def replica(self) -> Replica | None:
-        return None if self.replicas is None else self.replicas.get(self.cluster.stream_id)
+        """Of the stream that faults are about."""
+        return self.replica_of(self.cluster.stream_id)
+
+    def replica_of(self, stream_id: StreamId) -> Replica | None:
+        return None if self.replicas is None else self.replicas.get(stream_id)
 
     @property
     def log(self) -> CommitLog | None:
         replica = self.replica
         return None if replica is None else replica.log
 
-    @property
-    def listens(self) -> bool:
+    def listens_to(self, subject: bytes) -> bool:
         """Whether NATS knows a subscription of it."""
-        return self.nats_socket is not None and bool(self.nats_socket.sids)
+        return self.nats_socket is not None and subject in self.nats_socket.sids.values()
 
     @property
     def stands_by(self) -> bool:

@@ -19,11 +19,12 @@ from jetstream_protocol.producer_batch import BATCHES_IN_FLIGHT_MAX
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
+    from tests.simulation.watched import WatchedStream
 
 OUT_OF_SEQUENCE = CODES[OutOfSequenceError].nats_err_code
 FIRST_REPLY = 1_000_000_000
-"""Reply inboxes from here on are of attempts; below, they are of publishes that nobody repeats."""
+"""A stream's reply inboxes from here on are of attempts; below, of publishes that nobody
+repeats."""
 
 
 class Sender(Protocol):
@@ -33,14 +34,15 @@ class Sender(Protocol):
 
 
 class Repeating:
-    """All of a seed's, and which attempt each reply inbox belongs to."""
+    """All of one stream, and which attempt each reply inbox belongs to."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, stream: WatchedStream, first: int) -> None:
+        self.stream = stream
+        self._first_reply = first + FIRST_REPLY
         self.running = True
         """Whether new batches and messages are begun."""
         self._attempts: list[tuple[Sender, Any]] = []
-        world = cluster.world
+        world = stream.world
         producers = world.random.choice((0, 0, 1, 1, 2))
         self._producers = [Producer(self) for _ in range(producers)]
         self._repeaters = [Repeater(self) for _ in range(world.random.choice((0, 0, 1)))]
@@ -56,12 +58,13 @@ class Repeating:
 
     def send(self, sender: Sender, attempted: Any, value: bytes, header_block: bytes = b"") -> None:
         """Publish it to whoever is subscribed, with a reply inbox of its own."""
-        reply = b"_INBOX.%d" % (FIRST_REPLY + len(self._attempts))
+        reply = b"_INBOX.%d" % (self._first_reply + len(self._attempts))
         self._attempts.append((sender, attempted))
-        self.cluster.nats.publish(b"orders", [(reply, header_block, value)])
+        stream = self.stream
+        stream.nats.publish(stream.subject, [(reply, header_block, value)])
 
     def answered(self, number: int, payload: bytes) -> None:
-        sender, attempted = self._attempts[number - FIRST_REPLY]
+        sender, attempted = self._attempts[number - self._first_reply]
         sender.answered(attempted, json.loads(payload))
 
 
@@ -72,13 +75,14 @@ class Sent(NamedTuple):
     sequence: int
     numbers: tuple[int, ...]
     keys: list[bytes | None] | None
+    subject: bytes
 
     def payload(self) -> bytes:
         values = [b"%d" % number for number in self.numbers]
         return encode_batch(
             batches.encode(
                 values,
-                b"orders",
+                self.subject,
                 keys=self.keys,
                 producer_id=self.producer_id,
                 producer_sequence=self.sequence,
@@ -91,7 +95,7 @@ class Producer:
 
     def __init__(self, all_: Repeating) -> None:
         self._all = all_
-        self._world = all_.cluster.world
+        self._world = all_.stream.world
         self._waiting: deque[Sent] = deque()
         self._sent_at = 0
         self._begin_anew()
@@ -112,9 +116,9 @@ class Producer:
             for sent in self._waiting:
                 self._send(sent)
         elif self._all.running and len(self._waiting) < BATCHES_IN_FLIGHT_MAX:
-            numbers = self._all.cluster.publishers.take_numbers(world.between(1, 3))
-            keys = self._all.cluster.keys(numbers)
-            self._waiting.append(Sent(self._id, self._next, numbers, keys))
+            numbers = self._all.stream.publishers.take_numbers(world.between(1, 3))
+            keys, subject = self._all.stream.keys(numbers), self._all.stream.subject
+            self._waiting.append(Sent(self._id, self._next, numbers, keys, subject))
             self._next += 1
             self._send(self._waiting[-1])
         world.later(world.between(2_000, 250_000), None, self.tick)
@@ -130,7 +134,7 @@ class Producer:
                 self._world.count("producer began anew")
                 self._begin_anew()
             return
-        checker = self._all.cluster.checker
+        checker = self._all.stream.checker
         if answer["count"] != len(attempted.numbers):
             raise Violation(f"{attempted} was acknowledged as {answer}")
         for offset, number in enumerate(attempted.numbers, answer["seq"] - answer["count"]):
@@ -149,7 +153,7 @@ class Repeater:
 
     def __init__(self, all_: Repeating) -> None:
         self._all = all_
-        self._world = all_.cluster.world
+        self._world = all_.stream.world
         self._number: int | None = None
         self._sent_at = 0
 
@@ -159,7 +163,7 @@ class Repeater:
     def tick(self) -> None:
         world = self._world
         if self._number is None and self._all.running:
-            (self._number,) = self._all.cluster.publishers.take_numbers(1)
+            (self._number,) = self._all.stream.publishers.take_numbers(1)
             self._send(self._number)
         elif self._number is not None and world.now - self._sent_at > 300_000:
             world.count("message repeated")
@@ -168,7 +172,7 @@ class Repeater:
 
     def _send(self, number: int) -> None:
         self._sent_at = self._world.now
-        keys = self._all.cluster.keys((number,))
+        keys = self._all.stream.keys((number,))
         key = b"Jetstream-Key: %d\r\n" % int(keys[0] or b"") if keys else b""
         block = b"NATS/1.0\r\n%bNats-Msg-Id: %d\r\n\r\n" % (key, number)
         self._all.send(self, number, b"%d" % number, block)
@@ -176,7 +180,7 @@ class Repeater:
     def answered(self, attempted: int, answer: dict[str, Any]) -> None:
         if "error" in answer:
             return
-        self._all.cluster.checker.acknowledged(attempted, answer["seq"] - 1)
+        self._all.stream.checker.acknowledged(attempted, answer["seq"] - 1)
         if answer.get("duplicate"):
             self._world.count("duplicate message acknowledged")
         if attempted == self._number:

@@ -14,8 +14,8 @@ from tests.simulation.nats import DELIVERY_US
 from tests.simulation.producers import FIRST_REPLY
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
     from tests.simulation.process import Process
+    from tests.simulation.watched import WatchedStream
 
 INDETERMINATE = tuple(
     CODES[error].nats_err_code for error in (UnknownOutcomeError, NotEnoughReplicasAfterAppendError)
@@ -23,11 +23,11 @@ INDETERMINATE = tuple(
 
 
 class Publishers:
-    """Numbers every publish; never repeats one."""
+    """One stream's. Numbers every publish; never repeats one."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._next = 0
+    def __init__(self, stream: WatchedStream, first: int) -> None:
+        self._stream = stream
+        self._first = self._next = first
         self.acked = 0
         self.nacked = 0
         self.doubtful: dict[int, None] = {}
@@ -38,7 +38,7 @@ class Publishers:
     def publish_forever(self) -> None:
         if not self.running:
             return
-        world = self._cluster.world
+        world = self._stream.world
         self.publish(world.between(1, 3) if world.chance(0.3) else 1)
         # Bursts between silences, so that batches and round trips overlap in many ways.
         pause_us = world.between(500, 5_000) if world.chance(0.5) else self.pause_us * 2
@@ -47,14 +47,14 @@ class Publishers:
     def publish(self, count: int, *, asking: bool = False, delay_us_max: int = DELIVERY_US) -> None:
         """One delivery of `count` messages, most of which ask for an acknowledgement; it is on its
         way from NATS for so long at most, to each who listens for another time."""
-        world = self._cluster.world
-        cluster = self._cluster
+        stream = self._stream
+        world = stream.world
         ids = list(self.take_numbers(count))
         asked = [asking or world.random.random() < 0.9 for _ in ids]
         replies = [b"_INBOX.%d" % n if asks else b"" for n, asks in zip(ids, asked, strict=True)]
-        blocks = cluster.header_blocks(ids) or [b""] * count
-        messages = list(zip(replies, blocks, cluster.values(ids), strict=True))
-        if cluster.nats.publish(b"orders", messages, delay_us_max):
+        blocks = stream.header_blocks(ids) or [b""] * count
+        messages = list(zip(replies, blocks, stream.values(ids), strict=True))
+        if stream.nats.publish(stream.subject, messages, delay_us_max):
             self.doubtful.update((n, None) for n, asks in zip(ids, asked, strict=True) if asks)
 
     def take_numbers(self, count: int) -> tuple[int, ...]:
@@ -64,24 +64,23 @@ class Publishers:
 
     def said(self, process: Process, number: int, payload: bytes) -> None:
         """A process answers; it is on its way to NATS."""
-        self._cluster.checker.acts(process)
-        if number >= FIRST_REPLY:
+        self._stream.checker.acts(process)
+        if number >= self._first + FIRST_REPLY:
             return
         answer = json.loads(payload)
         if "error" in answer:
             self.nacked += 1
             code = answer["error"]["err_code"]
-            self._cluster.world.count(f"nack {code}")
+            self._stream.world.count(f"nack {code}")
             if code not in INDETERMINATE:
                 self.doubtful.pop(number, None)
-                self._cluster.checker.refused(process, number)
+                self._stream.checker.refused(process, number)
             return
         self.acked += 1
         self.doubtful.pop(number, None)
-        self._cluster.checker.acknowledged(number, answer["seq"] - 1)
+        self._stream.checker.acknowledged(number, answer["seq"] - 1)
 
-    def answered(self, process: Process, subject: bytes, payload: bytes) -> None:
+    def answered(self, number: int, payload: bytes) -> None:
         """NATS has an answer; those who repeat hear of it."""
-        number = int(subject.rpartition(b".")[2])
-        if number >= FIRST_REPLY:
-            self._cluster.repeating.answered(number, payload)
+        if number >= self._first + FIRST_REPLY:
+            self._stream.repeating.answered(number, payload)

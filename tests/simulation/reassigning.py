@@ -79,7 +79,7 @@ def _observed_moves() -> Iterator[None]:
         before = self.get(stream.id)
         changed(self, stream)
         after, process = self.get(stream.id), owner_of(self)
-        checker = process.cluster.checker
+        checker = process.cluster.checker_of(stream.id)
         if before is not None and after is None:
             process.logs.remove(before.log)
             checker.emptied(process.node_id)

@@ -13,14 +13,17 @@ from pathlib import Path
 from tests.simulation.cluster import Cluster, DamagedCluster
 from tests.simulation.compacting import CompactedCluster
 from tests.simulation.reassigning import ReassignedCluster
+from tests.simulation.several import SeveralCluster
 from tests.simulation.world import Violation
 
 PLAIN, COMPACTED, DAMAGED, REASSIGNED = "plain", "compacted", "damaged", "reassigned"
+SEVERAL = "streams"
 KINDS: dict[str, type[Cluster]] = {
     PLAIN: Cluster,
     COMPACTED: CompactedCluster,
     DAMAGED: DamagedCluster,
     REASSIGNED: ReassignedCluster,
+    SEVERAL: SeveralCluster,
 }
 """What a seed is run with: the same seed is another story with each."""
 
@@ -40,8 +43,9 @@ class Totals:
         self.seeds += 1
         self.events += cluster.world.events
         counts = dict(cluster.world.counts)
-        counts["acknowledged"] = cluster.publishers.acked
-        counts["acknowledged, then lost in a lossy election"] = cluster.checker.lost
+        counts["acknowledged"] = sum(s.publishers.acked for s in cluster.streams)
+        lost = sum(s.checker.lost for s in cluster.streams)
+        counts["acknowledged, then lost in a lossy election"] = lost
         for what, times in counts.items():
             self.counts[what] = self.counts.get(what, 0) + times
             self.reached[what] = self.reached.get(what, 0) + (times > 0)
