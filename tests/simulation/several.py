@@ -8,8 +8,14 @@ everything is healed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
+from jetstream_server.replication.drivers import controller
+from jetstream_server.replication.drivers.controller import Controller, ControllerSettings
 from tests.simulation.checker import Checker
 from tests.simulation.clocks import MonotonicClock
 from tests.simulation.cluster import BEGIN_US, Cluster, Profile
@@ -39,7 +45,7 @@ class SeveralCluster(Cluster):
         self.passes = Passes(self, world.random)
         self.damage = world.random.choice((1.0, 1.0, 6.0))
         self.abandons = world.random.choice((0.0, 0.0, 0.2))
-        self.suspends = world.random.choice((0.0, 1.0, 3.0))
+        self.suspends = world.random.choice((1.0, 4.0, 8.0))
         are_equal = world.chance(0.3)
         for machine in self.machines:
             if not are_equal:
@@ -76,7 +82,7 @@ class SeveralCluster(Cluster):
 
     def run(self) -> None:
         self.world.at(BEGIN_US + 100_000, None, self._turn)
-        with eager(self.passes):
+        with eager(self.passes), _balancing(self.world):
             super().run()
 
     def _turn(self) -> None:
@@ -86,3 +92,24 @@ class SeveralCluster(Cluster):
             self.focus = self.streams[world.between(0, len(self.streams) - 1)]
             self.metadata.show(self.focus.stream_id)
             world.later(world.between(100_000, 1_500_000), None, self._turn)
+
+
+@contextmanager
+def _balancing(world: World) -> Iterator[None]:
+    """Leaderships are balanced sooner than in the product: seeds last for seconds."""
+    move = Controller._move
+
+    def soon() -> ControllerSettings:
+        return ControllerSettings(round_seconds=0.4, settle_seconds=0.7)
+
+    async def seen(self: Controller, *arguments: Any, insist: bool) -> bool:
+        is_moved = await move(self, *arguments, insist=insist)
+        if is_moved and not insist:
+            world.count("leadership moved for balance")
+        return is_moved
+
+    with (
+        patch.object(controller, "ControllerSettings", soon),
+        patch.object(Controller, "_move", seen),
+    ):
+        yield
