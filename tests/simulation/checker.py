@@ -409,15 +409,19 @@ class Checker:
 
     def acts(self, process: Process) -> None:
         """The process takes something from a publisher, or says something to one."""
+        if self._world.now >= process.cluster.doubted_until:
+            self._check_session(process)
+        replica = process.replica_of(self.stream_id)
+        if replica is None or replica.leadership is None:
+            raise Violation(f"node {process.node_id} acts although it does not lead")
+
+    def _check_session(self, process: Process) -> None:
         truth = process.cluster.metadata.now
         node = truth.nodes[NodeId(process.node_id)]
         if node.fenced or node.session != process.session:
             raise Violation(f"node {process.node_id} acts although its session was ended")
         if process.view.revision < self._session_ended_at[process.node_id]:
             raise Violation(f"node {process.node_id} acts and does not know that it was fenced")
-        replica = process.replica_of(self.stream_id)
-        if replica is None or replica.leadership is None:
-            raise Violation(f"node {process.node_id} acts although it does not lead")
 
     def acknowledged(self, number: int, offset: int) -> None:
         if self._offsets.get(number) != offset and (number, offset) not in self._removed:
@@ -449,6 +453,36 @@ class Checker:
         is_denied = self._denied.get(number, -1) >= replica.stream.leader_epoch - 1
         if is_denied and self._appended_by.get(number) is process:
             raise Violation(f"publish {number} was denied, and node {process.node_id} stores it")
+
+    # Readers.
+
+    def read(
+        self, node_id: int, replica: Replica, slice_: LogSlice, position: int
+    ) -> list[BatchHeader]:
+        """A reader at that position is shown these batches: what is committed, and all of it."""
+        data, at = _pread(replica.log, slice_), 0
+        headers = []
+        while at < len(data):
+            header = decode_header(data, at)
+            entry = _entry(header, data[at + HEADER_BYTES : at + header.length])
+            known = self._committed_before(entry.next_offset)
+            if known is None or not self._is_shown(known, entry):
+                raise Violation(f"node {node_id} shows {entry}; committed there: {known}")
+            if self._is_gap(position, entry):
+                raise Violation(f"node {node_id} shows {entry} to a reader at {position}")
+            position, at = header.next_offset, at + header.length
+            headers.append(header)
+        return headers
+
+    def _is_shown(self, known: Entry, shown: Entry) -> bool:
+        return known == shown
+
+    def _is_gap(self, position: int, shown: Entry) -> bool:
+        return shown.base_offset > position or shown.next_offset <= position
+
+    def skips(self, node_id: int, log: CommitLog) -> None:
+        """A reader is told to go on where that log begins."""
+        self._check_start(node_id, log)
 
     # Elections that may lose something.
 

@@ -15,6 +15,7 @@ from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
+from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker
 from tests.simulation.faults import Faults
 from tests.simulation.loop import bury
@@ -91,6 +92,8 @@ class Cluster:
         self.profile = profile = self.draw_profile(world)
         self.log_config = LogConfig(segment_bytes=profile.segment_bytes, index_interval_bytes=256)
         self.members: dict[int, Any] = {}
+        self.doubted_until = 0
+        """Who has a lease may have been fenced before then."""
         self.graveyard: list[asyncio.Task[Any]] = []
         """What processes that have died were doing."""
         self.network = Network(world)
@@ -142,6 +145,12 @@ class Cluster:
     def scenario(self) -> type[Scenario]:
         """What the seed is about."""
         return scenario_of(self.world.seed)
+
+    def doubt_leases(self, until: int) -> None:
+        """Until then a machine stands still with all its clocks. After that it believes for as long
+        as a lease lasts, or as a controller grants one, that no time has passed."""
+        after_us = 2 * SessionSettings().lease_us
+        self.doubted_until = max(self.doubted_until, until + after_us)
 
     # Its streams.
 

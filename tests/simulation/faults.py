@@ -226,8 +226,12 @@ class Faults:
 
     def _suspend(self) -> None:
         machine, world = self._machine(), self._world
-        self._note(machine, "suspended")
-        machine.suspend(world.now + world.between(10_000, 4_000_000))
+        until = world.now + world.between(10_000, 4_000_000)
+        is_guest = world.chance(0.4)
+        self._note(machine, "stopped by its hypervisor" if is_guest else "suspended")
+        if is_guest:
+            self._cluster.doubt_leases(until)
+        machine.suspend(until, by_hypervisor=is_guest)
 
     # The network.
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _set_running_loop = asyncio._set_running_loop
 
 Callback = Callable[..., object]
+CLOCK_ERROR_SECONDS = 5e-6
+"""So much too early a timer fires at most, for a clock shows whole microseconds."""
 CLOSED_AT_MOST = 99
 """A task may wait again each time it is closed: for what it has to stop."""
 
@@ -142,7 +144,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _fire_at(self, when: float, handle: Handle) -> None:
         world, due = self.world, when * 1e6
         if not self.clock.is_right:
-            due = self.clock.when(due) + 1.0
+            due = self.clock.when(due)
         world.at(max(ceil(due - 1e-3), world.now), self, self._fire, handle)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -201,7 +203,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _fire(self, handle: Handle) -> None:
         if handle.callback is not None:
-            if not self.clock.is_right and self.time() < handle.when():
+            if handle.when() - self.time() > CLOCK_ERROR_SECONDS:
                 self._fire_at(handle.when(), handle)  # It was suspended meanwhile.
                 return
             self._ready.append(handle)

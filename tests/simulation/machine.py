@@ -101,9 +101,9 @@ class Machine:
         self.disk.lose_power(self.cluster.world.random)
         self._suspect_every_log()
 
-    def suspend(self, until: int) -> None:
+    def suspend(self, until: int, *, by_hypervisor: bool = False) -> None:
         """Nothing runs on it before then."""
-        self.clock.suspend(self.cluster.world.now, until)
+        self.clock.suspend(self.cluster.world.now, until, by_hypervisor=by_hypervisor)
         if self.process is not None:
             self.process.pause(until)
 

@@ -1,6 +1,7 @@
 """A cluster with several streams, whose replicas share nodes, disks, sessions and connections.
 
-Which stream faults are about changes all the time. Some streams are compacted, leaderships are
+Each is read, from one replica after the other. Which stream faults are about changes all the time.
+Some streams are compacted, leaderships are
 balanced between the nodes, and machines are worse than elsewhere: their monotonic clocks run at
 different speeds, some are suspended, and some processes that end nobody starts again before
 everything is healed.
@@ -45,7 +46,7 @@ class SeveralCluster(Cluster):
         self.passes = Passes(self, world.random)
         self.damage = world.random.choice((1.0, 1.0, 6.0))
         self.abandons = world.random.choice((0.0, 0.0, 0.2))
-        self.suspends = world.random.choice((1.0, 4.0, 8.0))
+        self.suspends = world.random.choice((2.0, 6.0, 12.0))
         are_equal = world.chance(0.3)
         for machine in self.machines:
             if not are_equal:
@@ -82,6 +83,8 @@ class SeveralCluster(Cluster):
 
     def run(self) -> None:
         self.world.at(BEGIN_US + 100_000, None, self._turn)
+        for stream in self.streams:
+            self.world.at(BEGIN_US, None, stream.reader.tick)
         with eager(self.passes), _balancing(self.world):
             super().run()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.clocks import MonotonicClock
 from tests.simulation.runner import SEVERAL, Totals, run_seeds, story
 
-SEEDS = 12
+SEEDS = 7
 
 
 def test_no_seed_violates_an_invariant_with_several_streams() -> None:
@@ -13,8 +13,9 @@ def test_no_seed_violates_an_invariant_with_several_streams() -> None:
     failure = run_seeds(range(SEEDS), totals, kind=SEVERAL)
     assert failure is None, story(failure)
     assert totals.counts["election"] > 3 * SEEDS
-    rare = ("log compacted", "suspended", "not started again", "leadership moved for balance")
-    assert [what for what in rare if not totals.counts.get(what)] == []
+    assert totals.counts["log compacted"] > 3 * SEEDS
+    assert totals.counts["read: from another replica"] > 3 * SEEDS
+    assert totals.counts["leadership moved for balance"]
 
 
 def test_a_monotonic_clock_stands_still_while_its_machine_is_suspended() -> None:
@@ -28,3 +29,11 @@ def test_a_monotonic_clock_stands_still_while_its_machine_is_suspended() -> None
     assert clock.since_boot(4_000_000) == 4_040_000
     assert round(clock.when(1_020_100)) == 4_010_000
     assert clock.read(4_010_000) == 1_020_100
+
+
+def test_what_counts_from_the_boot_stands_still_too_when_a_hypervisor_stops_the_machine() -> None:
+    clock = MonotonicClock()
+    clock.suspend(1_000_000, 3_000_000)
+    clock.suspend(4_000_000, 5_000_000, by_hypervisor=True)
+    assert clock.read(6_000_000) == 3_000_000
+    assert clock.since_boot(6_000_000) == 5_000_000

@@ -10,6 +10,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from tests.simulation.checker import Checker
 from tests.simulation.producers import Repeating
 from tests.simulation.publishers import Publishers
+from tests.simulation.readers import Reader
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -30,6 +31,7 @@ class WatchedStream:
         self.checker = checker
         self.publishers = Publishers(self, index * NUMBERS)
         self.repeating = Repeating(self, index * NUMBERS)
+        self.reader = Reader(self)
         self.stream_id = StreamId(-1)
         self.stream: StreamMetadata
         """As it truly is."""
