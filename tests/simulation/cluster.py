@@ -84,8 +84,8 @@ class Cluster:
     """How much more often than it would a disk rots, fails or is lost."""
     abandons = 0.0
     """How often nobody starts again what has ended, before everything is healed."""
-    suspends = 0.0
-    """How often a machine is suspended, as the weight of any other fault."""
+    clocks_agree = False
+    """Wall clocks do, also where disks are bad."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = world = World(seed, tracing=tracing)

@@ -75,11 +75,10 @@ class Faults:
             kinds += [
                 (self._fail_write, 0.7),
                 (self._fail_reads, 0.7),
-                (self._jump_clock, 0.7),
             ]
+            if not self._cluster.clocks_agree:
+                kinds.append((self._jump_clock, 0.7))
             damages += (self._fail_write, self._fail_reads)
-        if self._cluster.suspends:
-            kinds.append((self._suspend, self._cluster.suspends))
         for fault, weight in kinds:
             appetite = world.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
             if damage > 1.0 and fault in damages:
@@ -224,7 +223,10 @@ class Faults:
             machine.process.pause(until, in_its_work=world.chance(0.5))
             self._note(machine, "paused")
 
-    def _suspend(self) -> None:
+    def suspend(self) -> None:
+        """A machine, mostly the leader's."""
+        if self.healing or self.scenario.is_calm:
+            return
         machine, world = self._machine(), self._world
         until = world.now + world.between(10_000, 4_000_000)
         is_guest = world.chance(0.4)

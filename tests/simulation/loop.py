@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _set_running_loop = asyncio._set_running_loop
 
 Callback = Callable[..., object]
-CLOCK_ERROR_SECONDS = 5e-6
-"""So much too early a timer fires at most, for a clock shows whole microseconds."""
 CLOSED_AT_MOST = 99
 """A task may wait again each time it is closed: for what it has to stop."""
 
@@ -142,10 +140,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _fire_at(self, when: float, handle: Handle) -> None:
-        world, due = self.world, when * 1e6
-        if not self.clock.is_right:
-            due = self.clock.when(due)
-        world.at(max(ceil(due - 1e-3), world.now), self, self._fire, handle)
+        world, clock, due_us = self.world, self.clock, when * 1e6
+        shown_at = due_us if clock.is_right else clock.when(due_us)
+        at = max(ceil(shown_at - 1e-3), world.now)
+        while not self._is_due(due_us, at):
+            at += 1  # Its clock shows whole microseconds.
+        world.at(at, self, self._fire, handle)
+
+    def _is_due(self, due_us: float, at: int) -> bool:
+        """Whether its clock shows that then. Never too early: who waits for a time looks again."""
+        return self.clock.is_right or self.clock.read(at) >= due_us - 1e-3
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -203,7 +207,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _fire(self, handle: Handle) -> None:
         if handle.callback is not None:
-            if handle.when() - self.time() > CLOCK_ERROR_SECONDS:
+            if not self._is_due(handle.when() * 1e6, self.world.now):
                 self._fire_at(handle.when(), handle)  # It was suspended meanwhile.
                 return
             self._ready.append(handle)

@@ -46,12 +46,14 @@ class SeveralCluster(Cluster):
         self.passes = Passes(self, world.random)
         self.damage = world.random.choice((1.0, 1.0, 6.0))
         self.abandons = world.random.choice((0.0, 0.0, 0.2))
-        self.suspends = world.random.choice((2.0, 6.0, 12.0))
+        self._suspends_each_us = world.random.choice((0, 0, 2_500_000))
+        # The grace time of tombstones is one of wall clocks.
+        self.clocks_agree = any(isinstance(each, CompactedStream) for each in self.streams)
         are_equal = world.chance(0.3)
         for machine in self.machines:
             if not are_equal:
                 machine.clock = MonotonicClock(world.random.choice(RATES))
-            if self.damage > 1.0:
+            if self.damage > 1.0 and not self.clocks_agree:
                 self.faults.set_clock(machine)
 
     def draw_profile(self, world: World) -> Profile:
@@ -83,10 +85,22 @@ class SeveralCluster(Cluster):
 
     def run(self) -> None:
         self.world.at(BEGIN_US + 100_000, None, self._turn)
+        if self._suspends_each_us:
+            self._suspend_later()
         for stream in self.streams:
             self.world.at(BEGIN_US, None, stream.reader.tick)
         with eager(self.passes), _balancing(self.world):
             super().run()
+
+    def _suspend_later(self) -> None:
+        """Again and again."""
+        delay = self.world.between(500_000, 2 * self._suspends_each_us)
+        self.world.later(delay, None, self._suspend)
+
+    def _suspend(self) -> None:
+        if not self.faults.healing:
+            self.faults.suspend()
+            self._suspend_later()
 
     def _turn(self) -> None:
         """To another stream, mostly."""

@@ -14,6 +14,7 @@ from tests.simulation.mutants import (
     in_sync,
     moving,
     repeating,
+    several,
     speaking,
     trusting,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "installed",
     "moving",
     "repeating",
+    "several",
     "speaking",
     "trusting",
 ]
