@@ -3,11 +3,20 @@ come back. Nothing is passed over; the records of a key are handled one at a tim
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from collections.abc import Callable
 
-from jetstream_client.processing.schedule import Schedule, State, Work
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from jetstream_client.processing.schedule import Reading, Schedule, State, Work
 
 CONCURRENCY = 3
 RECORDS_MAX = 8
@@ -33,19 +42,27 @@ class Processing(RuleBasedStateMachine):
 
     @rule(
         stream=st.sampled_from(STREAMS),
-        gap=st.sampled_from([0, 0, 0, 2]),
-        epoch=st.sampled_from([0, 0, 1]),
-        key=st.sampled_from(KEYS),
+        records=st.lists(
+            st.tuples(
+                st.sampled_from([0, 0, 0, 2]), st.sampled_from([0, 0, 1]), st.sampled_from(KEYS)
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        size=st.sampled_from([1, 5, 100]),
     )
-    def publish(self, stream: int, gap: int, epoch: int, key: bytes | None) -> None:
+    def publish_and_read(
+        self, stream: int, records: list[tuple[int, int, bytes | None]], size: int
+    ) -> None:
+        """Records of (gap before it, by how much the epoch grows, key)."""
         log = self.logs[stream]
-        epoch += log[-1][1] if log else 0
-        log.append((self.log_ends[stream] + gap, epoch, key))
-        self.log_ends[stream] += gap + 1
+        for gap, grows, key in records:
+            epoch = grows + (log[-1][1] if log else 0)
+            log.append((self.log_ends[stream] + gap, epoch, key))
+            self.log_ends[stream] += gap + 1
+        self.read(stream, size, len(records))
 
-    @rule(
-        stream=st.sampled_from(STREAMS), size=st.sampled_from([1, 5, 100]), most=st.integers(1, 9)
-    )
+    @rule(stream=st.sampled_from(STREAMS), size=st.sampled_from([1, 5]), most=st.integers(1, 9))
     def read(self, stream: int, size: int, most: int) -> None:
         if not self.schedule.has(stream):
             self.schedule.begin(stream, self.committed[stream])
@@ -117,8 +134,7 @@ class Processing(RuleBasedStateMachine):
                 self.commit(stream)
             self.schedule.drop(stream)
 
-    @rule()
-    def finish(self) -> None:
+    def teardown(self) -> None:
         """Whatever has happened, everything that was read can be handled to the end."""
         for work in self.resting:
             self.schedule.again(work)
@@ -158,4 +174,107 @@ class Processing(RuleBasedStateMachine):
 
 
 TestProcessing = Processing.TestCase
-TestProcessing.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestProcessing.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def started(schedule: Schedule) -> Work:
+    work = schedule.start()
+    assert work is not None
+    return work
+
+
+def test_a_record_that_is_to_be_tried_again_keeps_its_key() -> None:
+    schedule = Schedule(CONCURRENCY, RECORDS_MAX, BYTES_MAX)
+    schedule.begin(1, 0)
+    for offset in range(2):
+        schedule.add(1, offset, 0, b"a", 1, None)
+    first = started(schedule)
+    schedule.rest(first)
+    assert schedule.start() is None
+    schedule.again(first)
+    assert started(schedule) is first
+    schedule.end(first)
+    assert started(schedule).offset == 1
+
+
+def test_a_stream_that_comes_back_waits_for_the_key_that_is_still_being_handled() -> None:
+    schedule = Schedule(CONCURRENCY, RECORDS_MAX, BYTES_MAX)
+    schedule.begin(1, 0)
+    schedule.add(1, 0, 0, b"a", 1, None)
+    before = started(schedule)
+    schedule.hold(1)
+    schedule.drop(1)
+    assert before.is_dropped
+    schedule.begin(1, 0)
+    schedule.add(1, 0, 0, b"a", 1, None)
+    assert schedule.start() is None
+    schedule.end(before)
+    assert schedule.checkpoint(1)[0] == 0
+    after = started(schedule)
+    assert (after.offset, after.is_dropped) == (0, False)
+
+
+def a_checkpoint_passes_what_rests(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: Schedule, reading: Reading) -> None:
+        while reading.works and reading.works[0].state in (State.ENDED, State.RESTING):
+            self._forget(reading.works.popleft())
+
+    patch.setattr(Schedule, "_advance", advance)
+
+
+def what_is_held_starts_all_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Schedule, "hold", lambda self, stream: None)
+    drop = Schedule.drop
+
+    def forget(self: Schedule, stream: int) -> None:
+        reading = self._readings[stream]
+        drop(self, stream)
+        reading.is_held = False
+
+    patch.setattr(Schedule, "drop", forget)
+
+
+def there_is_always_room(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Schedule, "has_room", True)
+
+
+def an_epoch_is_said_across_a_gap(patch: pytest.MonkeyPatch) -> None:
+    def checkpoint(self: Schedule, stream: int) -> tuple[int, int]:
+        reading = self._readings[stream]
+        first = reading.works[0].offset if reading.works else reading.next[0]
+        return first, reading.works[0].epoch if reading.works else reading.next[1]
+
+    patch.setattr(Schedule, "checkpoint", checkpoint)
+
+
+MUTANTS = [
+    a_checkpoint_passes_what_rests,
+    what_is_held_starts_all_the_same,
+    there_is_always_room,
+    an_epoch_is_said_across_a_gap,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_mutant_dies(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Processing,
+            settings=settings(
+                max_examples=500,
+                stateful_step_count=40,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=[HealthCheck.too_slow],
+            ),
+        )
