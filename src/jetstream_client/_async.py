@@ -390,16 +390,24 @@ class AsyncClient(
         )
 
     async def fetch_batches(
-        self, stream: StreamLike, offset: int, *, max_bytes: int = FETCH_BYTES, last_epoch: int = -1
+        self,
+        stream: StreamLike,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+        encrypted: bool = False,
     ) -> FetchedBatches:
         """Committed batches as they are stored, from the one that holds `offset` on: for backups.
 
         Does not wait: where nothing is committed yet, `data` is empty. max_bytes, last_epoch: as in
-        `fetch`. Raises OffsetOutOfRangeError, DivergedError.
+        `fetch`. encrypted: those that are encrypted at rest stay so, and only a server with the key
+        can read them; otherwise they come decrypted. Raises OffsetOutOfRangeError, DivergedError,
+        StorageError when the server cannot decrypt them.
         """
         self._check_open()
         return await self._reader.fetch_batches(
-            stream, offset, max_bytes=max_bytes, last_epoch=last_epoch
+            stream, offset, max_bytes=max_bytes, last_epoch=last_epoch, encrypted=encrypted
         )
 
     async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:

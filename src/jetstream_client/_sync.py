@@ -331,15 +331,25 @@ class Client(
         )
 
     def fetch_batches(
-        self, stream: StreamLike, offset: int, *, max_bytes: int = FETCH_BYTES, last_epoch: int = -1
+        self,
+        stream: StreamLike,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        last_epoch: int = -1,
+        encrypted: bool = False,
     ) -> FetchedBatches:
         """Committed batches as they are stored, from the one that holds `offset` on: for backups.
 
         Does not wait: where nothing is committed yet, `data` is empty. max_bytes, last_epoch: as in
-        `fetch`. Raises OffsetOutOfRangeError, DivergedError.
+        `fetch`. encrypted: those that are encrypted at rest stay so, and only a server with the key
+        can read them; otherwise they come decrypted. Raises OffsetOutOfRangeError, DivergedError,
+        StorageError when the server cannot decrypt them.
         """
         return self._thread.run(
-            self._client.fetch_batches(stream, offset, max_bytes=max_bytes, last_epoch=last_epoch)
+            self._client.fetch_batches(
+                stream, offset, max_bytes=max_bytes, last_epoch=last_epoch, encrypted=encrypted
+            )
         )
 
     def restore_batches(self, stream: StreamLike, batches: bytes) -> int:

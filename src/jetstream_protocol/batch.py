@@ -25,7 +25,8 @@ Body columns, in this order, those after the first only when their flag says so:
     offset deltas i32[n]
 
 Invariants. `body_crc` is computed once by whoever builds the batch and covers the body as stored
-(compressed, without padding); the leader re-stamps three fields and the header CRC, nothing else.
+(compressed, without padding); the leader re-stamps three fields and the header CRC, nothing else,
+unless it encrypts the body (encrypted_body.py).
 `length` is header + body + padding to 8. A batch covers the offsets
 [base_offset, base_offset + last_offset_delta], even where compaction has removed records; where it
 has removed whole batches, the next one says so by AFTER_GAP.
@@ -91,7 +92,9 @@ extend_crc32c = google_crc32c.extend
 
 
 COMPRESSION_MASK = 3
-_KNOWN_FLAGS = 1023
+_KNOWN_FLAGS = 2047
+ENCRYPTION_BYTES = 64
+"""How much longer encryption makes a body (encrypted_body.py)."""
 
 
 class BatchHeader(NamedTuple):
@@ -153,7 +156,12 @@ def _header_problem(header: BatchHeader) -> str:
         return f"batch length {header.length} does not fit body length {header.body_length}"
     if header.length > BATCH_BYTES_MAX or header.uncompressed_length > BATCH_BYTES_MAX:
         return f"batch longer than {BATCH_BYTES_MAX} bytes"
-    if not header.flags & COMPRESSION_MASK and header.uncompressed_length != header.body_length:
+    plain_length = header.body_length
+    if header.flags & Flags.ENCRYPTED:
+        plain_length -= ENCRYPTION_BYTES
+    if plain_length < 0:
+        return "an encrypted batch body cut short"
+    if not header.flags & COMPRESSION_MASK and header.uncompressed_length != plain_length:
         return "uncompressed length differs from body length of an uncompressed batch"
     if header.record_count > RECORDS_MAX or header.last_offset_delta >= RECORDS_MAX:
         return f"batch of more than {RECORDS_MAX} records"
@@ -183,8 +191,10 @@ class EncodedBatch:
 
     @property
     def fits(self) -> bool:
-        """Whether readers accept a batch of that size."""
-        return self.length <= BATCH_BYTES_MAX and self.record_count <= RECORDS_MAX
+        """Whether readers accept a batch of that size, encrypted or not."""
+        return (
+            self.length <= BATCH_BYTES_MAX - ENCRYPTION_BYTES and self.record_count <= RECORDS_MAX
+        )
 
     def set_producer(self, producer_id: int, sequence: int) -> None:
         """Write the producer's two fields: a producer may renumber what it has not sent yet."""
@@ -404,6 +414,8 @@ class Batch:
 
         Raises CorruptBatchError unless the columns lie within the body.
         """
+        if header.flags & Flags.ENCRYPTED:
+            raise CorruptBatchError("the batch is encrypted: a server with its key can read it")
         compression = header.flags & COMPRESSION_MASK
         if compression:
             body = body_compression.decompress(body, compression, header.uncompressed_length)

@@ -27,7 +27,8 @@ _U32 = struct.Struct("<I")
 
 
 class Flags(IntEnum):
-    """Which columns a body has, and how it is compressed (the two lowest bits are one number).
+    """Which columns a body has, how it is compressed (the two lowest bits are one number), and
+    whether it is encrypted.
 
     No `IntFlag`, whose operators take a microsecond each: a reader of small batches would feel it.
     """
@@ -42,6 +43,7 @@ class Flags(IntEnum):
     TIMESTAMPS = 128
     OFFSET_DELTAS = 256
     AFTER_GAP = 512
+    ENCRYPTED = 1024
 
 
 def padded(length: int) -> int:

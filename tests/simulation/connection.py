@@ -192,6 +192,10 @@ class SimulatedConnection:
         if rest is not None:
             await rest
 
+    async def send_tail(self, kind: Kind, correlation: int, head: Message, tail: bytes) -> None:
+        self._check_open()
+        self._transmit(Frame(kind, correlation, head.SerializeToString(), tail))
+
     def start(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:

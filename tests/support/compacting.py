@@ -58,7 +58,7 @@ def steps(
     task = Task.from_dict(task.to_dict())
     log.compaction.begin(task)
     end = 0
-    for step in run(disk, task, lambda length: None):
+    for step in run(disk, task, lambda length: None, log.encryption):
         match step:
             case Mapped(end_offset):
                 end = end_offset

@@ -9,6 +9,9 @@ docs/file_formats.md describes the JSON of batches. That of an envelope, a NATS 
 null for null and for no key; `batch` of a batch is the name of a batch vector. A file whose JSON
 has neither is a plain message, though it begins with the cookie; `why` says why.
 
+encrypted/ has batches with the flag ENCRYPTED: `plain` is the vector of the batch that was
+encrypted, beside what it was encrypted with.
+
 metadata/ is for ourselves: commands of the metadata group in their order with the result of each
 (journal.jsonl), and the state after the last (the lines of a snapshot, snapshot.jsonl).
 """
@@ -49,6 +52,7 @@ class Vectors:
 
 BATCHES = Vectors(Path(__file__).parent)
 ENVELOPES = Vectors(Path(__file__).parent / "envelopes")
+ENCRYPTED = Vectors(Path(__file__).parent / "encrypted")
 
 
 def octets(column: Any) -> Any:

@@ -6,6 +6,8 @@
 A file is a segment (docs/file_formats.md): `jetstream log verify` and `dump` read it. Every batch
 is checked when it is copied and when it is restored.
 
+Batches that are encrypted at rest stay encrypted: restoring needs a server with their keys.
+
 A backup that was interrupted, or that is complete, is continued by taking it again: what is there
 stays, and what the stream has got since comes behind it.
 """
@@ -22,7 +24,8 @@ from jetstream_client._sync import Client
 from jetstream_client._types import StreamDescription, StreamLike
 from jetstream_client.migration.manifest import BackupFile, Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
-from jetstream_protocol.batch import BatchHeader, crc32c, extend_crc32c, iterate
+from jetstream_protocol.batch import Batch, BatchHeader, crc32c, decode_header, extend_crc32c
+from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -60,7 +63,11 @@ def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) 
         )
     while files.next_offset < described.high_watermark:
         fetched = client.fetch_batches(
-            described, files.next_offset, max_bytes=_FETCH_BYTES, last_epoch=files.last_epoch
+            described,
+            files.next_offset,
+            max_bytes=_FETCH_BYTES,
+            last_epoch=files.last_epoch,
+            encrypted=True,
         )
         if not fetched.data:
             raise UnavailableError(f"no records at offset {files.next_offset} came: try again")
@@ -109,6 +116,8 @@ class _Files:
         self._manifest = manifest
         self._file: BinaryIO | None = None
         self._digest = RecordDigest()
+        self._counted = 0
+        self._has_encrypted = False
         self._done: list[BackupFile] = []
         self.next_offset = manifest.start_offset
         self.last_epoch = -1
@@ -134,8 +143,8 @@ class _Files:
     def append(self, data: bytes) -> None:
         """Whole batches, whose CRCs were checked."""
         position = 0
-        for batch in iterate(data):
-            header = batch.header
+        while position < len(data):
+            header = decode_header(data, position)
             if self._file is None or self._file.tell() + header.length > FILE_BYTES:
                 self._close_file()
                 self._file = (self._folder / f"{header.base_offset:020}.log").open("xb")
@@ -144,8 +153,12 @@ class _Files:
             position += header.length
 
     def _note(self, header: BatchHeader, data: bytes) -> None:
-        for batch in iterate(data):
-            self._digest.add(kept(Records.of_batch(batch), self._manifest.start_offset))
+        self._counted += header.record_count
+        if header.flags & Flags.ENCRYPTED:
+            self._has_encrypted = True
+        else:
+            records = Records.of_batch(Batch.decode(data))
+            self._digest.add(kept(records, self._manifest.start_offset))
         self.next_offset, self.last_epoch = header.next_offset, header.leader_epoch
 
     def _close_file(self) -> None:
@@ -168,8 +181,8 @@ class _Files:
             self._manifest,
             end_offset=self.next_offset,
             last_epoch=self.last_epoch,
-            records=self._digest.count,
-            digest=self._digest.hexdigest(),
+            records=self._counted if self._has_encrypted else self._digest.count,
+            digest="" if self._has_encrypted else self._digest.hexdigest(),
             files=tuple(self._done),
             is_complete=True,
         )

@@ -36,7 +36,8 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """records, digest: of the records in [start_offset, end_offset), as `RecordDigest` has them.
+    """records, digest: of the records in [start_offset, end_offset), as `RecordDigest` has them. Of
+    a backup with encrypted batches there is no digest, and `records` counts those of all batches.
 
     last_epoch: the leader epoch of the last record; with the cluster and the stream's id it tells
     whether a later backup continues this one.

@@ -12,7 +12,7 @@ from jetstream_client.migration.backup import Advance, kept, read_manifest, stor
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
-from jetstream_protocol.batch import iterate
+from jetstream_protocol.batch import BatchHeader, iterate
 from jetstream_protocol.errors import CorruptBatchError, PreconditionFailedError
 
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -41,15 +41,41 @@ def restore(
     subject = settings.pop("subject", None) or manifest.subject
     stream, limits = begin_restoring(client, name or manifest.name, subject, settings)
     writer = RestoreWriter(client, stream)
+    whole = _WholeBatches(manifest)
     for header, batch in stored_batches(folder, manifest):
         writer.put_batches(batch)
+        whole.add(header)
         advance(header.next_offset - max(header.base_offset, manifest.start_offset))
     writer.cover(manifest.end_offset)
     writer.flush()
-    digest = finish(client, stream, manifest.start_offset)
-    if (digest.count, digest.hexdigest()) != (manifest.records, manifest.digest):
+    digest = finish(client, stream, manifest.start_offset, whole.note)
+    if not manifest.digest and whole.found != whole.records:
+        raise differs(stream.name, whole.records, whole.found)
+    if manifest.digest and (digest.count, digest.hexdigest()) != (
+        manifest.records,
+        manifest.digest,
+    ):
         raise differs(stream.name, manifest.records, digest.count)
     return listen(client, stream, limits), digest
+
+
+class _WholeBatches:
+    """Counts the records of the batches that lie in the backup from their first offset on: that is
+    what can be compared of encrypted ones. What the server appended of them was authenticated."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._start_offset = manifest.start_offset
+        self._begin_at = manifest.end_offset
+        self.records = self.found = 0
+
+    def add(self, header: BatchHeader) -> None:
+        if header.base_offset >= self._start_offset:
+            self._begin_at = min(self._begin_at, header.base_offset)
+            self.records += header.record_count
+
+    def note(self, records: Records) -> None:
+        """These were read back."""
+        self.found += len(kept(records, self._begin_at))
 
 
 def begin_restoring(
@@ -62,13 +88,20 @@ def begin_restoring(
     return client.create_stream(name, subject, restoring=True, **settings), limits
 
 
-def finish(client: Client, stream: Stream, start_offset: int) -> RecordDigest:
-    """Remove what only covers the offsets before the first, and read back what the stream holds."""
+def finish(
+    client: Client,
+    stream: Stream,
+    start_offset: int,
+    each: Callable[[Records], None] = lambda records: None,
+) -> RecordDigest:
+    """Remove what only covers the offsets before the first, and read back what the stream holds.
+    each: told of all that is read."""
     if start_offset:
         client.purge_stream(stream, start_offset)
     digest = RecordDigest()
     for records in records_of(client, stream):
         digest.add(kept(records, start_offset))
+        each(records)
     return digest
 
 

@@ -87,6 +87,12 @@ class RestoreWriter:
             end = position + header.length
             if header.next_offset > self.next_offset:
                 if header.base_offset < self.next_offset or header.length > RESTORE_BYTES_MAX:
+                    if header.flags & Flags.ENCRYPTED:
+                        raise MessageTooLargeError(
+                            f"the batch at offset {header.base_offset} is encrypted, so that it "
+                            f"cannot be divided, and of {header.length} bytes: a restore takes "
+                            f"{RESTORE_BYTES_MAX} at a time; back the stream up to Parquet instead"
+                        )
                     self.put(Records.of_batch(Batch.decode(data, position)))
                     self._cover(header.next_offset, header.append_timestamp)
                 else:

@@ -234,11 +234,20 @@ class Reader:
         return len(fetched.batches)
 
     async def fetch_batches(
-        self, stream: StreamLike, offset: int, *, max_bytes: int, last_epoch: int
+        self,
+        stream: StreamLike,
+        offset: int,
+        *,
+        max_bytes: int,
+        last_epoch: int,
+        encrypted: bool,
     ) -> FetchedBatches:
         """See AsyncClient.fetch_batches."""
         request = pb.DataFetchRequest(
-            stream=wire.to_ref(stream), offset=offset, bytes_max=max(1, max_bytes)
+            stream=wire.to_ref(stream),
+            offset=offset,
+            bytes_max=max(1, max_bytes),
+            as_stored=encrypted,
         )
         if last_epoch >= 0:
             request.last_epoch = last_epoch

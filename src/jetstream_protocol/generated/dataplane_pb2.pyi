@@ -116,7 +116,7 @@ class Records(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[Records.Part, _Mapping]]] = ...) -> None: ...
 
 class DataFetchRequest(_message.Message):
-    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused", "filter_subject", "filter_key")
+    __slots__ = ("stream", "offset", "last_epoch", "bytes_max", "bytes_min", "wait_ms_max", "refused", "filter_subject", "filter_key", "as_stored")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class DataFetchRequest(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FILTER_SUBJECT_FIELD_NUMBER: _ClassVar[int]
     FILTER_KEY_FIELD_NUMBER: _ClassVar[int]
+    AS_STORED_FIELD_NUMBER: _ClassVar[int]
     stream: _common_pb2.StreamRef
     offset: int
     last_epoch: int
@@ -135,7 +136,8 @@ class DataFetchRequest(_message.Message):
     refused: bool
     filter_subject: str
     filter_key: bytes
-    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ..., filter_subject: _Optional[str] = ..., filter_key: _Optional[bytes] = ...) -> None: ...
+    as_stored: bool
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bytes_min: _Optional[int] = ..., wait_ms_max: _Optional[int] = ..., refused: _Optional[bool] = ..., filter_subject: _Optional[str] = ..., filter_key: _Optional[bytes] = ..., as_stored: _Optional[bool] = ...) -> None: ...
 
 class DataFetchResponse(_message.Message):
     __slots__ = ("error", "stream_id", "log_start_offset", "high_watermark", "leader_epoch", "out_of_sync", "tombstones_gone_below", "next_offset", "last_epoch")

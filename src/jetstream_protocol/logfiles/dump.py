@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jetstream_protocol.batch import Batch
+from jetstream_protocol.batch import HEADER_BYTES, Batch, BatchHeader
+from jetstream_protocol.columns import Flags
+from jetstream_protocol.encrypted_body import read_prefix
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles.files import (
     SegmentFile,
@@ -22,11 +24,16 @@ from jetstream_protocol.logfiles.scan import Bad, walk_past_damage
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch and where it is. Its columns lie within the body but are not checked further."""
+    """A batch and where it is. Its columns lie within the body but are not checked further.
+
+    batch: None if it is encrypted, with the key `key_id`.
+    """
 
     file: str
     position: int
-    batch: Batch
+    header: BatchHeader
+    batch: Batch | None
+    key_id: str = ""
 
 
 def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
@@ -62,9 +69,12 @@ def _dump_segment(segment: SegmentFile) -> Iterator[DumpedBatch | Finding]:
                 yield Finding(file, found.position, kind, found.reason)
                 continue
             position, header = found
+            data = read(position, header.length)
             try:
-                batch = Batch.decode(read(position, header.length))
+                if header.flags & Flags.ENCRYPTED:
+                    key_id = read_prefix(data, HEADER_BYTES).key_id
+                    yield DumpedBatch(file, position, header, None, key_id)
+                else:
+                    yield DumpedBatch(file, position, header, Batch.decode(data))
             except CorruptBatchError as error:
                 yield Finding(file, position, Kind.BAD_COLUMNS, error.reason)
-            else:
-                yield DumpedBatch(file, position, batch)

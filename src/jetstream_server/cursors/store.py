@@ -34,6 +34,7 @@ from jetstream_server.cursors.records import (
     group_to_proto,
 )
 from jetstream_server.cursors.table import CursorTable, Entry, Outcome, Plan, Write
+from jetstream_server.log.encryption import plain_batches
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.listeners import RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -208,6 +209,7 @@ class Leadership:
             await self._rose.wait()
             return offset
         data = await asyncio.to_thread(replica.log.pread, found)
+        data = plain_batches(replica.log.encryption, data)
         for batch in batches.iterate(data, file=found.path):
             if batch.header.next_offset > offset:
                 self.table.load(batch.offsets(), batch.keys(), batch.values())

@@ -34,6 +34,7 @@ from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.config import LogConfig
 from jetstream_server.log.damage import LogDamage
 from jetstream_server.log.disk import Disk, storage_error
+from jetstream_server.log.encryption import check_incoming_keys
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.health import Health
 from jetstream_server.log.offsets_file import OffsetsFile
@@ -53,9 +54,9 @@ class CommitLog:
 
     __slots__ = (
         "_config", "_disk", "_health", "_mutex", "_noting", "_reader", "_storage",
-        "compaction", "damage", "damaged_files", "epochs", "flushed_offset", "incomplete_reason",
-        "is_start_unknown", "lacks_front", "last_append_timestamp", "log_end_offset",
-        "log_start_offset", "producers", "records",
+        "compaction", "damage", "damaged_files", "encryption", "epochs", "flushed_offset",
+        "incomplete_reason", "is_start_unknown", "lacks_front", "last_append_timestamp",
+        "log_end_offset", "log_start_offset", "producers", "records",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, recovered: Recovered) -> None:
@@ -64,7 +65,9 @@ class CommitLog:
         self._mutex = disk.mutex()
         self._noting = disk.mutex()  # around `producers`, whose image the flusher thread takes
         offsets = recovered.offsets or OffsetsFile(disk, directory, recovered.recorded.boot_id)
-        self._storage = LogStorage(disk, directory, config.index_interval_bytes, recovered, offsets)
+        self.encryption = config.encryption_of(directory)
+        interval = config.index_interval_bytes
+        self._storage = LogStorage(disk, directory, interval, recovered, offsets, self.encryption)
         self._health = Health(directory, recovered.offline_reason)
         self.records = LogCheckpointer(self, self._storage, offsets, self._health, self._noting)
         save = self.records.save
@@ -103,7 +106,7 @@ class CommitLog:
         try:
             recovered = recover(
                 disk, directory, config.index_interval_bytes, clean=clean, boot_id=boot_id,
-                duplicate_window_us=duplicate_window_us,
+                duplicate_window_us=duplicate_window_us, encryption=config.encryption_of(directory),
             )  # fmt: skip
         except OSError as error:
             raise storage_error(error, f"opening the log in {directory}") from error
@@ -208,10 +211,11 @@ class CommitLog:
         timestamp = max(timestamp_us, self.last_append_timestamp)
         self.start_epoch(leader_epoch)
         batch.stamp(base_offset, leader_epoch, timestamp)
-        segment = self._segment_for(batch.length, timestamp)
-        self._write(segment, (batch.header, batch.body))
+        stored = batch if self.encryption is None else self.encryption.stored(batch)
+        segment = self._segment_for(stored.length, timestamp)
+        self._write(segment, (stored.header, stored.body))
         next_offset = base_offset + batch.last_offset_delta + 1
-        segment.wrote(base_offset, next_offset, batch.length, timestamp)
+        segment.wrote(base_offset, next_offset, stored.length, timestamp)
         self.last_append_timestamp = timestamp
         self.log_end_offset = next_offset
         if concerns(batch.header):
@@ -229,11 +233,13 @@ class CommitLog:
         gaps that compaction leaves may be; above, none may. now_us: if the
         leader has just appended them. Raises CorruptBatchError when the bytes are not whole
         valid batches, DivergedError when they do not continue this log: then none is appended.
-        StorageFullError, StorageError: those that went into the segments before the failure are.
+        CannotDecryptError for those that this node could not read: nor then. StorageFullError,
+        StorageError: those that went into the segments before the failure are.
         """
         self._health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
         headers = check_incoming(data, tail, leader_epoch, gaps_below)
+        decrypted = check_incoming_keys(self.encryption, headers, data)
         if gaps_below:
             self.compaction.note_committed(last_gap(headers))
         start = 0
@@ -244,7 +250,7 @@ class CommitLog:
             self._write(segment, (memoryview(data)[start:end],))
             self._wrote(segment, headers[:count])
             with self._noting:
-                self.producers.note_all(headers[:count], data, start, now_us)
+                self.producers.note_all(headers[:count], data, start, now_us, decrypted)
             start, headers = end, headers[count:]
 
     def _wrote(self, segment: Segment, headers: list[BatchHeader]) -> None:
@@ -368,7 +374,7 @@ class CommitLog:
         return slice_
 
     def pread(self, slice_: LogSlice) -> bytes:
-        """The bytes of a slice.
+        """The bytes of a slice, as stored: `plain_batches` decrypts them.
 
         Raises OffsetOutOfRangeError when retention removed it meanwhile, UnavailableError when
         compaction did (read it again), CorruptBatchError when the file is shorter than it was.

@@ -1,22 +1,29 @@
-"""How the log of a stream is cut into segments."""
+"""How the log of a stream is cut into segments, and encrypted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from jetstream_protocol.types import WallUs
+from jetstream_server.log.encryption import Encryption, Keys
 from jetstream_server.log.segment import Segment
+from jetstream_server.log.state_files import owner_of
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """When segments roll, and how dense their indexes are."""
+    """When segments roll, how dense their indexes are, and the node's keys."""
 
     segment_bytes: int = 256 * 1024 * 1024
     segment_age_us: int | None = None
     index_interval_bytes: int = 4096
     segment_offsets: int | None = None
     """How many offsets a segment may cover."""
+    keys: Keys | None = None
+
+    def encryption_of(self, directory: str) -> Encryption | None:
+        """Of the log in that folder, which is named by its stream's id; None without keys."""
+        return None if self.keys is None else self.keys.of_stream(int(owner_of(directory)))
 
     def is_full(
         self, segment: Segment, length: int, timestamp_us: WallUs, log_end_offset: int

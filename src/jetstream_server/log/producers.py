@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -39,6 +39,7 @@ from jetstream_protocol.batch import (
     HEADER_BYTES,
     Batch,
     BatchHeader,
+    decode_header,
     producer_fields,
 )
 from jetstream_protocol.columns import Flags
@@ -56,6 +57,8 @@ MESSAGE_IDS_MAX: Final = 1 << 17
 ID_BYTES_MAX: Final = 64
 """Longer ids are remembered by a digest. A UUID has 36 bytes."""
 DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
+
+NOTHING: Final[Mapping[int, bytes]] = {}
 
 LOST: Final = 2**31 - 1
 """The last sequence of a producer of which more was truncated away than was remembered. None comes
@@ -287,12 +290,18 @@ class Producers:
         data: bytes,
         start: int,
         now_us: MonotonicUs | None = None,
+        decrypted: Mapping[int, bytes] = NOTHING,
     ) -> None:
-        """Batches were appended that stand back to back in `data`, from `start` on; see `note`."""
+        """Batches were appended that stand back to back in `data`, from `start` on; see `note`.
+        decrypted: by base offset, those that are encrypted there and may hold ids."""
         for header in headers:
             if header.producer_id >= 0 or may_hold_ids(header):
-                body = start + HEADER_BYTES
-                self.note(header, data[body : body + header.body_length], now_us)
+                plain = decrypted.get(header.base_offset)
+                if plain is not None:
+                    self.note(decode_header(plain), plain[HEADER_BYTES:], now_us)
+                else:
+                    body = start + HEADER_BYTES
+                    self.note(header, data[body : body + header.body_length], now_us)
             start += header.length
 
     def clear(self) -> None:

@@ -15,11 +15,14 @@ less than it holds of the last day, as far as that can be read.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jetstream_protocol.batch import HEADER_BYTES, BatchHeader
+from jetstream_protocol.batch import HEADER_BYTES, BatchHeader, decode_header
+from jetstream_protocol.encrypted_body import read_prefix
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.logfiles import checkpoint_file
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
@@ -27,6 +30,7 @@ from jetstream_protocol.logfiles.names import PRODUCERS_NAME
 from jetstream_protocol.logfiles.scan import Tail
 from jetstream_protocol.types import WallUs
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.encryption import CannotDecryptError, Encryption
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.log_time import LogTimeImage, LogTimeUs
 from jetstream_server.log.producers import (
@@ -55,30 +59,56 @@ class Saved(NamedTuple):
 
 
 def write_producers(
-    disk: Disk, directory: str, producers: Producers, end_offset: int, leader_epoch: int
+    disk: Disk,
+    directory: str,
+    producers: Producers,
+    end_offset: int,
+    leader_epoch: int,
+    encryption: Encryption | None = None,
 ) -> None:
     """Replace the file atomically and durably. Raises OSError."""
     known, message_ids, time = producers.image()
-    state = {
+    ids = [[entry.offset, entry.time_us, entry.known_by.decode("latin-1")] for entry in message_ids]
+    state: dict[str, Any] = {
         "end_offset": end_offset,
         "leader_epoch": leader_epoch,
         "producers": [[producer_id, *producer] for producer_id, producer in known],
-        "message_ids": [
-            [entry.offset, entry.time_us, entry.known_by.decode("latin-1")] for entry in message_ids
-        ],
+        "message_ids": ids,
         "time": list(time),
     }
+    if encryption is not None and ids:
+        hidden = encryption.encrypt_state(json.dumps(ids).encode(), PRODUCERS_NAME)
+        state["message_ids"] = base64.b64encode(hidden).decode()
     data = checkpoint_file.encode(PRODUCERS_NAME, owner_of(directory), state)
     disk.write_atomic(f"{directory}/{PRODUCERS_NAME}", data)
 
 
-def read_producers(disk: Disk, directory: str, window_us: int) -> Saved | None:
-    """None when there is none. Raises CorruptBatchError, OSError."""
+def read_producers(
+    disk: Disk, directory: str, window_us: int, encryption: Encryption | None = None
+) -> Saved | None:
+    """None when there is none. Raises CorruptBatchError, CannotDecryptError, OSError."""
     try:
         data = disk.read_file(f"{directory}/{PRODUCERS_NAME}")
     except FileNotFoundError:
         return None
-    return _decode(checkpoint_file.decode(data, PRODUCERS_NAME, owner_of(directory)), window_us)
+    state = checkpoint_file.decode(data, PRODUCERS_NAME, owner_of(directory))
+    hidden = state.get("message_ids")
+    if isinstance(hidden, str):
+        state["message_ids"] = _decrypted(hidden, encryption)
+    return _decode(state, window_us)
+
+
+def _decrypted(hidden: str, encryption: Encryption | None) -> Any:
+    try:
+        data = base64.b64decode(hidden, validate=True)
+        if encryption is None:
+            raise CannotDecryptError(
+                f"message ids are encrypted with key {read_prefix(data).key_id}, and this node has "
+                "no keys"
+            )
+        return json.loads(encryption.decrypt_state(data, PRODUCERS_NAME))
+    except ValueError as error:
+        raise CorruptBatchError(f"the file garbles its message ids: {error}") from error
 
 
 def _decode(state: dict[str, Any], window_us: int) -> Saved:
@@ -112,10 +142,16 @@ class ProducersRecovery:
     """Used once, while a log is opened: `note` for each batch that is scanned, then `finish`."""
 
     def __init__(
-        self, disk: Disk, directory: str, checkpoint: LogCheckpoint, window_us: int
+        self,
+        disk: Disk,
+        directory: str,
+        checkpoint: LogCheckpoint,
+        window_us: int,
+        encryption: Encryption | None = None,
     ) -> None:
         """Raises OSError."""
         self._window_us = window_us
+        self._encryption = encryption
         self._expected = checkpoint.producers
         self.damage = ""
         """Why the file is not trusted; "" when it is, or when none was needed."""
@@ -125,9 +161,12 @@ class ProducersRecovery:
 
     def _read(self, disk: Disk, directory: str) -> Saved | None:
         try:
-            saved = read_producers(disk, directory, self._window_us)
+            saved = read_producers(disk, directory, self._window_us, self._encryption)
         except CorruptBatchError as error:
             self.damage = error.reason
+            return None
+        except CannotDecryptError as error:
+            self.damage = error.message
             return None
         self.damage = "" if saved else "the file is missing"
         return saved
@@ -135,7 +174,7 @@ class ProducersRecovery:
     def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
         """A batch was found in the log. Raises OSError."""
         if header.base_offset >= self._behind and _matters(header):
-            self._producers.note(header, _body(segment, position, header))
+            self._producers.note(*_plain(segment, position, header, self._encryption))
 
     def finish(
         self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
@@ -168,7 +207,7 @@ class ProducersRecovery:
             except CorruptBatchError:
                 continue  # Damage in a sealed segment is reported by its readers.
         for time_us, segment, position, header in with_ids:
-            producers.note_ids(header, _body(segment, position, header), time_us)
+            producers.note_ids(*_plain(segment, position, header, self._encryption), time_us)
         return producers
 
 
@@ -176,11 +215,20 @@ def _matters(header: BatchHeader) -> bool:
     return header.producer_id >= 0 or may_hold_ids(header)
 
 
-def _body(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    """The body, as far as it can hold message ids. Raises OSError."""
+def _plain(
+    segment: Segment, position: int, header: BatchHeader, encryption: Encryption | None
+) -> tuple[BatchHeader, bytes]:
+    """Header and body, decrypted, as far as it can hold message ids; without a body where the key
+    is gone. Raises OSError."""
     if not may_hold_ids(header):
-        return b""
-    return segment.read(position + HEADER_BYTES, header.body_length)
+        return header, b""
+    if encryption is None:
+        return header, segment.read(position + HEADER_BYTES, header.body_length)
+    try:
+        batch = encryption.decrypt(segment.read(position, header.length))
+        return decode_header(batch), batch[HEADER_BYTES:]
+    except (CannotDecryptError, CorruptBatchError):
+        return header, b""
 
 
 def _of_the_last_day(segments: Sequence[Segment]) -> Sequence[Segment]:

@@ -38,6 +38,7 @@ from jetstream_protocol.logfiles.scan import (
 )
 from jetstream_server.log.compaction.state import CompactionState
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.encryption import Encryption
 from jetstream_server.log.epochs import LeaderEpochCache
 from jetstream_server.log.index import Index
 from jetstream_server.log.offsets_file import OffsetsFile
@@ -106,6 +107,7 @@ def recover(
     clean: bool,
     boot_id: str = "",
     duplicate_window_us: int = DUPLICATE_WINDOW_US,
+    encryption: Encryption | None = None,
 ) -> Recovered:
     """Open the log in `directory`; repair it where that loses nothing. Raises OSError,
     StorageError.
@@ -125,15 +127,15 @@ def recover(
         checkpoint=recorded.checkpoint or LogCheckpoint(),
         producers=Producers(duplicate_window_us), damaged_files=state.damaged,
     )  # fmt: skip
-    _recover(disk, directory, found, interval_bytes, state, clean=clean)
+    _recover(disk, directory, found, interval_bytes, state, encryption, clean=clean)
     found.compaction = state.compaction(recorded.checkpoint, found.segments)
     found.has_lost_compaction = state.has_lost_compaction
     return found
 
 
 def _recover(
-    disk: Disk, directory: str, found: Recovered, interval_bytes: int, state: RecoveredState, *,
-    clean: bool,
+    disk: Disk, directory: str, found: Recovered, interval_bytes: int, state: RecoveredState,
+    encryption: Encryption | None, *, clean: bool,
 ) -> None:  # fmt: skip
     """Fill in what the segments hold."""
     segments, recorded = found.segments, found.recorded
@@ -148,7 +150,7 @@ def _recover(
         del segments[max(sum(s.base_offset <= hole[0] for s in segments), 1) :]
     is_trusted = clean and not loss and hole is None and _agrees(recorded, segments[-1])
     window_us = found.producers.window_us
-    producers = ProducersRecovery(disk, directory, found.checkpoint, window_us)
+    producers = ProducersRecovery(disk, directory, found.checkpoint, window_us, encryption)
     state.producers_damaged(producers.damage)
     if is_trusted:
         _trust(found, producers)

@@ -1,7 +1,8 @@
 """Whole batches of a slice that a reader's filter cannot rule out, in as few slices as is sensible.
 
 A batch is left out only if its checksums hold and nothing in it is wanted. Damaged bytes are kept:
-the reader finds them damaged and asks again, as it does without a filter.
+the reader finds them damaged and asks again, as it does without a filter. So is what cannot be
+decrypted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from jetstream_protocol.batch import Batch, BatchHeader, decode_header
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.record_filter import RecordFilter
+from jetstream_server.log.encryption import CannotDecryptError, Encryption
 from jetstream_server.log.segment import LogSlice
 
 GAP_BYTES_MAX = 32 * 1024
@@ -26,8 +28,15 @@ class SliceFilter:
     """
 
     def __init__(
-        self, found: LogSlice, data: bytes, wanted: RecordFilter, bytes_max: int, takes_first: bool
+        self,
+        found: LogSlice,
+        data: bytes,
+        wanted: RecordFilter,
+        bytes_max: int,
+        takes_first: bool,
+        encryption: Encryption | None = None,
     ) -> None:
+        self._encryption = encryption
         self._found = found
         self._data = data
         self._wanted = wanted
@@ -47,17 +56,20 @@ class SliceFilter:
                 rest = len(self._data) - position
                 self._keep(position, rest, self.next_offset, self._found.next_offset)
                 return
-            if self._may_be_wanted(position) and not self._keep_batch(position, header):
+            if self._may_be_wanted(position, header) and not self._keep_batch(position, header):
                 return
             self.looked_at += max(header.length, header.uncompressed_length)
             self.next_offset = header.next_offset
             position += header.length
             yield
 
-    def _may_be_wanted(self, position: int) -> bool:
+    def _may_be_wanted(self, position: int, header: BatchHeader) -> bool:
         try:
-            return self._wanted.may_hold(Batch.decode(self._data, position))
-        except CorruptBatchError:
+            if self._encryption is None:
+                return self._wanted.may_hold(Batch.decode(self._data, position))
+            batch = self._encryption.decrypt(self._data[position : position + header.length])
+            return self._wanted.may_hold(Batch.decode(batch))
+        except (CorruptBatchError, CannotDecryptError):
             return True
 
     def _keep_batch(self, position: int, header: BatchHeader) -> bool:

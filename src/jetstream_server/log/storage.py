@@ -18,6 +18,7 @@ from dataclasses import replace
 from jetstream_protocol.logfiles.checkpoint_file import LogCheckpoint
 from jetstream_protocol.logfiles.names import INDEX_SUFFIX, LOG_SUFFIX, base_offset_of
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.encryption import Encryption
 from jetstream_server.log.offsets_file import OffsetsFile
 from jetstream_server.log.producers import Producers
 from jetstream_server.log.producers_file import write_producers
@@ -31,16 +32,17 @@ class LogStorage:
     """See the module. `checkpoint` is the one on disk, as far as it is trusted."""
 
     __slots__ = (
-        "_disk", "_exists", "_offsets", "_retired", "_unsynced_directories", "_unsynced_segments",
-        "checkpoint", "compaction", "directory", "has_compaction", "interval_bytes", "rewriting",
-        "segments",
+        "_disk", "_encryption", "_exists", "_offsets", "_retired", "_unsynced_directories",
+        "_unsynced_segments", "checkpoint", "compaction", "directory", "has_compaction",
+        "interval_bytes", "rewriting", "segments",
     )  # fmt: skip
 
     def __init__(
         self, disk: Disk, directory: str, interval_bytes: int, recovered: Recovered,
-        offsets: OffsetsFile,
+        offsets: OffsetsFile, encryption: Encryption | None = None,
     ) -> None:  # fmt: skip
         self._disk = disk
+        self._encryption = encryption
         self._offsets = offsets
         self.rewriting: set[int] = set()
         """Base offsets of the segments that compaction or a repair may swap at any moment."""
@@ -162,8 +164,9 @@ class LogStorage:
         if checkpoint != self.checkpoint:
             if checkpoint.producers:
                 write_producers(
-                    self._disk, self.directory, producers, checkpoint.recovery_point, leader_epoch
-                )
+                    self._disk, self.directory, producers, checkpoint.recovery_point, leader_epoch,
+                    self._encryption,
+                )  # fmt: skip
             write_log_checkpoint(self._disk, self.directory, checkpoint)
             self.checkpoint = checkpoint
 

@@ -86,6 +86,9 @@ class FrameConnection(Protocol):
     ) -> None:
         """Send a frame whose tail is the slices, back to back, directly from their files."""
 
+    async def send_tail(self, kind: Kind, correlation: int, head: Message, tail: bytes) -> None:
+        """Send a frame with this tail."""
+
     def start(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:

@@ -154,6 +154,12 @@ class FrameSocket:
         if rest is not None:
             await rest
 
+    async def send_tail(self, kind: Kind, correlation: int, head: Message, tail: bytes) -> None:
+        """Send a frame whose tail is in memory."""
+        data = frames.encode(kind, correlation, head.SerializeToString(), len(tail))
+        await self._write(data, socket.MSG_MORE if tail else 0)
+        await self._write(tail, 0)
+
     def start(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:

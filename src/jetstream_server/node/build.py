@@ -31,6 +31,7 @@ from jetstream_server.ingest.stream.stream_ingest import Bounds
 from jetstream_server.log.commit_log import LogConfig
 from jetstream_server.log.data_folder import DataFolder
 from jetstream_server.log.disk import OsDisk
+from jetstream_server.log.encryption import Keys
 from jetstream_server.log.flusher import Flusher
 from jetstream_server.metadata.client.raft_metadata_log import RaftMetadataLog
 from jetstream_server.metadata.member.config import MemberConfig
@@ -39,6 +40,7 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.frame_socket import dial
 from jetstream_server.node.config import PORTS, Config, NodeConfig, SecurityConfig, split_address
 from jetstream_server.node.descriptors import connections_max, raise_limit
+from jetstream_server.node.encryption_options import keys_of, note_keys
 from jetstream_server.node.nats_options import link_options
 from jetstream_server.node.node import Environment, Logs, NodeSettings, NodeStart
 from jetstream_server.node.run_state import RunState, StartError
@@ -87,10 +89,12 @@ async def build(start: Start) -> Server:
     """Start every part but the ports. Raises JetstreamError, OSError, ConfigurationError; then as
     well `start.stop` stops the parts that were started."""
     certificates = _load_certificates(start)
+    keys = await asyncio.to_thread(keys_of, start.config)
     disk = OsDisk()
     start.stack.callback(disk.close)
     folder = _open_folder(start, disk)
-    node_start = _node_start(start, certificates, disk, folder)
+    note_keys(disk, folder.path, start.configured.id, keys, start.config)
+    node_start = _node_start(start, certificates, keys, disk, folder)
     ack_subjects = list(start.config.ingest.ack_subjects)
     cluster_id = await node_start.start_metadata(folder.cluster_id, ack_subjects)
     folder.join(cluster_id)
@@ -159,7 +163,11 @@ async def _watch_folder(folder: DataFolder, state: RunState) -> None:
 
 
 def _node_start(
-    start: Start, certificates: Certificates | None, disk: OsDisk, folder: DataFolder
+    start: Start,
+    certificates: Certificates | None,
+    keys: Keys | None,
+    disk: OsDisk,
+    folder: DataFolder,
 ) -> NodeStart:
     config, configured, session = start.config, start.configured, new_session()
     metadata = RaftMetadataLog(
@@ -179,7 +187,7 @@ def _node_start(
     )
     return NodeStart(
         _environment(start, certificates, disk, folder),
-        _settings(start, certificates),
+        _settings(start, certificates, keys),
         metadata,
         start.stack,
         session=session,
@@ -205,14 +213,14 @@ def _environment(
     )
 
 
-def _settings(start: Start, certificates: Certificates | None) -> NodeSettings:
+def _settings(start: Start, certificates: Certificates | None, keys: Keys | None) -> NodeSettings:
     config, log = start.config, start.config.log
     connections = connections_max(raise_limit(), config.limits.connections)
     return NodeSettings(
         node_id=start.configured.id,
         is_alone=len(config.nodes) == 1,
         credential=config.credential.encode(),
-        log=LogConfig(segment_bytes=log.segment_bytes),
+        log=LogConfig(segment_bytes=log.segment_bytes, keys=keys),
         flush_interval_seconds=log.flush_interval_ms / 1000,
         compaction_bytes_per_second=log.compaction_bytes_per_second,
         scrub_bytes_per_second=log.scrub_bytes_per_second,

@@ -19,7 +19,15 @@ import typer
 if TYPE_CHECKING:
     from jetstream_server.node.config import Config, NodeConfig
 
-_NEEDED = ("aiohttp", "grpc_health", "pydantic_settings", "structlog", "uvloop", "yaml")
+_NEEDED = (
+    "aiohttp",
+    "cryptography",
+    "grpc_health",
+    "pydantic_settings",
+    "structlog",
+    "uvloop",
+    "yaml",
+)
 
 # typer carries its own copy of click, and older ones use click itself: this is either's.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -251,12 +259,14 @@ def _check_files(settings: Config, node: NodeConfig) -> None:
     """Check that files named in the configuration can be read, and report success."""
     from jetstream_protocol.errors import PreconditionFailedError, UnauthenticatedError
     from jetstream_server.node.config import ConfigurationError
+    from jetstream_server.node.encryption_options import keys_of
     from jetstream_server.node.nats_options import link_options
     from jetstream_server.node.tls_options import certificates_of
 
     try:
         link_options(settings.nats, node.id).credentials.connect_fields("nonce")
         certificates_of(settings, node)
+        keys_of(settings)
     except (ConfigurationError, PreconditionFailedError, UnauthenticatedError) as error:
         _fail(str(error), 2)
     print(f"the configuration can be used: this is node {node.id} of {len(settings.nodes)}")

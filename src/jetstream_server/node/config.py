@@ -212,6 +212,26 @@ class TracingConfig(_Section):
     spans_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
 
 
+class EncryptionConfig(_Section):
+    """Encryption at rest: where the node's keys come from. The first one encrypts."""
+
+    key_file: Path | None = None
+    key_command: list[str] = []
+    """Prints the keys."""
+    keys: str = Field(default="", repr=False)
+    """The keys themselves: for the environment."""
+    enabled: bool = True
+    """False: with these keys the node only decrypts."""
+    retired_key_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]] = []
+    """Keys that are gone, on purpose."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(map(bool, (self.key_file, self.key_command, self.keys))) > 1:
+            raise ValueError("give one of key_file, key_command, keys")
+        return self
+
+
 class NatsTlsConfig(_Section):
     ca_file: Path | None = None
     certificate_file: Path | None = None
@@ -289,6 +309,7 @@ class Config(BaseSettings):
     nats: NatsConfig = NatsConfig()
     security: SecurityConfig = SecurityConfig()
     limits: LimitsConfig = LimitsConfig()
+    encryption: EncryptionConfig = EncryptionConfig()
     ingest: IngestConfig = IngestConfig()
     log: LogConfig = LogConfig()
     tracing: TracingConfig = TracingConfig()

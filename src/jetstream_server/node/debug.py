@@ -17,7 +17,7 @@ from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_server.node.config import Config
 
 HIDDEN = "***"
-SECRET_WORDS = ("credential", "password", "token", "secret", "seed")
+SECRET_WORDS = ("credential", "password", "token", "secret", "seed", "keys")
 _FILE_WORDS = ("_file", "_files")
 """A file's name is no secret, what is in it is."""
 _USER_INFO = re.compile(r"(?<=://)[^@/\s]*(?=@)")
@@ -60,6 +60,7 @@ def _secrets(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, str):
         if _is_secret(name):
             yield value
+            yield from value.split()
         for user_info in _USER_INFO.findall(value):
             yield user_info
             yield user_info.partition(":")[2]

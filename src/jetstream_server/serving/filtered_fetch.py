@@ -109,7 +109,9 @@ class _Search:
             self._take([found], found.next_offset)
             self._is_full = True
             return
-        step = SliceFilter(found, data, self._wanted, room, takes_first=not self.slices)
+        step = SliceFilter(
+            found, data, self._wanted, room, not self.slices, self._replica.log.encryption
+        )
         for count, _ in enumerate(step.steps(), start=1):
             if count % _BATCHES_PER_TURN == 0:
                 time.sleep(0)

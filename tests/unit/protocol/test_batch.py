@@ -18,7 +18,7 @@ from jetstream_protocol.batch import (
 )
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import CorruptBatchError
-from tests.vectors.vector import BATCHES, octets, texts
+from tests.vectors.vector import BATCHES, ENCRYPTED, octets, texts
 
 
 def test_the_header_is_88_bytes() -> None:
@@ -131,8 +131,9 @@ def test_the_published_vectors_are_what_this_encoder_writes(name: str) -> None:
 
 def test_every_flag_appears_in_some_vector() -> None:
     seen = 0
-    for name in BATCHES.names:
-        seen |= BATCHES.read(name)[1]["header"]["flags"]
+    for vectors in (BATCHES, ENCRYPTED):
+        for name in vectors.names:
+            seen |= vectors.read(name)[1]["header"]["flags"]
     assert seen == sum(Flags)
 
 

@@ -37,7 +37,8 @@ def backup(
     settings: `stream restore` makes the same stream of it, here or in another cluster. It holds
     what was committed when it began.
     Into a folder with an earlier backup of the stream it copies only what has come since. An
-    interrupted one goes on in the same way. Parquet needs: pip install 'jetstream-log[arrow]'
+    interrupted one goes on in the same way. What the servers encrypt at rest stays encrypted in a
+    folder, and not in Parquet. Parquet needs: pip install 'jetstream-log[arrow]'
 
     Examples:
 
@@ -127,7 +128,8 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
 
 
 def _text(manifest: Manifest) -> str:
+    digest = f"digest {manifest.digest}" if manifest.digest else "encrypted, without a digest"
     return (
         f"{manifest.records} records of {manifest.name}, offsets {manifest.start_offset} to "
-        f"{manifest.end_offset - 1}, digest {manifest.digest},"
+        f"{manifest.end_offset - 1}, {digest},"
     )

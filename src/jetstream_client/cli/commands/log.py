@@ -13,7 +13,7 @@ from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, message_row, print_table, timestamp_text
 from jetstream_client.reading.messages import Chunk
-from jetstream_protocol.batch import COMPRESSION_MASK, Batch
+from jetstream_protocol.batch import COMPRESSION_MASK
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.logfiles.dump import DumpedBatch
@@ -66,6 +66,9 @@ def dump(
 ) -> None:
     """Show every batch of a log, also around damage. Exit code 6 says that there is some.
 
+    Of batches that are encrypted at rest it shows the key's id, and no records: those can only be
+    read through a server that has the key.
+
     Example:  jetstream log dump ./jetstream-data/streams/3 --records
     """
     wants_json = options.wants_json(context, json)
@@ -104,6 +107,7 @@ _SHOWN = (
     "records",
     "bytes",
     "compression",
+    "key",
 )
 
 
@@ -131,7 +135,7 @@ def _cells(found: DumpedBatch | Finding) -> tuple[object, ...]:
 
 
 def _batch_row(dumped: DumpedBatch) -> dict[str, Any]:
-    header = dumped.batch.header
+    header = dumped.header
     compression = header.flags & COMPRESSION_MASK
     return {
         "file": dumped.file,
@@ -143,6 +147,7 @@ def _batch_row(dumped: DumpedBatch) -> dict[str, Any]:
         "records": header.record_count,
         "bytes": header.length,
         "compression": Flags(compression).name.lower() if compression else "none",
+        "key": dumped.key_id,
     }
 
 
@@ -150,6 +155,9 @@ def _record_rows(found: DumpedBatch | Finding) -> Iterator[dict[str, Any]]:
     if isinstance(found, Finding):
         yield _finding_row(found)
         return
-    batch: Batch = found.batch
+    batch = found.batch
+    if batch is None:
+        yield {**_batch_row(found), "message": f"encrypted with key {found.key_id}"}
+        return
     for message in Chunk(batch, 0, len(batch)).messages(""):
         yield message_row(message)

@@ -25,12 +25,14 @@ from jetstream_protocol.logfiles.names import TEMPORARY_SUFFIX, index_name, segm
 from jetstream_protocol.logfiles.scan import SCAN_BYTES, Read, Window
 from jetstream_server.log.compaction.rules import LatestOffsets, Rewriter
 from jetstream_server.log.disk import Disk
+from jetstream_server.log.encryption import CannotDecryptError, Encryption
 from jetstream_server.log.index import Index
 
 KEYS_MAX: Final = 1 << 20
 """Keys in one pass: about 200 MB of memory. A log with more keys is compacted in several passes."""
 _WRITE_BYTES: Final = 1 << 20
 _KEYS: Final = int(Flags.KEYS)
+_ENCRYPTED: Final = int(Flags.ENCRYPTED)
 
 Pause = Callable[[int], None]
 """Called with the number of bytes read; may wait, to leave disk and processor to others."""
@@ -104,16 +106,21 @@ def temporary_name(name: str, token: str) -> str:
     return f"{name}.{token}{TEMPORARY_SUFFIX}"
 
 
-def run(disk: Disk, task: Task, pause: Pause) -> Iterator[Step]:
-    """Raises OSError, and CorruptBatchError with file and position."""
-    latest = _map(disk, task, pause)
+def run(
+    disk: Disk, task: Task, pause: Pause, encryption: Encryption | None = None
+) -> Iterator[Step]:
+    """Raises OSError, and CorruptBatchError with file and position.
+
+    What was encrypted is encrypted anew, with the active key; what cannot be decrypted stays.
+    """
+    latest = _map(disk, task, pause, encryption)
     yield Mapped(latest.end_offset, len(latest))
     rewriter = Rewriter(latest, task.tombstones_below, frozenset(task.kept_base_offsets))
     before = after = 0
     for source in task.sources:
         if source.base_offset >= latest.end_offset:
             break
-        size = _rewrite(disk, task, source, rewriter, pause)
+        size = _rewrite(disk, task, source, rewriter, pause, encryption)
         before += source.size
         after += source.size if size is None else size
         if size is not None:
@@ -121,7 +128,7 @@ def run(disk: Disk, task: Task, pause: Pause) -> Iterator[Step]:
     yield Done(before, after, rewriter.records_removed, rewriter.tombstones)
 
 
-def _map(disk: Disk, task: Task, pause: Pause) -> LatestOffsets:
+def _map(disk: Disk, task: Task, pause: Pause, encryption: Encryption | None) -> LatestOffsets:
     """Map keys behind the clean part to their last offsets, until the map is full."""
     latest = LatestOffsets(task.cleaned_to, task.keys_max)
     for source in task.sources:
@@ -132,27 +139,48 @@ def _map(disk: Disk, task: Task, pause: Pause) -> LatestOffsets:
                 continue
             if not latest.has_room_for(header):
                 return latest
-            if header.flags & _KEYS:
-                latest.add(Batch.decode(data))
+            plain = _decrypted(header, data, encryption) if header.flags & _KEYS else None
+            if plain is not None:
+                latest.add(Batch.decode(plain))
             else:
                 latest.skip(header)
     return latest
 
 
 def _rewrite(
-    disk: Disk, task: Task, source: Source, rewriter: Rewriter, pause: Pause
-) -> int | None:
+    disk: Disk, task: Task, source: Source, rewriter: Rewriter, pause: Pause,
+    encryption: Encryption | None,
+) -> int | None:  # fmt: skip
     """Write the segment's successor; returns its size, None when nothing changes."""
     writer = _Writer(disk, task, source)
     position = 0
     rewriter.begin_segment(source.base_offset)
     for header, data in _batches(disk, task, source, pause):
         position += header.length
-        left = rewriter.rewrite(data, ends_segment=position == source.size)
+        plain = _decrypted(header, data, encryption)
+        if plain is None:
+            left = rewriter.leave(data)
+        else:
+            left = rewriter.rewrite(plain, ends_segment=position == source.size)
+            if left is plain:
+                left = data
+            elif left and plain is not data:
+                assert encryption is not None, "somebody decrypted it"
+                left = encryption.encrypt_bytes(left)
         if left is not data:
             writer.begin()
         writer.add(left)
     return writer.finish()
+
+
+def _decrypted(header: BatchHeader, data: bytes, encryption: Encryption | None) -> bytes | None:
+    """The batch without encryption; None: its key is not here. Raises CorruptBatchError."""
+    if not header.flags & _ENCRYPTED:
+        return data
+    try:
+        return None if encryption is None else encryption.decrypt(data)
+    except CannotDecryptError:
+        return None
 
 
 def _batches(

@@ -30,6 +30,7 @@ from jetstream_protocol.batch import (
     COMPRESSION_MASK,
     Batch,
     BatchHeader,
+    decode_header,
     encode,
     with_flags,
 )
@@ -86,7 +87,7 @@ class LatestOffsets:
         self.end_offset = batch.header.next_offset
 
     def skip(self, header: BatchHeader) -> None:
-        """A batch without keys."""
+        """A batch without keys, or with keys that nobody can decrypt."""
         self.end_offset = header.next_offset
 
     def are_latest(self, keys: Sequence[bytes | None], offsets: Sequence[int]) -> list[bool]:
@@ -138,13 +139,22 @@ class Rewriter:
         if not kept and not stays:
             return b""
         # A batch that was emptied before is removed, unless it has to stay.
-        after_gap = header.base_offset > self._next_offset
-        self._next_offset = header.next_offset
+        after_gap = self._advance(header)
         if keep is not None and kept < header.record_count:
             return _without(batch, keep, after_gap)
-        if after_gap and not header.flags & _AFTER_GAP:
-            return with_flags(data, header.flags | _AFTER_GAP)
-        return data
+        return _marked(data, header, after_gap)
+
+    def leave(self, data: bytes) -> bytes:
+        """A stamped batch that cannot be decrypted stays, whatever it holds."""
+        header = decode_header(data)
+        self._leader_epoch = header.leader_epoch
+        return _marked(data, header, self._advance(header))
+
+    def _advance(self, header: BatchHeader) -> bool:
+        """Whether there is a gap before the batch."""
+        after_gap = header.base_offset > self._next_offset
+        self._next_offset = header.next_offset
+        return after_gap
 
     def _keep(self, batch: Batch) -> list[bool] | None:
         """For each record whether it stays; None: all do."""
@@ -170,6 +180,12 @@ class Rewriter:
                     keep[index] = False
                 elif offsets[index] < self._latest.end_offset:
                     self.tombstones += 1
+
+
+def _marked(data: bytes, header: BatchHeader, after_gap: bool) -> bytes:
+    if after_gap and not header.flags & _AFTER_GAP:
+        return with_flags(data, header.flags | _AFTER_GAP)
+    return data
 
 
 def _without(batch: Batch, keep: list[bool], after_gap: bool) -> bytes:

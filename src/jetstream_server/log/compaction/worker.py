@@ -1,6 +1,7 @@
 """The process that does one pass of compaction: `python -m jetstream_server.log.compaction.worker`.
 
-    standard input:   one line, {"task": …, "parent": pid, "bytes_per_second": n}
+    standard input:   one line, {"task": …, "parent": pid, "bytes_per_second": n, "keys": […]},
+                      the keys of encryption at rest in hexadecimal, the active one first
     standard output:  one line for each step: {"step": "Mapped" | "Rewritten" | "Done", …fields},
                       or {"error": why, "file": the segment that could not be read, or ""}
 
@@ -24,6 +25,8 @@ from typing import Any, Final
 from jetstream_protocol.errors import CorruptBatchError
 from jetstream_server.log.compaction.rewrite_pass import Task, run
 from jetstream_server.log.disk import Disk, OsDisk
+from jetstream_server.log.encryption import Encryption, Keys
+from jetstream_server.log.state_files import owner_of
 
 _PR_SET_PDEATHSIG: Final = 1
 _NICENESS: Final = 19
@@ -40,17 +43,24 @@ def main() -> int:
     message: dict[str, Any] = {}
     pause = throttle(given["bytes_per_second"])
     try:
-        for message in messages(disk, Task.from_dict(given["task"]), pause):
+        task = Task.from_dict(given["task"])
+        encryption = None
+        if given["keys"]:
+            keys = Keys.of_process(given["keys"], os.urandom)
+            encryption = keys.of_stream(int(owner_of(task.directory)))
+        for message in messages(disk, task, pause, encryption):
             _say(message)
     finally:
         disk.close()
     return 1 if "error" in message else 0
 
 
-def messages(disk: Disk, task: Task, pause: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+def messages(
+    disk: Disk, task: Task, pause: Callable[[int], None], encryption: Encryption | None = None
+) -> Iterator[dict[str, Any]]:
     """The messages of a pass, one per step; the last says how it ended."""
     try:
-        for step in run(disk, task, pause):
+        for step in run(disk, task, pause, encryption):
             yield {"step": type(step).__name__, **asdict(step)}
     except CorruptBatchError as error:
         yield {"error": str(error), "file": error.file}

@@ -17,6 +17,7 @@ import structlog
 from jetstream_protocol import batch as batches
 from jetstream_protocol.errors import JetstreamError, NotLeaderError, UnavailableError
 from jetstream_server.background import run_in_background
+from jetstream_server.log.encryption import plain_batches
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.state.activity import ACTIVITY
 from jetstream_server.metadata.state.changes import ActivityChanged, Change
@@ -140,7 +141,7 @@ async def _last_recorded(replica: Replica) -> int:
     found = replica.read(log.log_end_offset - 1, _LAST_BYTES)
     if found is None:
         raise UnavailableError("the last event is not committed yet")
-    data = await asyncio.to_thread(log.pread, found)
+    data = plain_batches(log.encryption, await asyncio.to_thread(log.pread, found))
     values = [value for batch in batches.iterate(data, file=found.path) for value in batch.values()]
     return _sequence_of(values[-1] or b"")
 

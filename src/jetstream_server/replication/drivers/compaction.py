@@ -239,10 +239,12 @@ class Compaction(RoleListener):
             logger.info("compaction_leftover", reason=error.message)
 
     async def _pass(self, replica: Replica, task: Task, begun_us: MonotonicUs) -> None:
+        encryption = replica.log.encryption
         request = {
             "task": task.to_dict(),
             "parent": os.getpid(),
             "bytes_per_second": self._bytes_per_second,
+            "keys": [] if encryption is None else encryption.keys.for_process,
         }
         process = self._spawn()
         self._current, self._process = replica, process

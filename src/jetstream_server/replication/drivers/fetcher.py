@@ -26,6 +26,8 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_server.background import run_in_background
 from jetstream_server.clocks import MonotonicClock
+from jetstream_server.log.encryption import CannotDecryptError
+from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.net.frame_connection import Dial, FrameConnection
 from jetstream_server.net.node_link import NodeIdentity, connect, greet
 from jetstream_server.replication.core.follower import Append, Ignore
@@ -82,6 +84,7 @@ class Fetcher:
         self._frames_told = 0
         self._dropped: list[int] = []
         self._refused: dict[int, str] = {}  # the last refusal for a stream, and its cause
+        self._complaints = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._loop = asyncio.get_running_loop()
         self._tell_due = False
         self._taking = False
@@ -249,6 +252,9 @@ class Fetcher:
         except StorageFullError:
             self._ask_again(part.stream_id, FULL_RETRY_SECONDS)
             return
+        except CannotDecryptError as error:
+            self._cannot_decrypt(replica, error)
+            return
         except (CorruptBatchError, DivergedError) as error:
             self._refuse(replica, error)
             return
@@ -277,6 +283,12 @@ class Fetcher:
         if isinstance(error, CorruptBatchError):
             self._refused[stream_id] = error.message
         self._ask_again(stream_id, RETRY_SECONDS)
+
+    def _cannot_decrypt(self, replica: Replica, error: CannotDecryptError) -> None:
+        """Nothing was taken. Another start, with the key, goes on from here."""
+        if self._complaints.is_due("cannot_decrypt", replica.stream.full_name):
+            logger.error("cannot_decrypt", stream=replica.stream.full_name, reason=error.message)
+        self._ask_again(replica.stream.id, FULL_RETRY_SECONDS)
 
     def _ask_again(self, stream_id: int, seconds: float) -> None:
         self._loop.call_later(seconds, self.ask_anew, stream_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -38,9 +39,18 @@ NONCE_BYTES = 32
 
 logger = structlog.get_logger("jetstream.dataplane")
 
-FetchHandler = Callable[
-    [pb.DataFetchRequest, Identity], Awaitable[tuple[pb.DataFetchResponse, Sequence[LogSlice]]]
-]
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to a fetch: its head, and the batches behind it. decrypt: reads the slices, and
+    returns what is to be sent in place of them; blocks. None: they are sent from their files."""
+
+    head: pb.DataFetchResponse
+    slices: Sequence[LogSlice]
+    decrypt: Callable[[], bytes] | None = None
+
+
+FetchHandler = Callable[[pb.DataFetchRequest, Identity], Awaitable[Found]]
 NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[bool]]
 """(socket, correlation, hello, our nonce): serves a follower until it leaves; True when it is a
 node that fetches, as clients do."""
@@ -209,16 +219,25 @@ class Connection:
             await self._socket.send(Kind.FETCH_REPLY, correlation, refusal)
 
     async def _answer(self, correlation: int, request: pb.DataFetchRequest, queue_us: int) -> None:
-        response, slices = await self._fetch(request, self._identity)
+        found = await self._fetch(request, self._identity)
         found_us = self._clock()
         try:
             async with self._sending:
                 begun_us = self._clock()
-                await self._socket.send_slices(Kind.FETCH_REPLY, correlation, response, slices)
-                sent_bytes = sum(each.length for each in slices)
+                sent_bytes = await self._send(correlation, found)
                 queue_us += begun_us - found_us
                 self._times.sent(sent_bytes, queue_us, self._clock() - begun_us)
         except UnreadableSliceError as error:
             if not error.slice.is_gone:
-                self._unreadable(response.stream_id, error.slice.base_offset)
+                self._unreadable(found.head.stream_id, error.slice.base_offset)
             raise
+
+    async def _send(self, correlation: int, found: Found) -> int:
+        """Returns the length of the batches. What was decrypted is in memory until it is sent, one
+        answer of a connection at a time."""
+        if found.decrypt is None:
+            await self._socket.send_slices(Kind.FETCH_REPLY, correlation, found.head, found.slices)
+            return sum(each.length for each in found.slices)
+        tail = await asyncio.to_thread(found.decrypt)
+        await self._socket.send_tail(Kind.FETCH_REPLY, correlation, found.head, tail)
+        return len(tail)

@@ -7,6 +7,7 @@ import socket
 import weakref
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -34,7 +35,12 @@ from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
-from jetstream_server.serving.dataplane.connection import HELLO_SECONDS, Connection
+from jetstream_server.serving.dataplane.connection import HELLO_SECONDS, Connection, Found
+from jetstream_server.serving.decryption import (
+    DECRYPTED_BYTES_MAX,
+    may_be_encrypted,
+    read_plain,
+)
 from jetstream_server.serving.filtered_fetch import Filtered, FilteredFetches
 from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
@@ -166,17 +172,19 @@ class DataPlaneServer:
         if not task.cancelled() and task.exception() is not None:
             logger.error("connection_failed", exc_info=task.exception())
 
-    async def _fetch(
-        self, request: pb.DataFetchRequest, identity: Identity
-    ) -> tuple[pb.DataFetchResponse, Sequence[LogSlice]]:
+    async def _fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
         """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
         generation = self._access.control.generation
         stream = self._access.resolve(identity, Operation.READ, request.stream)
         replica = self._replicas.replica_of(stream)
+        bytes_max = self._access.control.bytes_max(identity, request.bytes_max)
+        is_decrypted = may_be_encrypted(replica) and not (identity.is_node or request.as_stored)
+        if is_decrypted:
+            bytes_max = min(bytes_max or DECRYPTED_BYTES_MAX, DECRYPTED_BYTES_MAX)
         position = FetchPosition.checked(
             offset=request.offset,
             last_epoch=request.last_epoch if request.HasField("last_epoch") else None,
-            bytes_max=self._access.control.bytes_max(identity, request.bytes_max),
+            bytes_max=bytes_max,
             bytes_min=request.bytes_min,
             wait_ms_max=request.wait_ms_max,
         )
@@ -197,7 +205,8 @@ class DataPlaneServer:
         if filtered is not None and filtered.next_offset > position.offset:
             response.next_offset = filtered.next_offset
             response.last_epoch = filtered.last_epoch
-        return response, slices
+        decrypt = partial(read_plain, replica, slices, partly=filtered is None)
+        return Found(response, slices, decrypt if is_decrypted and slices else None)
 
     async def _found(
         self, request: pb.DataFetchRequest, replica: Replica, position: FetchPosition

@@ -19,6 +19,7 @@ from jetstream_server.log.disk import storage_error
 from jetstream_server.net.page_cache import make_resident
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.core.unreadable import unread
+from jetstream_server.serving.decryption import decrypted, may_be_encrypted
 
 DECODED_RECORDS_MAX = 10_000
 """Records in one decoded answer: about 30 ms of the event loop."""
@@ -44,6 +45,8 @@ async def answer(
     )
     if found is not None:
         data = await _read_for(replica, found)
+        if may_be_encrypted(replica):
+            data = await asyncio.to_thread(decrypted, replica, data, found.base_offset)
         if decoding is None:
             response.batches = data
         else:

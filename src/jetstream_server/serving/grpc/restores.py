@@ -18,6 +18,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.restored_batch import RestoredBatch, open_restored
 from jetstream_server.clocks import WallClock
+from jetstream_server.log.encryption import NO_KEYS, CannotDecryptError, decrypt_all
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
@@ -44,7 +45,7 @@ class Restores:
         """
         _check_restoring(replica)
         async with self._checking:
-            batches = await asyncio.to_thread(open_restored, data)
+            batches = await asyncio.to_thread(_opened, replica, data)
         if batches[-1].timestamp > self._wall_clock() + AHEAD_US_MAX:
             raise InvalidRequestError(
                 f"the batch at offset {batches[-1].base_offset} was appended in the future, by the "
@@ -90,6 +91,18 @@ class Restores:
                 f"the records restored to {replica.stream.full_name} are appended, but not "
                 "committed yet: see where its log ends, and go on there"
             )
+
+
+def _opened(replica: Replica, data: bytes) -> list[RestoredBatch]:
+    """Raises PreconditionFailedError for what this node cannot decrypt, and as `open_restored`."""
+    encryption = replica.log.encryption
+    try:
+        return open_restored(decrypt_all(NO_KEYS if encryption is None else encryption.keys, data))
+    except CannotDecryptError as error:
+        raise PreconditionFailedError(
+            f"node {replica.node_id} leads the stream and cannot decrypt the backup: "
+            f"{error.message}"
+        ) from error
 
 
 def _check_restoring(replica: Replica) -> None:
