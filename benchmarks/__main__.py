@@ -1,5 +1,5 @@
 """The command line: `python -m benchmarks ingest|publish|read|latency|streams|cursors|
-compaction|spark|tls`.
+compaction|spark|tls|encryption`.
 
 Progress goes to standard error; standard output holds the table, or with --json one object.
 """
@@ -16,6 +16,7 @@ import typer
 
 from benchmarks import compaction as compaction_benchmark
 from benchmarks import cursors as cursors_benchmark
+from benchmarks import encryption as encryption_benchmark
 from benchmarks import ingest as ingest_benchmark
 from benchmarks import latency as latency_benchmark
 from benchmarks import pairs as pairs_of_runs
@@ -211,6 +212,18 @@ def tls(
     """Fetch batches and open connections with TLS and without it."""
     report = tls_benchmark.run(seconds, pairs, _progress)
     _finish(report, json, tls_benchmark.TITLE, tls_benchmark.COLUMNS)
+
+
+@command.command()
+def encryption(
+    sizes: SizesOption = "128,1024",
+    batches: Annotated[str, typer.Option(help="Records in a batch, comma-separated.")] = "1,100",
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each figure.")] = 1.0,
+    json: JsonOption = False,
+) -> None:
+    """Encode, encrypt, decode and decrypt batches, in this process."""
+    report = encryption_benchmark.run(_numbers(sizes), _numbers(batches), seconds, _progress)
+    _finish(report, json, encryption_benchmark.TITLE, encryption_benchmark.COLUMNS)
 
 
 def _numbers(text: str) -> list[int]:

@@ -13,6 +13,7 @@ from tests.support.command import jetstream
 from tests.support.server import ServerProcess, free_port_base
 
 PLANTED = "pl4nted"
+KEYS = ("ab" * 32, "cd" * 32)
 
 
 def test_a_bundle_has_what_support_needs_and_no_secret(
@@ -20,6 +21,7 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
 ) -> None:
     secrets = {
         "JETSTREAM_CREDENTIAL": f"{PLANTED}-credential",
+        "JETSTREAM_ENCRYPTION__KEYS": " ".join(KEYS),
         "JETSTREAM_NATS__ADVERTISE": json.dumps([f"nats://me:{PLANTED}-password@127.0.0.1:4222"]),
     }
     monkeypatch.setenv("JETSTREAM_TOKEN", f"{PLANTED}-token")
@@ -44,6 +46,8 @@ def test_a_bundle_has_what_support_needs_and_no_secret(
         "streams.json",
     ]  # fmt: skip
     assert PLANTED not in "".join(files.values())
+    for key in KEYS:
+        assert key not in "".join(files.values()) + server.log_text
     assert json.loads(files["nodes/0/config.json"])["credential"] == "***"
     assert json.loads(files["streams.json"])[0]["name"] == "orders"
     assert json.loads(files["health.json"]) == []

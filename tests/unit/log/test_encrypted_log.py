@@ -290,4 +290,3 @@ def test_keys_do_not_show_themselves() -> None:
     assert KEY.decode() not in repr(keys)
     assert "Keys" not in repr(LogConfig())
     assert KEY.hex() not in repr(CONFIG)
-
