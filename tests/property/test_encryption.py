@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jetstream_protocol.batch import (
@@ -57,7 +57,8 @@ def refitted(batch: bytes) -> bytes:
     return bytes(header) + batch[HEADER_BYTES:]
 
 
-@given(records(), st.integers(0, 2**62), st.integers(0, 2**40))
+@settings(max_examples=60)
+@given(records(max_size=6), st.integers(0, 2**62), st.integers(0, 2**40))
 def test_a_batch_comes_back_to_the_byte(made: Records, base_offset: int, epoch: int) -> None:
     encryption = of_stream()
     plain = made.to_bytes(base_offset, epoch, 1)
@@ -75,7 +76,8 @@ def test_a_batch_comes_back_to_the_byte(made: Records, base_offset: int, epoch: 
         Batch.decode(stored)
 
 
-@given(records(), st.data())
+@settings(max_examples=60)
+@given(records(max_size=6), st.data())
 def test_no_byte_can_be_changed(made: Records, data: st.DataObject) -> None:
     encryption = of_stream()
     stored = encryption.encrypt_bytes(made.to_bytes(5, 1, 1))
@@ -100,6 +102,7 @@ def test_no_byte_can_be_changed(made: Records, data: st.DataObject) -> None:
             encryption.decrypt(forged)
 
 
+@settings(max_examples=30)
 @given(st.lists(records(max_size=3), min_size=1, max_size=6), st.lists(st.booleans(), min_size=6))
 def test_plain_and_encrypted_batches_may_follow_each_other(
     made: list[Records], hidden: list[bool]

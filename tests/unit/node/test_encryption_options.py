@@ -93,7 +93,7 @@ def test_keys_that_cannot_be_used_are_told_and_not_shown(
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot read .*keys: No such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot read .*keys: No such file"):
         keys_of(config_of(key_file=str(tmp_path / "keys")))
 
 
