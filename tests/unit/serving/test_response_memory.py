@@ -160,3 +160,19 @@ def test_who_takes_answers_in_time_is_never_hung_up_on(monkeypatch: pytest.Monke
         await eventually(lambda: served == 25)
 
     scenario()
+
+
+@on_loop
+async def test_one_principal_holds_no_more_than_half_over_all_its_connections() -> None:
+    outstanding = ResponseMemoryLimiter(nobody, 4 * MIB)
+    first = await outstanding.reserve("a", MIB, principal="user:x")
+    await outstanding.reserve("b", MIB, principal="user:x")
+    waiting = asyncio.create_task(outstanding.reserve("c", MIB, principal="user:x"))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await outstanding.reserve("d", MIB, principal="user:y")
+    await outstanding.reserve("e", MIB)
+    outstanding.release(first)
+    held = await waiting
+    outstanding.release(held)
+    assert outstanding.bytes == 3 * MIB

@@ -18,7 +18,12 @@ from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.read_answers import answer, next_offset
-from jetstream_server.serving.grpc.response_memory import ANSWER_BYTES_MAX, ResponseMemoryLimiter
+from jetstream_server.serving.grpc.response_memory import (
+    ANSWER_BYTES_MAX,
+    ROOM_SECONDS,
+    Reservation,
+    ResponseMemoryLimiter,
+)
 from jetstream_server.serving.long_poll import WAIT_MS_LIMIT, FetchPosition, LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 
@@ -56,7 +61,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
         found = await self._fetches.fetch(replica, position)
         if found is not None:
             await self._access.control.pace(call.identity, found.length)
-            held = await self._outstanding.reserve(call.peer, found.length)
+            held = await self._reserve(call, found.length)
             call.when_ended(partial(self._outstanding.release, held))
         decoding = self._decoding if request.decode else None
         response = await answer(replica, found, position.offset, decoding)
@@ -82,7 +87,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             if found is None:
                 continue
             await self._access.control.pace(call.identity, found.length)
-            held = await self._outstanding.reserve(call.peer, found.length, None)
+            held = await self._reserve(call, found.length, None)
             try:
                 response = await answer(replica, found, offset, decoding)
                 response.out_of_sync = self._fetches.is_out_of_sync(replica)
@@ -93,6 +98,12 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             last_epoch = (
                 None  # Checked once: the next offsets follow from the server's own answers.
             )
+
+    async def _reserve(
+        self, call: Call, length: int, seconds: float | None = ROOM_SECONDS
+    ) -> Reservation:
+        principal = self._access.control.quota_holder(call.identity)
+        return await self._outstanding.reserve(call.peer, length, seconds, principal=principal)
 
     def _bytes_max(self, wanted: int, call: Call) -> int:
         return min(self._access.control.bytes_max(call.identity, wanted), ANSWER_BYTES_MAX)

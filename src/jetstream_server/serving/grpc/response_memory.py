@@ -2,13 +2,14 @@
 
 gRPC takes an answer as one piece of memory, makes four copies of it, and keeps them until the
 client has read it. A client that requests much and reads nothing would use all memory. So an answer
-waits for room, per connection and then in total, in order. While answers wait, a connection that
-has not read one for STALL_SECONDS is closed.
+waits for room: of its connection, of its principal, which may have half, and in total, in order.
+While answers wait, a connection that has not read one for STALL_SECONDS is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,11 +32,12 @@ logger = structlog.get_logger("jetstream.api")
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for one answer, from `since` on."""
+    """Room for one answer, from `since` on. principal: "" for one who is not limited."""
 
     peer: str
     count: int
     since: float
+    principal: str = ""
 
 
 @dataclass(slots=True)
@@ -56,13 +58,20 @@ class ResponseMemoryLimiter:
         self._bytes_max = bytes_max
         self._held: dict[Reservation, None] = {}  # oldest first
         self._peers: dict[str, _Peer] = {}
+        self._by_principal: Counter[str] = Counter()
         self._turn = asyncio.Lock()
         self._room = asyncio.Event()
 
     async def reserve(
-        self, peer_name: str, count: int, seconds: float | None = ROOM_SECONDS
+        self,
+        peer_name: str,
+        count: int,
+        seconds: float | None = ROOM_SECONDS,
+        *,
+        principal: str = "",
     ) -> Reservation:
-        """Wait for room for `count` bytes. If nothing is held, any answer has room.
+        """Wait for room for `count` bytes. If nothing is held, any answer has room. principal: of
+        all its connections; "": no limit of its own.
 
         Raises UnavailableError after `seconds`; None: no limit.
         """
@@ -71,6 +80,8 @@ class ResponseMemoryLimiter:
         try:
             async with asyncio.timeout(seconds), peer.turn:
                 while peer.bytes and peer.bytes + count > PEER_BYTES_MAX:
+                    await self._wait()
+                while principal and self._is_too_much(principal, count):
                     await self._wait()
                 async with self._turn:
                     while self.bytes and self.bytes + count > self._bytes_max:
@@ -84,8 +95,11 @@ class ResponseMemoryLimiter:
         except asyncio.CancelledError:
             self._leave(peer_name, peer)
             raise
-        reservation = Reservation(peer_name, count, asyncio.get_running_loop().time())
+        since = asyncio.get_running_loop().time()
+        reservation = Reservation(peer_name, count, since, principal)
         self._held[reservation] = None
+        if principal:
+            self._by_principal[principal] += count
         peer.bytes += count
         self.bytes += count
         return reservation
@@ -93,11 +107,19 @@ class ResponseMemoryLimiter:
     def release(self, reservation: Reservation) -> None:
         """The answer was sent, or its call has ended."""
         del self._held[reservation]
+        if reservation.principal:
+            self._by_principal[reservation.principal] -= reservation.count
+            if not self._by_principal[reservation.principal]:
+                del self._by_principal[reservation.principal]
         peer = self._peers[reservation.peer]
         peer.bytes -= reservation.count
         self.bytes -= reservation.count
         self._leave(reservation.peer, peer)
         self._room.set()
+
+    def _is_too_much(self, principal: str, count: int) -> bool:
+        held = self._by_principal[principal]
+        return bool(held) and held + count > self._bytes_max // 2
 
     def _leave(self, name: str, peer: _Peer) -> None:
         peer.users -= 1
