@@ -1,6 +1,6 @@
-"""Shell completion of stream names and subjects, asked of the cluster. `jetstream
---install-completion` sets it up. If the cluster does not answer within `PATIENCE_SECONDS` nothing
-is offered: completion shows no errors.
+"""Shell completion of stream names and subjects, from the cluster. `jetstream
+--install-completion` sets it up. Completion shows no errors: if the cluster does not answer within
+`PATIENCE_SECONDS`, it offers nothing.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 6    `log verify` or `log dump` found something wrong with the files
 7    `cluster health` found something wrong with the cluster
 130  interrupted by Ctrl-C
-141  whoever read the output stopped reading
+141  the reader of the output stopped reading
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Ctrl-C: most commands just end, because there is nothing to clean up; some are told first.
+"""Ctrl-C: most commands just end, because there is nothing to clean up. Some get an exception
+first.
 
-A KeyboardInterrupt comes anywhere, in finalisers and clean-up too, and is then a traceback on
-standard error. So only the commands that leave something half done are interrupted by one, once.
-A second Ctrl-C ends them as well, whatever they wait for.
+A KeyboardInterrupt may come anywhere, in finalisers and clean-up too, and then leaves a traceback
+on standard error. So only commands that would leave something half done get one, once. A second
+Ctrl-C ends those too, whatever they wait for.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     earliest | latest | N | -N | last:N | 1h | TIME
 
--N and last:N are the last N records; 1h, 90s, 1h30m, 7d so long ago. TIME is ISO 8601
+-N and last:N are the last N records. 1h, 90s, 1h30m, 7d mean that long ago. TIME is ISO 8601
 (`2026-01-31`, `2026-01-31T12:00:00Z`; without a zone, local time) or `@` and the seconds since
 1970, with up to six decimals, as `date` writes it.
 """

@@ -1,5 +1,5 @@
-"""Names that other tools use for commands: using one gives an error that names the command here.
-They are no aliases: each command has one name.
+"""Names of commands in other tools. Using one gives an error that names the command of this tool.
+They are not aliases: each command has one name.
 """
 
 from __future__ import annotations

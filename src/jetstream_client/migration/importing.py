@@ -1,7 +1,7 @@
 """Importing: records of another system become a new stream, with their offsets and times.
 
-What is read from the source is digested on its way; in the end the stream is read back and its
-count and digest are compared. An import that was interrupted reads the source again from its
+The records are digested while they are read. At the end the new stream is read back, and count and
+digest are compared. An import that was interrupted reads the source again from its
 beginning, and writes only what the stream lacks.
 """
 

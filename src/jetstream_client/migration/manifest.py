@@ -1,6 +1,6 @@
-"""What a backup says of itself: `manifest.json` in its folder, or the metadata of a Parquet file.
+"""The description of a backup: `manifest.json` in its folder, or the metadata of a Parquet file.
 
-`is_complete` is written last: a backup without it was interrupted, and can be taken up again.
+`is_complete` is written last: a backup without it was interrupted, and can be continued.
 """
 
 from __future__ import annotations

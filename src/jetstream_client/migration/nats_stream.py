@@ -1,8 +1,8 @@
 """Reading a stream of NATS JetStream: sequences, times, subjects, header blocks byte for byte.
 
-It is read by an ephemeral pull consumer without acknowledgements, which JetStream removes itself.
-That consumer numbers what it delivers, so a message that is lost on the way is noticed, and asked
-for again by another consumer. A sequence is an offset + 1, as in every ack.
+It reads with an ephemeral pull consumer without acknowledgements, which JetStream removes itself.
+That consumer numbers its deliveries. So a lost message is noticed, and another consumer fetches it
+again. A sequence is an offset + 1, as in every ack.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A backup as one Parquet file: the columns of `jetstream export`, and the manifest as metadata.
 
-Needs pyarrow. The file appears under its name when it is whole.
+Needs pyarrow. The file gets its name when it is complete.
 """
 
 from __future__ import annotations

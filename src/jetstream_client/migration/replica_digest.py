@@ -1,8 +1,8 @@
-"""Whether the replicas of a stream hold the same, without moving their records.
+"""Compares the replicas of a stream without moving their records.
 
-Each node digests what its own replica holds, piece by piece, and only digests travel. Replicas are
-the same to the byte, except where compaction was at work: each replica compacts by itself, at its
-own time. Of a compacted stream only what no replica has compacted yet is compared.
+Each node digests its own replica, piece by piece, and sends only the digests. Replicas are equal to
+the byte, except for compacted parts: each replica compacts at its own time. Of a compacted stream,
+only the part that no replica has compacted yet is compared.
 """
 
 from __future__ import annotations

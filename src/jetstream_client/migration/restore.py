@@ -1,4 +1,4 @@
-"""Restoring a stream from a backup folder, and checking that it holds what it should."""
+"""Restoring a stream from a backup folder, and checking the result."""
 
 from __future__ import annotations
 

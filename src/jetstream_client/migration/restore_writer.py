@@ -1,7 +1,8 @@
-"""Fills a new stream with records that have offsets and times already.
+"""Fills a new stream with records that already have offsets and times.
 
-Records are put in order; they are sent in requests of about REQUEST_BYTES. What a source does not
-have (deleted, compacted) leaves a gap, which batches cover: readers pass over it.
+Records are added in order, and sent in requests of about REQUEST_BYTES. Records that the source
+does not have (deleted, compacted) leave a gap. Batches without records cover it, and readers skip
+it.
 
 A restore that was interrupted goes on where the stream's log ends. After a failure whose outcome is
 unknown, the log's end says what was done.

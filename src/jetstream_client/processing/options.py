@@ -1,4 +1,4 @@
-"""What a program can say about a processing."""
+"""The options of a processing."""
 
 from __future__ import annotations
 

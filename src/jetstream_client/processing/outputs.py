@@ -1,4 +1,4 @@
-"""What a handler returns, and the messages that a processing publishes: outputs and dead letters.
+"""The result of a handler, and the messages that a processing publishes: outputs and dead letters.
 
 Both carry a message id made of the processing's name and the record's stream id and offset. So a
 record that is handled again, within the `duplicate_window` of the stream that stores them, adds

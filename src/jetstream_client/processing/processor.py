@@ -1,8 +1,8 @@
-"""The run of a processing: it reads, calls the handler as the `Schedule` says, publishes what comes
-of it, and commits behind what is done.
+"""The run of a processing: it reads, calls the handler when the `Schedule` says so, publishes the
+outputs, and commits what is done.
 
-Three tasks of its own (reading, committing, waiting to be told to stop) and one for each record
-that is being handled.
+It has three tasks (reading, committing, waiting for the stop) and one for each record that is being
+handled.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Which record may be handled next, and how far each stream is done.
 
-Pure: whoever uses it reads, calls handlers and commits. The rules:
+Pure: the caller reads, calls handlers and commits. The rules:
 
 * Records of one stream with the same key are handled one after the other, in order of their
-  offsets. Records without a key wait for nobody.
-* A checkpoint is at or below every record that has not ended. So whoever resumes there misses none.
+  offsets. Records without a key wait for no other.
+* A checkpoint is at or below every record that has not ended. So a reader that resumes there misses
+none.
 * At most `concurrency` records are being handled. Room ends at `records_max` or `bytes_max` of
   what was read and is not behind its checkpoint: that is also the most that comes again.
 * A stream that goes to another reader is first held: nothing more of it starts. Then it is dropped.

@@ -1,5 +1,5 @@
-"""SIGINT and SIGTERM end a processing well: once. After the first of them the handlers that were
-there before are back, so that a second one ends the program as it would have."""
+"""The first SIGINT or SIGTERM ends a processing in good order. Then the earlier signal handlers are
+back, so that a second signal has its usual effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's own certificate and the authorities it trusts, and what TLS needs made of them.
+"""A node's own certificate and the authorities it trusts, and the TLS contexts made from them.
 
 The same certificate is shown on every port and to other nodes. Each way to use it has its own
 context: `data`, `http` and `raft` for the ports, `dial` for connections to other nodes.

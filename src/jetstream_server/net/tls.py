@@ -1,4 +1,4 @@
-"""Who the other end of a TLS connection is, by its certificate.
+"""The identity of the other end of a TLS connection, by its certificate.
 
 Only for certificates that TLS has verified: nothing here checks a signature or a date.
 

@@ -4,8 +4,8 @@
 waiting, else BlockingIOError. A failure of TLS is a ConnectionError. There is no sendfile of the
 kernel's here: bytes are read and encrypted in this process, PIECE_BYTES at a time.
 
-OpenSSL holds what it has decrypted and nobody has taken yet. No event tells of that: whoever waits
-for the socket asks `pending` first.
+OpenSSL may hold decrypted bytes that have not been read yet. No event announces them: check
+`pending` before you wait for the socket.
 """
 
 from __future__ import annotations

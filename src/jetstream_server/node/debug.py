@@ -1,7 +1,7 @@
-"""What support needs to know of a node, and nothing that is secret.
+"""The facts about a node that support needs, without secrets.
 
-Secret is every setting whose name says so (SECRET_WORDS), and what stands before the @ of a URL.
-Such values are also blotted out wherever else they should appear.
+A setting is secret if its name says so (SECRET_WORDS), and so is the part of a URL before the @.
+Such values are removed wherever else they appear, too.
 """
 
 from __future__ import annotations

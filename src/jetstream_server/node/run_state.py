@@ -1,4 +1,4 @@
-"""What happens to a run of the server: what ends it early, and why it is not ready."""
+"""The state of a run of the server: what has ended it early, and why it is not ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a running server, and what it says of itself: readiness, addresses, metrics."""
+"""The parts of a running server, and its report on itself: readiness, addresses, metrics."""
 
 from __future__ import annotations
 

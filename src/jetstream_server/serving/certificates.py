@@ -1,4 +1,4 @@
-"""Who a connection's certificate shows, for access control."""
+"""The identity in a connection's certificate, for access control."""
 
 from __future__ import annotations
 

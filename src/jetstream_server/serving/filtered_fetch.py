@@ -1,9 +1,9 @@
-"""A fetch with a filter: whole batches without a record that is wanted are passed over here.
+"""A fetch with a filter: it leaves out whole batches that hold no wanted record.
 
-What is read for that is read, decompressed and looked at in a worker thread, a bounded amount for
-each fetch, and one fetch at a time: filters must not take the node from its other readers. A fetch
-that has looked at that much answers with where it has come to, also without any record, so that its
-reader moves on. What is sent goes the usual way, straight from the files.
+A worker thread reads, decompresses and searches the batches, a bounded amount for each fetch, and
+one fetch at a time, so that filters do not slow down other readers. A fetch that has searched that
+amount answers how far it has come, even without a record, so that its reader goes on from there.
+Batches are sent as in every fetch, straight from the files.
 """
 
 from __future__ import annotations

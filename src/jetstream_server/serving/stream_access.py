@@ -1,8 +1,8 @@
 """The stream that a request names, if the caller may do that to it.
 
-Nobody learns of a stream that they may not describe. Asked for by name, it is refused in the same
-words whether or not there is one. Asked for by id, there is none. An ambiguous name is resolved
-among the streams that they may describe.
+A caller does not learn of streams that it may not describe. A request by name is refused in the
+same words whether or not the stream exists. A request by id gets "not found". An ambiguous name is
+resolved among the streams that the caller may describe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`jetstream acl …`: the rules that say who may do what."""
+"""`jetstream acl …`: the rules that give principals their rights."""
 
 from __future__ import annotations
 

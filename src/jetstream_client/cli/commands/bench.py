@@ -1,6 +1,6 @@
-"""`jetstream bench …`: what a cluster takes and gives, from this machine.
+"""`jetstream bench …`: the rates at which this machine publishes to a cluster and reads from it.
 
-Rates are of this command's own clock and process; the processor time is this process's. To compare
+Rates are measured by this command's clock; the processor time is that of its process. To compare
 releases or systems, use `python -m benchmarks` of the source tree, which alternates and repeats.
 """
 

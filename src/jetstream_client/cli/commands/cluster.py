@@ -1,4 +1,4 @@
-"""`jetstream cluster …` and `jetstream node …`: who the nodes are, and emptying one of them."""
+"""`jetstream cluster …` and `jetstream node …`: show the nodes, and empty one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jetstream cursor …`: where readers have got to, how far behind they are, and moving them."""
+"""`jetstream cursor …`: show the positions and the lag of readers, and move them."""
 
 from __future__ import annotations
 

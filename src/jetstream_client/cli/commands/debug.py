@@ -1,5 +1,5 @@
-"""`jetstream debug bundle`: one file with what support needs to know. No secrets: the servers leave
-them out of what they tell, and the client's own configuration is not in it.
+"""`jetstream debug bundle`: one file with what support needs to know. It has no secrets: the
+servers leave them out of their answers, and the client's own configuration is not in it.
 
     cluster.json  health.json  streams.json  client.json
     nodes/N/config.json  metrics.txt  log.jsonl  versions.json      or error.txt

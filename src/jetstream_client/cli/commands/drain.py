@@ -1,4 +1,5 @@
-"""`jetstream node drain`: empty a node of leaderships before maintenance, and wait until it is."""
+"""`jetstream node drain`: move all leaderships off a node before maintenance, and wait until that
+is done."""
 
 from __future__ import annotations
 

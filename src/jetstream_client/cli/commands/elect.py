@@ -1,4 +1,4 @@
-"""`jetstream stream elect`: a leader chosen by hand, and what that may cost, said first."""
+"""`jetstream stream elect`: choose a leader by hand. First it says what may be lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jetstream group …`: consumer groups, their members, and who reads what."""
+"""`jetstream group …`: consumer groups, their members, and the streams that each reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`jetstream cluster health`: whether all is well, and if not, why; for scripts by its exit code.
+"""`jetstream cluster health`: whether all is well, and if not, why. Scripts use its exit code.
 
-What counts as a problem is decided here, from what the cluster tells of itself. A draining node is
-none: somebody wants it so.
+This module decides what counts as a problem, from the answers of the cluster. A draining node is
+not one: an operator wants it so.
 """
 
 from __future__ import annotations

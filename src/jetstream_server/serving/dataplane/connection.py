@@ -1,9 +1,9 @@
 """One client of the data plane: fetches in, batches out, until either side closes.
 
 Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served
-nothing more is read; a client that sends no HELLO within HELLO_SECONDS, or with security on does
-not say who it is, or reads nothing of an answer for some time (frame_socket.py), is dropped. A
-malformed frame ends the connection.
+nothing more is read. A client is dropped if it sends no HELLO within HELLO_SECONDS, if it does not
+identify itself although security is on, or if it reads nothing of an answer for some time
+(frame_socket.py). A malformed frame ends the connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Limits the connections of each address to the gRPC port; gRPC itself limits all of them together.
 
-gRPC tells nobody of a connection that makes no call. So the sockets of this process are looked at,
-some microseconds each, and only while there are enough of them for an address to have too many.
+gRPC does not report a connection that makes no call. So this module checks the sockets of the
+process. That costs some microseconds for each, and is done only while one address could have too
+many.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where calls about cursors and consumer groups are answered: by the leader of `__cursors`."""
+"""Finds the leader of `__cursors`, which answers calls about cursors and consumer groups."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Digests of what a replica holds: equal digests of two replicas are equal bytes.
+"""Digests of a replica's bytes: replicas with equal digests have equal bytes.
 
-What is digested is read from the file, and both CRCs of each batch are checked. It is read in a
-worker thread, one piece of one stream at a time: a comparison must not take the node from its
-readers.
+The bytes are read from the file, and both CRCs of each batch are checked. A worker thread reads one
+piece of one stream at a time, so that a comparison does not slow down readers.
 """
 
 from __future__ import annotations

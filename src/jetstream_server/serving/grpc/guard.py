@@ -1,8 +1,9 @@
-"""Asks before every RPC of ours, in one place: who calls, and may they (security/requirements.py).
+"""Checks the caller's rights before every RPC, in one place (security/requirements.py).
 
 A guarded service is called like the one behind it, on the node's loop. The stream that a request
-names is looked up here and put in as its id, so that what is done is done to the stream that was
-decided on. Answers that may come long after their request are asked for again before they go out.
+names is looked up here and replaced by its id, so that the service acts on the stream that was
+checked. For answers that may come long after their request, the rights are checked again before
+they are sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Restoring: batches that come back into a stream with the offsets and times they had.
+"""Restoring: appends batches that keep their offsets and times.
 
-Only into a stream that was created for it (`restoring`), by its leader, at the end of its log, one
-request at a time. From the append on they are batches like all others: followers fetch them, and
-they commit by the same rules.
+The stream must have been created for it (`restoring`). Its leader appends the batches at the end of
+the log, one request at a time. From then on they are like all other batches: followers fetch them,
+and they commit by the same rules.
 """
 
 from __future__ import annotations

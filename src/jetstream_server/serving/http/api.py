@@ -1,8 +1,8 @@
-"""`/api/v1/`: the gRPC API as JSON, as much of it as the console needs (docs/protocol.md, "HTTP").
+"""`/api/v1/`: the part of the gRPC API that the console needs, as JSON (docs/protocol.md, "HTTP").
 
-Thin: a request becomes one or a few gRPC calls in the name of its sender (gateway.py), an answer is
-gRPC's message in protobuf's own JSON. A change must be JSON by its Content-Type, and what a browser
-sends must come from a page of this server: no other page can do it, and there are no cookies.
+A request becomes one or a few gRPC calls in the name of its sender (gateway.py). The answer is
+gRPC's message in protobuf's JSON. A change needs the Content-Type of JSON. A request of a browser
+must come from a page of this server: other pages cannot change anything, and there are no cookies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The console at `/`: one page with its script and style, served from the package.
 
-Nothing comes from elsewhere and nothing is inline, which the browser enforces (CSP). The page
-itself is open to everybody, since nothing is in it; what it shows, it asks `/api/v1/` for, with the
-token of its user.
+The page loads nothing from other servers and has no inline script; the browser enforces that (CSP).
+Everybody may load it, because it contains no data. It gets its data from `/api/v1/`, with the token
+of its user.
 """
 
 from __future__ import annotations

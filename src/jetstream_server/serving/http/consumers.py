@@ -1,6 +1,6 @@
-"""`/api/v1/cursors` and `/api/v1/groups`: who reads what, how far behind they are, and moving them.
+"""`/api/v1/cursors` and `/api/v1/groups`: readers, their lag, and moving cursors.
 
-As the rest of the API: asked over gRPC in the name of the caller (api.py).
+Like the rest of the API, each request becomes gRPC calls in the name of the caller (api.py).
 """
 
 from __future__ import annotations

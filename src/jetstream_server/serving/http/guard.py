@@ -1,4 +1,4 @@
-"""Asks before every HTTP request, in one place: who sends it, and may they?"""
+"""Checks the sender's rights before every HTTP request, in one place."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""By which names the API may be asked for: a guard against DNS rebinding.
+"""The host names under which the API answers: a guard against DNS rebinding.
 
-A page of somebody else can make its own name resolve to this node's address. Its scripts then ask
-this node as if it were their server, and read the answers. Their requests still carry that name in
-`Host`. **safety** Where nobody has to say who they are, the API answers only under an address,
-`localhost`, or a name that the configuration gives to a node. With tokens there is nothing to
-guard: such a page has none.
+A page on another server can make its own name resolve to this node's address. Its scripts then send
+requests to this node as if it were their server, and read the answers. These requests still have
+the page's name in `Host`. **safety** If callers need no token, the API answers only under an
+address, `localhost`, or a name that the configuration gives to a node. With tokens no guard is
+needed: such a page has no token.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A page of a stream's records as JSON, for people: what is text as text, the rest in base64, and
-no more than a screen can take.
+"""A page of a stream's records as JSON, for people: text as text, other bytes in base64, and
+no more than fits on a screen.
 
-With a subject or a key, records are looked through from the start of the page on; a page that has
-looked at LOOKED_AT_MAX of them ends, and says where to go on.
+With a subject or a key, it searches the records from the start of the page on. After LOOKED_AT_MAX
+records the page ends, and says where to go on.
 """
 
 from __future__ import annotations

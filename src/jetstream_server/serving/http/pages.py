@@ -1,5 +1,5 @@
-"""What the paths for machines answer: `/healthz` (the process runs), `/readyz` (it serves; else why
-not), `/metrics`."""
+"""The answers of the paths for machines: `/healthz` (the process runs), `/readyz` (it serves; else
+why not), `/metrics`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The page `/metrics`, in Prometheus' text format, written without holding up the event loop.
 
 Everything is read from counters that the parts keep anyway. The loop has a turn after
-REPLICAS_PER_TURN replicas and after each family; one page is written at a time, however many ask.
+REPLICAS_PER_TURN replicas and after each family; only one page is written at a time.
 """
 
 from __future__ import annotations
