@@ -312,3 +312,38 @@ def test_every_page_is_in_the_site_s_navigation() -> None:
     pages = [*DOCS.glob("*.md"), *(DOCS / "operations").glob("*.md")]
     names = [path.relative_to(DOCS).as_posix() for path in pages]
     assert sorted(listed) == sorted(["index.md", *names])
+
+
+MEMBER = re.compile(r"(?:\bSee |`)([A-Z][a-z]\w*)\.(\w+)")
+
+
+def test_members_of_our_classes_named_in_code_and_pages_exist() -> None:
+    """`Class.member` and "See Class.member"; classes of others are not looked at."""
+    ours = written_by_us()
+    classes: dict[str, set[str]] = {}
+    for path in ours:
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    classes.setdefault(node.name, set()).update(names_in(node))
+    lost = [
+        f"{path.relative_to(TREE)} names {owner}.{member}"
+        for path in [*ours, *(TREE / "docs").rglob("*.md"), TREE / "README.md"]
+        for owner, member in MEMBER.findall(prose_of(path))
+        if owner in classes and not is_member(classes, owner, member)
+    ]
+    assert lost == []
+
+
+def names_in(node: ast.ClassDef) -> set[str]:
+    """All names in a class, those of its bases included."""
+    found = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
+    found |= {each.name for each in ast.walk(node) if isinstance(each, ast.AsyncFunctionDef)}
+    found |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    return found | {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def is_member(classes: dict[str, set[str]], owner: str, member: str) -> bool:
+    names = classes[owner]
+    bases = {each for each in names if each in classes and each != owner}
+    return member in names or any(member in classes[base] for base in bases)

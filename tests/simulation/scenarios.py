@@ -236,8 +236,8 @@ class Overwritten(Scenario):
 
 
 class LateJoiners(Scenario):
-    """Followers come back all the time, and what they were when they were let in is not what they
-    are when that is applied (`Faults.isr_proposed`)."""
+    """Followers come back all the time. Between the proposal that lets one into the ISR and its
+    effect, the follower has changed (`Faults._isr_proposed`)."""
 
     def prepare(self) -> None:
         self.cluster.faults.joiner_appetite = 0.8
