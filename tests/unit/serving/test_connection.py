@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,13 +26,12 @@ from jetstream_server.net.frame_socket import FrameSocket
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.dataplane import connection as connections
-from jetstream_server.serving.dataplane.connection import Connection
+from jetstream_server.serving.dataplane.connection import Connection, Found
 from jetstream_server.serving.long_poll import FetchTimes
 from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import eventually, on_loop
 
 HELLO = frames.encode(Kind.HELLO, 1, pb.Hello(version=1).SerializeToString())
-Found = tuple[pb.DataFetchResponse, Sequence[LogSlice]]
 
 
 class Fetches:
@@ -49,7 +48,7 @@ class Fetches:
         if self.error is not None:
             raise self.error
         if self.found is not None:
-            return pb.DataFetchResponse(), [self.found]
+            return Found(pb.DataFetchResponse(), [self.found])
         self.waiting += 1
         try:
             await asyncio.get_running_loop().create_future()
