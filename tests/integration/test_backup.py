@@ -103,7 +103,7 @@ def test_a_restored_stream_has_the_same_records_offsets_and_times(
 def test_a_backup_is_taken_while_messages_come_and_goes_on_later(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backups, "FILE_BYTES", 2000)  # Many files.
+    monkeypatch.setattr(backups, "FILE_BYTES", 1)  # A file for each batch.
     client.create_stream("live", "live.>")
     fill(client, "live")
     ended = threading.Event()

@@ -125,7 +125,8 @@ class _Files:
     def keep_what_is_whole(self) -> None:
         """Go on behind the last whole batch that follows those before it."""
         for path in batch_files(self._folder):
-            if self._done and self._done[-1].next_offset != int(path.stem):
+            begins = int(path.stem)  # The first one perhaps before the first record.
+            if begins > self.next_offset or (self._done and begins != self.next_offset):
                 raise InvalidRequestError(f"{path} does not continue the file before it")
             self._keep(path)
 
@@ -137,6 +138,9 @@ class _Files:
                 self._note(header, batch)
                 end = position + len(batch)
             file.truncate(end)
+        if not end:
+            path.unlink()  # It was interrupted before its first batch was whole.
+            return
         self._file = path.open("ab")
         self._close_file()
 
