@@ -89,7 +89,10 @@ def odd(server: ServerProcess) -> Iterator[list[Message]]:
 
 
 def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    try:
+        return [json.loads(line) for line in done.stdout.splitlines()]
+    except ValueError as error:
+        raise AssertionError(f"not JSON lines: {done.stdout!r}") from error
 
 
 def test_a_query_counts_by_subject(jetstream: Run, process: Run) -> None:

@@ -244,7 +244,8 @@ _KEPT: dict[type, str] = {
     LeaderState: "_lag_max_us _ticked_at_us epoch_start_offset high_watermark",
     ModelLog: "flushed_offset",
     Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed counters"
-    " failures high_watermark on_commit leader_log_start_offset on_unreadable unreadable_reason",
+    " failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"
+    " unreadable_reason",
     StreamMetadata: "config created_at_us group id name paused purged_epoch purged_offset readonly"
     " subject was_compacted",  # Nothing is purged in the model: `purged_epoch` is no epoch there.
     FetchRequest: "damaged fetch_offset flushed_offset stream_id",
