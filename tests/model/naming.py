@@ -246,8 +246,9 @@ _KEPT: dict[type, str] = {
     Replica: "_flush_target _lag_max_us _rebuild _recorded_failure _waiters closed counters"
     " failures high_watermark is_deleted on_commit leader_log_start_offset on_unreadable"
     " unreadable_reason",
-    StreamMetadata: "config created_at_us group id name paused purged_epoch purged_offset readonly"
-    " subject was_compacted",  # Nothing is purged in the model: `purged_epoch` is no epoch there.
+    # Nothing is purged in the model: `purged_epoch` is no epoch there.
+    StreamMetadata: "config created_at_us creator group id name partition partitions paused"
+    " purged_epoch purged_offset readonly subject was_compacted",
     FetchRequest: "damaged fetch_offset flushed_offset stream_id",
     LeaderSnapshot: "high_watermark log_start_offset tombstones_gone_below",
     Diverging: "end_offset",
