@@ -70,6 +70,26 @@ def test_wrong_bytes_at_an_acknowledged_offset_are_found() -> None:
     assert kinds(PLAIN, books(), hurt) == {Kind.WRONG_BYTES}
 
 
+def test_an_id_that_a_copy_has_compacted_away_may_be_stored_again() -> None:
+    """The copy that was begun anew did not know it, and led."""
+    book, whole = books(), copy(COMPACTED)
+    first = next(n for n, record in whole.records.items() if replaced(whole, n))
+    again = Record(whole.records[first].number, whole.records[first].key)
+    for each in (whole, anew := copy(COMPACTED)):
+        each.records[COUNT] = again
+        each.high_watermark = COUNT + 1
+    book.note(again.number, COUNT)
+    found = {each.kind for each in check_stream(COMPACTED, book, [whole, anew], Memory())}
+    assert found == {Kind.DUPLICATE}
+    del anew.records[first]
+    assert check_stream(COMPACTED, book, [whole, anew], Memory()) == []
+
+
+def replaced(whole: Copy, offset: int) -> bool:
+    key = whole.records[offset].key
+    return any(record.key == key for at, record in whole.records.items() if at > offset)
+
+
 def test_another_record_at_an_acknowledged_offset_is_found() -> None:
     hurt = copy(PLAIN)
     hurt.records[3] = Record(COUNT + 1, None)

@@ -5,6 +5,7 @@ python -m tests.integration.group_worker SERVERS SOURCE GROUP
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
@@ -15,6 +16,9 @@ HANDLING_SECONDS = 0.002
 
 
 def main(servers: str, source: str, group: str) -> None:
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # Ignored in the background of a shell.
     with (
         Client(servers, timeout=20) as client,
         client.consume_group(source, group, session_timeout=SESSION_SECONDS) as consumer,

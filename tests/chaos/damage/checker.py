@@ -91,7 +91,7 @@ def check_stream(
         found += _history(stream, books, copy, memory)
         found += _acknowledged(stream, books, copy, excuse)
         found += _ends(stream, books, copy, memory, excuse)
-        found += _twice(stream, copy)
+        found += _twice(stream, copy, copies)
     for one, other in pairwise(copy for copy in copies if not copy.holes):
         found += _difference(stream, one, other)
     return found
@@ -111,16 +111,17 @@ def _acks(stream: Stream, books: Books, copies: Sequence[Copy]) -> list[Anomaly]
                         f"offset {offset} was told to messages {other} and {number}",
                     )
                 )  # fmt: skip
-        if len(offsets) > 1 and not _first_may_be_forgotten(offsets, stream, copies):
+        if len(offsets) > 1 and not _may_be_forgotten(offsets[0], stream, copies):
             found.append(
                 Anomaly(Kind.DUPLICATE, stream.name, f"message {number} was told offsets {offsets}")
             )
     return found[:SHOWN]
 
 
-def _first_may_be_forgotten(offsets: Sequence[int], stream: Stream, copies: Sequence[Copy]) -> bool:
-    """Whether the stream's limits or compaction may have removed all that tells of the id."""
-    removed = all(offsets[0] not in copy.records for copy in copies)
+def _may_be_forgotten(offset: int, stream: Stream, copies: Sequence[Copy]) -> bool:
+    """Whether the stream's limits or compaction may have removed all that tells of the id of the
+    message there. One copy without it is enough: it may have been made anew, and led."""
+    removed = any(offset not in copy.records for copy in copies)
     return removed and (stream.compacted or stream.max_bytes > 0)
 
 
@@ -207,12 +208,14 @@ def _limit_removed(stream: Stream, copy: Copy) -> bool:
     return 0 < stream.max_bytes <= len(copy.data) + LIMIT_SLACK_BYTES
 
 
-def _twice(stream: Stream, copy: Copy) -> list[Anomaly]:
+def _twice(stream: Stream, copy: Copy, copies: Sequence[Copy]) -> list[Anomaly]:
     places: dict[int, int] = {}
     twice = []
     for offset, record in copy.records.items():
-        if record.number >= 0 and places.setdefault(record.number, offset) != offset:
-            twice.append(f"{record.number} at {places[record.number]} and {offset}")
+        if record.number < 0 or (first := places.setdefault(record.number, offset)) == offset:
+            continue
+        if not _may_be_forgotten(first, stream, copies):
+            twice.append(f"{record.number} at {first} and {offset}")
     if not twice:
         return []
     text = f"node {copy.node}: messages stored twice: {', '.join(twice[:SHOWN])}"
