@@ -16,9 +16,7 @@ HANDLING_SECONDS = 0.002
 
 
 def main(servers: str, source: str, group: str) -> None:
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with (
         Client(servers, timeout=20) as client,
         client.consume_group(source, group, session_timeout=SESSION_SECONDS) as consumer,
