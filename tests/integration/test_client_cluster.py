@@ -263,11 +263,17 @@ async def test_members_and_coordinator_that_are_killed_and_frozen_cost_no_record
             await publish(20)
             await until(lambda: workers.all_handled() == published)
             # Who was frozen is a member again.
-            await publish_until(lambda: len(workers.handled(1)) > before + 10)
+            await publish_until(
+                lambda: (
+                    len(workers.handled(1)) > before + 10
+                    and all(workers.handled(number) for number in (2, 3))
+                )
+            )
             await until(lambda: workers.all_handled() == published)
             for process in workers.processes[1:]:
                 process.send_signal(signal.SIGINT)
-            await until(lambda: all(each.poll() is not None for each in workers.processes))
+            # Each may wait for two answers that do not come.
+            await until(lambda: workers.alive() == [], 60.0)
             assert not looking.done()
             looking.cancel()
             cursors = await client.describe_cursors("workers")
