@@ -73,7 +73,7 @@ def test_one_principal_has_so_many_connections_and_others_have_theirs(
     with server.client(first) as one, server.client(first) as two:
         one.fetch("orders", "latest")
         two.fetch("orders", "latest")
-        third = Client(server.grpc, token=first, timeout=1)
+        third = Client(server.grpc, token=first, timeout=5)
         with third, pytest.raises(TooManyRequestsError, match="2 connections open"):
             third.fetch("orders", "latest")
         with server.client(second) as client:

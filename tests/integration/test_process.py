@@ -360,7 +360,7 @@ async def test_a_member_that_was_given_up_never_handles_a_key_twice_at_once(
                 "zombie",
                 handler,
                 group="zombies",
-                session_timeout=1.0,
+                session_timeout=3.0,
                 stop_event=stop,
                 retries=0,
                 on_assigned=assigned.extend,
