@@ -57,7 +57,9 @@ class Machine:
         self.process: Process | None = None
         self.starts = 0
         self.has_opened = False
-        """Its logs, since it last lost power: what lies beside them says again what they held."""
+        """Its logs, since it last started. Before that, the files may be those of a clean stop,
+        which the next start does not scan; or those of a power failure, after which nothing tells
+        damage from what was never flushed."""
         self._hears_nats = True
         # As the installation left it: empty logs, and a session that the metadata knows.
         installed = RunRecord(sessions=(f"installer.{node_id}",), boot_id="0", clean=True)
@@ -83,6 +85,7 @@ class Machine:
             from tests.simulation.process import Process
 
             self.starts += 1
+            self.has_opened = False
             self.process = Process(self)
             self.cluster.members[self.node_id] = self.process
             self.process.begin()
