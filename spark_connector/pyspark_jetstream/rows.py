@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from jetstream_client import InvalidRequestError
-from jetstream_client._records import record_of
+from jetstream_client.values.records import record_of
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import check_subject
 

@@ -12,32 +12,8 @@
 drawn in `jetstream_protocol.errors`.
 """
 
-from jetstream_client._access import AclDecision, AclRule, NewToken, Token
-from jetstream_client._async import AsyncClient
-from jetstream_client._config import ClientConfig, NatsOptions
-from jetstream_client._events import ConnectionEvent
-from jetstream_client._headers import Headers
-from jetstream_client._positions import At, Last, Position
-from jetstream_client._sync import Client
-from jetstream_client._tls import TlsConfig
-from jetstream_client._types import (
-    ClusterInfo,
-    CompactionInfo,
-    ConsumerGroup,
-    Cursor,
-    CursorDescription,
-    DamagedRange,
-    GroupMember,
-    Node,
-    NodeDebug,
-    OffsetAt,
-    ReplicaMove,
-    ReplicaProgress,
-    ReplicaState,
-    Stream,
-    StreamDescription,
-    UncleanElection,
-)
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.processing.options import ProcessSettings
 from jetstream_client.processing.outputs import Output
 from jetstream_client.processing.processor import Processed
@@ -59,6 +35,30 @@ from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.reading.table import AsyncTable, Table
+from jetstream_client.transport.connection_events import ConnectionEvent
+from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
+from jetstream_client.values.config import ClientConfig, NatsOptions
+from jetstream_client.values.headers import Headers
+from jetstream_client.values.positions import At, Last, Position
+from jetstream_client.values.tls import TlsConfig
+from jetstream_client.values.types import (
+    ClusterInfo,
+    CompactionInfo,
+    ConsumerGroup,
+    Cursor,
+    CursorDescription,
+    DamagedRange,
+    GroupMember,
+    Node,
+    NodeDebug,
+    OffsetAt,
+    ReplicaMove,
+    ReplicaProgress,
+    ReplicaState,
+    Stream,
+    StreamDescription,
+    UncleanElection,
+)
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     CorruptBatchError,

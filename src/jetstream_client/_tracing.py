@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from jetstream_client._headers import HeadersLike
 from jetstream_client.reading.messages import Messages
+from jetstream_client.values.headers import HeadersLike
 
 Publish = Callable[[HeadersLike | None], Coroutine[Any, Any, Any]]
 """Publishes with these headers; a PublishResult comes back."""

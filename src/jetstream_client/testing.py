@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jetstream_client._closing import Closing
-from jetstream_client._sync import Client
+from jetstream_client.clients.blocking_client import Client
 
 if TYPE_CHECKING:
     from typing import Self

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jetstream_client._headers import HeadersLike
 from jetstream_client._tracing import SWITCH, Publish
 from jetstream_client.reading.messages import Message, Messages
+from jetstream_client.values.headers import HeadersLike
 from jetstream_protocol.traces import sampled_in
 
 __all__ = ["LINKS_MAX", "context_of", "disable", "enable"]

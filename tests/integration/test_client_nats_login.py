@@ -18,7 +18,7 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_client._events import ConnectionEvents
+from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.nats import NatsInbox, login_of
 from tests.support.loops import on_loop
 from tests.support.nats_jwt import new_operator, new_user

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jetstream_client import AsyncClient, Client, NotReplicaError, UnknownOutcomeError
-from jetstream_client._types import ReadFrom
+from jetstream_client.values.types import ReadFrom
 from tests.support.cluster import TestCluster
 from tests.support.loops import eventually, on_loop
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import Headers, InvalidRequestError
-from jetstream_client._headers import outgoing
+from jetstream_client.values.headers import outgoing
 from jetstream_server.ingest.stream.headers import Directives, parse_directives
 
 NAMES = st.text(st.sampled_from("abcXYZ-_09"), min_size=1, max_size=8)

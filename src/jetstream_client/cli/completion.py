@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import Stream
 from jetstream_client.cli.connecting import Common, reached, tls_of
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import JetstreamError
 
 PATIENCE_SECONDS = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from jetstream_client._config import SERVERS_VARIABLE, ClientConfig
-from jetstream_client._tls import TlsConfig
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE, ContextFile
+from jetstream_client.values.config import SERVERS_VARIABLE, ClientConfig
+from jetstream_client.values.tls import TlsConfig
 
 
 @dataclass(slots=True)

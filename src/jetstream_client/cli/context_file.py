@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from jetstream_client._tls import TlsConfig
+from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import InvalidRequestError
 
 CONTEXT_VARIABLE = "JETSTREAM_CONTEXT"

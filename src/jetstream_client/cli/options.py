@@ -9,12 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._config import DEFAULT_SERVERS, RACK_VARIABLE, SERVERS_VARIABLE, ClientConfig
-from jetstream_client._tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 from jetstream_client.cli.completion import complete_stream
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
 from jetstream_client.cli.suggestions import Commands
+from jetstream_client.values.config import (
+    DEFAULT_SERVERS,
+    RACK_VARIABLE,
+    SERVERS_VARIABLE,
+    ClientConfig,
+)
+from jetstream_client.values.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 Server = Annotated[
     str | None,

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from jetstream_client._types import Stream
 from jetstream_client.reading.messages import Message
+from jetstream_client.values.types import Stream
 
 
 def emit_json(row: dict[str, Any]) -> None:

@@ -16,8 +16,8 @@ from typing import Annotated
 
 import typer
 
-from jetstream_client._positions import At, Last, Position, check_offset
 from jetstream_client.cli.units import parse_duration
+from jetstream_client.values.positions import At, Last, Position, check_offset
 from jetstream_protocol.errors import InvalidRequestError
 
 METAVAR = "POSITION"

@@ -20,10 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from jetstream_client._sync import Client
-from jetstream_client._types import StreamDescription, StreamLike
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.manifest import BackupFile, Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
+from jetstream_client.values.types import StreamDescription, StreamLike
 from jetstream_protocol.batch import Batch, BatchHeader, crc32c, decode_header, extend_crc32c
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import (

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from jetstream_client._sync import Client
-from jetstream_client._types import Stream
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import Advance, kept
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring, differs, listen, records_of
 from jetstream_client.migration.restore_writer import RestoreWriter
+from jetstream_client.values.types import Stream
 
 
 class Import:

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jetstream_client._types import to_timestamp_us
 from jetstream_client.migration.records import Records
+from jetstream_client.values.types import to_timestamp_us
 from jetstream_protocol.errors import InvalidRequestError
 
 ROWS = 10_000

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from jetstream_client._types import Stream
+from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import InvalidRequestError
 
 FORMAT = "jetstream-backup"

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client._config import NatsOptions
-from jetstream_client._headers import Headers
 from jetstream_client._loop_thread import LoopThread
 from jetstream_client.migration.records import Records
 from jetstream_client.transport.nats import login_of, without_secrets
+from jetstream_client.values.config import NatsOptions
+from jetstream_client.values.headers import Headers
 from jetstream_protocol import header_names
 from jetstream_protocol.errors import (
     InternalError,

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client._sync import Client
-from jetstream_client._types import Stream, StreamLike
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import Advance
 from jetstream_client.migration.manifest import Manifest, settings_of
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore import begin_restoring, differs, finish, listen
 from jetstream_client.migration.restore_writer import RestoreWriter
+from jetstream_client.values.types import Stream, StreamLike
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
 if TYPE_CHECKING:

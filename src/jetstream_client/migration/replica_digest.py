@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from jetstream_client._config import ClientConfig
-from jetstream_client._types import Stream
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.streams import Streams
 from jetstream_client.transport.wire import to_ref
+from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2

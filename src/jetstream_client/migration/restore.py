@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jetstream_client._sync import Client
-from jetstream_client._types import Stream
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.backup import Advance, kept, read_manifest, stored_batches
 from jetstream_client.migration.manifest import Manifest
 from jetstream_client.migration.records import RecordDigest, Records
 from jetstream_client.migration.restore_writer import RestoreWriter
+from jetstream_client.values.types import Stream
 from jetstream_protocol.batch import BatchHeader, iterate
 from jetstream_protocol.errors import CorruptBatchError, PreconditionFailedError
 

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jetstream_client._sync import Client
-from jetstream_client._types import Stream, to_timestamp_us
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration.records import Records
+from jetstream_client.values.types import Stream, to_timestamp_us
 from jetstream_protocol.batch import (
     HEADER_BYTES,
     RECORDS_MAX,

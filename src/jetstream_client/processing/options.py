@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
-from jetstream_client._positions import Position
-from jetstream_client._serialization import Deserializer, Deserializers
-from jetstream_client._types import OnReset, ReadFrom
+from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, Listener
+from jetstream_client.values.positions import Position
+from jetstream_client.values.types import OnReset, ReadFrom
 from jetstream_protocol.errors import InvalidRequestError
 
 

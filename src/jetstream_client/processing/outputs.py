@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jetstream_client._headers import HEADER_NAME, HeadersLike
-from jetstream_client._records import speaks_to_the_server
-from jetstream_client._types import Payload
 from jetstream_client.reading.messages import Message
+from jetstream_client.values.headers import HEADER_NAME, HeadersLike
+from jetstream_client.values.records import speaks_to_the_server
+from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 
 STREAM: Final = "Dead-Letter-Stream"

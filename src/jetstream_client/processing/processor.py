@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from jetstream_client._headers import HeadersLike
 from jetstream_client._log import logger
-from jetstream_client._types import Payload
 from jetstream_client.processing.options import ProcessOptions
 from jetstream_client.processing.outputs import Output, dead_letter, message_id
 from jetstream_client.processing.schedule import Schedule, Work
@@ -24,6 +22,8 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS
 from jetstream_client.reading.messages import Message, Messages
 from jetstream_client.transport.cursors import is_passing
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from jetstream_client._closing import AsyncClosing
-from jetstream_client._headers import HeadersLike
-from jetstream_client._records import columns_of, record_of
-from jetstream_client._types import Payload
 from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
 from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.sender import PublisherOptions
 from jetstream_client.publishing.senders import Senders
 from jetstream_client.publishing.subject_routes import SubjectRoutes
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.records import columns_of, record_of
+from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 

@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jetstream_client._closing import Closing
-from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._records import columns_of, record_of
-from jetstream_client._types import Payload
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.deliveries import Delivery, ManyDelivery
 from jetstream_client.publishing.many_records import ManyRecords
 from jetstream_client.publishing.record_accumulator import RecordAccumulator
 from jetstream_client.publishing.sender import no_room
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.records import columns_of, record_of
+from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 
 _T = TypeVar("_T")

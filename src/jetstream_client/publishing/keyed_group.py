@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jetstream_client._types import Stream
+from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 from jetstream_protocol.subjects import (
     PARTITIONS_MAX,

@@ -23,17 +23,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from jetstream_client._config import ClientConfig
-from jetstream_client._events import ConnectionEvents
-from jetstream_client._headers import HeadersLike, check_value, outgoing
 from jetstream_client._log import logger
-from jetstream_client._positions import check_offset
-from jetstream_client._records import to_bytes
-from jetstream_client._types import AckLevel, Payload
 from jetstream_client.publishing.ack import Pending, PublishResult
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.nats import NatsInbox
+from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.headers import HeadersLike, check_value, outgoing
+from jetstream_client.values.positions import check_offset
+from jetstream_client.values.records import to_bytes
+from jetstream_client.values.types import AckLevel, Payload
 from jetstream_protocol import header_names
 from jetstream_protocol.errors import (
     InvalidRequestError,

@@ -18,14 +18,14 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from jetstream_client._log import logger
-from jetstream_client._serialization import Serializer
 from jetstream_client.publishing.in_flight import Done, InFlightBatches, Sending
 from jetstream_client.publishing.plain_publisher import PlainPublisher
 from jetstream_client.publishing.record_accumulator import Batch, RecordAccumulator
 from jetstream_client.publishing.subject_routes import Place, SubjectRoute, SubjectRoutes
+from jetstream_client.values.types import Payload
 from jetstream_protocol import envelope
 from jetstream_protocol.batch import HEADER_BYTES
 from jetstream_protocol.columns import Flags
@@ -39,6 +39,8 @@ from jetstream_protocol.errors import (
 )
 
 Compression = Literal["zstd", "lz4"]
+Serializer: TypeAlias = Callable[[Any], Payload | None]
+"""Turns what a program publishes into the bytes of a value or key."""
 
 BATCH_BYTES = 256 * 1024
 """Large enough that the work per batch does not matter, small enough for NATS's own limits."""

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jetstream_client._types import Stream
 from jetstream_client.publishing.keyed_group import KeyedGroup
 from jetstream_client.publishing.partitioner import partition_of
+from jetstream_client.values.types import Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from jetstream_client._closing import Closing
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._positions import Position
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.messages import Message, Messages, check_rows
+from jetstream_client.values.positions import Position
 
 if TYPE_CHECKING:
     from typing import Self

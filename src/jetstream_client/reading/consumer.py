@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from jetstream_client._closing import AsyncClosing
 from jetstream_client._log import logger
-from jetstream_client._positions import Position, check_offset
-from jetstream_client._serialization import Deserializers
 from jetstream_client._tracing import SWITCH as TRACING
 from jetstream_client.reading.cursor import CHECKPOINT_SECONDS, ConsumerCursor
+from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import Message, Messages, check_rows
 from jetstream_client.reading.progress import Progress
 from jetstream_client.transport.cursors import is_passing
+from jetstream_client.values.positions import Position, check_offset
 from jetstream_protocol.errors import (
     DivergedError,
     InvalidRequestError,

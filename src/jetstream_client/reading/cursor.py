@@ -15,11 +15,11 @@ import socket
 from collections.abc import Callable
 
 from jetstream_client._log import logger
-from jetstream_client._positions import Position
-from jetstream_client._types import Cursor, OnReset, Stream, StreamLike
 from jetstream_client.transport import wire
 from jetstream_client.transport.cursors import NO_REVISION, Cursors, commit_of, cursor_of, error_of
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.positions import Position
+from jetstream_client.values.types import Cursor, OnReset, Stream, StreamLike
 from jetstream_protocol.errors import (
     DivergedError,
     InvalidRequestError,

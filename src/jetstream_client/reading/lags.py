@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from jetstream_client._types import Cursor, CursorDescription, StreamDescription
 from jetstream_client.reading.reader import Reader
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.types import Cursor, CursorDescription, StreamDescription
 from jetstream_protocol.errors import JetstreamError, StreamNotFoundError
 
 _AT_A_TIME = 16

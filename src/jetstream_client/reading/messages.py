@@ -14,8 +14,8 @@ from datetime import datetime
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from jetstream_client._headers import Headers
-from jetstream_client._types import to_datetime
+from jetstream_client.values.headers import Headers
+from jetstream_client.values.types import to_datetime
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import CorruptBatchError, InvalidRequestError
 from jetstream_protocol.record_filter import RecordFilter

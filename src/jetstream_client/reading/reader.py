@@ -6,11 +6,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from jetstream_client._positions import At, Position, Simple, needed, offset_of
-from jetstream_client._records import to_bytes
-from jetstream_client._serialization import Deserializers
-from jetstream_client._text import check_text
-from jetstream_client._types import OffsetAt, Payload, ReadFrom, Stream, StreamLike
 from jetstream_client.reading.backwards import (
     FIRST_OFFSETS,
     ReadWindow,
@@ -21,12 +16,17 @@ from jetstream_client.reading.backwards import (
 from jetstream_client.reading.batches import FetchedBatches, checked
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.cursor import ConsumerCursor
+from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import Message, MessageCollector, Messages
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane, next_step
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.routes import check_read_from
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.positions import At, Position, Simple, needed, offset_of
+from jetstream_client.values.records import to_bytes
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import OffsetAt, Payload, ReadFrom, Stream, StreamLike
 from jetstream_protocol.errors import (
     CorruptBatchError,
     InvalidRequestError,

@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._positions import Position
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.dataframes import to_pandas, to_polars
+from jetstream_client.values.positions import Position
 
 if TYPE_CHECKING:
     import pandas

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from jetstream_client._closing import AsyncClosing, Closing
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._serialization import Deserializers
 from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import Messages
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 

@@ -26,9 +26,8 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from jetstream_client._config import ClientConfig
-from jetstream_client._events import ConnectionEvents
 from jetstream_client._log import logger
+from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.grpc_calls import (
     LostCallError,
     RefusedError,
@@ -39,6 +38,7 @@ from jetstream_client.transport.grpc_calls import (
 from jetstream_client.transport.port_probe import what_listens
 from jetstream_client.transport.servers import Servers
 from jetstream_client.transport.tls_probe import speaks_tls, why_tls_fails
+from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,

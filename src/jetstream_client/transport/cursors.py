@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-from jetstream_client._text import check_text
-from jetstream_client._types import Cursor, StreamLike, to_datetime
 from jetstream_client.transport import wire
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import Cursor, StreamLike, to_datetime
 from jetstream_protocol.errors import (
     JetstreamError,
     NotFoundError,

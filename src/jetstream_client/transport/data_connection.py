@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
-from jetstream_client._tls import TlsConfig
+from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol import frames
 from jetstream_protocol.errors import (
     InternalError,

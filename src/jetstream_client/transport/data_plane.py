@@ -13,13 +13,13 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from jetstream_client._config import ClientConfig
-from jetstream_client._events import ConnectionEvents
 from jetstream_client._log import logger
-from jetstream_client._types import ClusterInfo, ReadFrom, Stream
+from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.control import next_step
 from jetstream_client.transport.data_connection import DataConnection, Fetched
 from jetstream_client.transport.routes import Routes
+from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.types import ClusterInfo, ReadFrom, Stream
 from jetstream_protocol.errors import (
     JetstreamError,
     NotLeaderError,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jetstream_client._text import check_text
-from jetstream_client._types import ConsumerGroup, GroupMember
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import ConsumerGroup, GroupMember
 from jetstream_protocol.errors import NotFoundError
 from jetstream_protocol.generated import groups_pb2 as pb
 

@@ -20,7 +20,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from jetstream_client._tls import TlsConfig
+from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import (
     GRPC_ERROR_KEY,
     InternalError,

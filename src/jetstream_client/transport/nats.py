@@ -14,11 +14,11 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from jetstream_client._config import NatsOptions
-from jetstream_client._events import ConnectionEvents
-from jetstream_client._headers import OutgoingHeaders
 from jetstream_client._log import logger
+from jetstream_client.transport.connection_events import ConnectionEvents
 from jetstream_client.transport.port_probe import what_listens
+from jetstream_client.values.config import NatsOptions
+from jetstream_client.values.headers import OutgoingHeaders
 from jetstream_protocol.errors import (
     InvalidRequestError,
     JetstreamError,

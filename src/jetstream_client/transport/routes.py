@@ -19,7 +19,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from jetstream_client._types import ClusterInfo, Node, ReadFrom, Stream
+from jetstream_client.values.types import ClusterInfo, Node, ReadFrom, Stream
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
 from jetstream_protocol.generated import common_pb2
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jetstream_client._access import AclDecision, AclRule, NewToken, Token
-from jetstream_client._settings import Seconds, to_us
-from jetstream_client._text import check_text
-from jetstream_client._types import to_datetime
 from jetstream_client.transport.control import ControlPlane
+from jetstream_client.values.access import AclDecision, AclRule, NewToken, Token
+from jetstream_client.values.settings import Seconds, to_us
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import to_datetime
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2 as pb
 

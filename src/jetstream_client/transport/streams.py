@@ -7,9 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jetstream_client._settings import AlterableSettings, StreamSettings, to_config
-from jetstream_client._text import check_text
-from jetstream_client._types import (
+from jetstream_client.transport import wire
+from jetstream_client.transport.control import ControlPlane, Rpc
+from jetstream_client.values.settings import AlterableSettings, StreamSettings
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import (
     ClusterInfo,
     NodeDebug,
     ReplicaMove,
@@ -18,8 +20,6 @@ from jetstream_client._types import (
     StreamLike,
     UncleanElection,
 )
-from jetstream_client.transport import wire
-from jetstream_client.transport.control import ControlPlane, Rpc
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
     JetstreamError,
@@ -49,7 +49,7 @@ class Streams:
     ) -> Stream:
         check_text("the stream's name", name)
         check_text("the subject", subject)
-        config = to_config(settings)
+        config = wire.to_config(settings)
         answer = await self._control.call(
             lambda stubs: stubs.streams.CreateStream,
             pb.CreateStreamRequest(
@@ -65,7 +65,7 @@ class Streams:
         self, stream: StreamLike, settings: AlterableSettings, stream_epoch: int | None
     ) -> Stream:
         """By id: a retry must not alter a stream created meanwhile under the same name."""
-        config = to_config(settings)
+        config = wire.to_config(settings)
         found = stream if isinstance(stream, Stream) else await self._registered(stream)
         answer = await self._control.call(
             lambda stubs: stubs.streams.AlterStream,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from jetstream_client._tls import TlsConfig
+from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import JetstreamError
 
 ALERT_SECONDS = 0.5

@@ -6,9 +6,10 @@ from typing import Any
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from jetstream_client._positions import Simple
-from jetstream_client._text import check_text
-from jetstream_client._types import (
+from jetstream_client.values.positions import Simple
+from jetstream_client.values.settings import AlterableSettings, StreamSettings, to_us
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import (
     ClusterInfo,
     CompactionInfo,
     DamagedRange,
@@ -23,6 +24,8 @@ from jetstream_client._types import (
 )
 from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.generated import api_pb2, common_pb2
+
+_SETTINGS = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings.__annotations__)
 
 
 def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
@@ -61,6 +64,30 @@ def to_enum(enum: EnumTypeWrapper, option: str, value: str | None) -> Any:
     if value not in names:
         raise InvalidRequestError(f"invalid {option} {value!r}: say one of {', '.join(names)}")
     return names[value]
+
+
+def to_config(settings: AlterableSettings) -> api_pb2.StreamConfig:
+    """Raises TypeError for an unknown setting, InvalidRequestError for a wrong value."""
+    unknown = [name for name in settings if name not in _SETTINGS]
+    if unknown:
+        raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(_SETTINGS))}")
+    config = api_pb2.StreamConfig()
+    given: Any
+    for name, given in settings.items():
+        if given is None:
+            continue
+        field, value = name, given
+        if name == "flush":
+            value = to_enum(api_pb2.Flush, name, given)
+        elif name == "acks":
+            value = to_enum(api_pb2.Acks, name, given)
+        elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
+            field, value = f"{name}_us", to_us(name, given)
+        try:
+            setattr(config, field, value)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(f"invalid {name} {given!r}: {error}") from error
+    return config
 
 
 def _enum_word(enum: EnumTypeWrapper, number: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jetstream_client import ClientConfig, InvalidRequestError, NatsOptions
-from jetstream_client._config import parse_address
+from jetstream_client.values.config import parse_address
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from jetstream_client import (
     Position,
     UnavailableError,
 )
-from jetstream_client._positions import needed, offset_of
-from jetstream_client._serialization import Deserializers
+from jetstream_client.reading.deserializers import Deserializers
 from jetstream_client.reading.messages import MessageCollector
+from jetstream_client.values.positions import needed, offset_of
 from tests.support.loops import on_loop
 from tests.unit.client.batches import batch_bytes, messages_of, numbered
 

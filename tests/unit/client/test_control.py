@@ -19,7 +19,6 @@ from jetstream_client import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from jetstream_client._config import ClientConfig
 from jetstream_client.transport import control
 from jetstream_client.transport.control import (
     ControlPlane,
@@ -36,6 +35,7 @@ from jetstream_client.transport.grpc_calls import (
     to_error,
 )
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.generated import api_pb2, common_pb2
 from tests.support.loops import on_loop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jetstream_client import Headers, InvalidRequestError
-from jetstream_client._headers import OutgoingHeaders, outgoing
+from jetstream_client.values.headers import OutgoingHeaders, outgoing
 
 BLOCK = b"NATS/1.0\r\nsource: web\r\nTag:a\r\nTag: b \r\nEmpty:\r\n\r\n"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from jetstream_client._types import ClusterInfo, DamagedRange, Node, StreamDescription
 from jetstream_client.cli.commands.drain import can_move
 from jetstream_client.cli.commands.health import problems_of
 from jetstream_client.transport import wire
+from jetstream_client.values.types import ClusterInfo, DamagedRange, Node, StreamDescription
 from jetstream_protocol.generated import api_pb2 as pb
 
 NODES = tuple(Node(n, f"h{n}:1", f"h{n}:2", f"h{n}:4", "", 1, False, False) for n in range(3))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jetstream_client import At, InvalidRequestError, Last, Position
-from jetstream_client._positions import needed, offset_of
+from jetstream_client.values.positions import needed, offset_of
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jetstream_client import InvalidRequestError, Message, Output
-from jetstream_client._headers import outgoing
 from jetstream_client.processing.outputs import dead_letter, outputs_of
+from jetstream_client.values.headers import outgoing
 
 ONE = Output("out", b"1")
 

@@ -13,10 +13,10 @@ from jetstream_client import (
     StreamNotFoundError,
     UnavailableError,
 )
-from jetstream_client._positions import At, Last
 from jetstream_client.reading.messages import MessageCollector
 from jetstream_client.reading.reader import FetchSizer, Reader
 from jetstream_client.transport.data_connection import Fetched
+from jetstream_client.values.positions import At, Last
 from jetstream_protocol.generated import api_pb2, common_pb2
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.support.loops import on_loop

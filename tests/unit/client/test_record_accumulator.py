@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetstream_client import InvalidRequestError, UnavailableError
-from jetstream_client._records import columns_of
 from jetstream_client.publishing.record_accumulator import (
     RECORD_BYTES,
     Batch,
     RecordAccumulator,
     ends_of,
 )
+from jetstream_client.values.records import columns_of
 from jetstream_protocol.batch import Batch as Decoded
 
 

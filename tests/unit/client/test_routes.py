@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from jetstream_client._types import ClusterInfo, Node, ReadFrom, Stream
 from jetstream_client.transport import routes as routes_module
 from jetstream_client.transport.routes import Routes, check_read_from
+from jetstream_client.values.types import ClusterInfo, Node, ReadFrom, Stream
 from jetstream_protocol.errors import (
     InvalidRequestError,
     StreamNotFoundError,

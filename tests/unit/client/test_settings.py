@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from jetstream_client import InvalidRequestError
-from jetstream_client._settings import to_config
 from jetstream_client.cli.units import duration_text, parse_duration, parse_size
+from jetstream_client.transport.wire import to_config
 
 
 def test_seconds_and_timedeltas_become_microseconds() -> None:

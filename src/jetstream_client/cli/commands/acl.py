@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._access import AclRule
-from jetstream_client._sync import Client
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, print_table
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.access import AclRule
 
 app = options.group("Say who may do what.")
 

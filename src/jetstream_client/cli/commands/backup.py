@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._sync import Client
 from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import Advance, progress_bar
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
 from jetstream_client.migration.backup import back_up
 from jetstream_client.migration.manifest import Manifest

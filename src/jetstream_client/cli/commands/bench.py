@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._sync import Client
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import emit_json, print_fields
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.cli.units import parse_size, size_text
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.publishing.sender import Compression
 
 app = options.group("Measure publishing, fetching and latency.")

@@ -6,8 +6,6 @@ from typing import Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ClusterInfo, Node
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.drain import drain
 from jetstream_client.cli.commands.health import health
@@ -20,6 +18,8 @@ from jetstream_client.cli.output import (
     stream_row,
 )
 from jetstream_client.cli.watching import Watch, show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ClusterInfo, Node
 
 app = options.group("Look at the cluster.")
 node_app = options.group("Empty a node for maintenance, or for good.")

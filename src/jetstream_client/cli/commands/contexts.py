@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from jetstream_client._config import ClientConfig
-from jetstream_client._tls import TlsConfig
 from jetstream_client.cli import options
 from jetstream_client.cli.connecting import tls_of
 from jetstream_client.cli.context_file import Context, ContextFile
 from jetstream_client.cli.output import emit_json, print_fields, print_table
+from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import InvalidRequestError
 
 app = options.group("Keep servers, certificates and tokens under names.")

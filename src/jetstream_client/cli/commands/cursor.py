@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import CursorDescription
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 from jetstream_client.cli.units import age_text, duration_text
 from jetstream_client.cli.watching import Watch, show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import CursorDescription
 
 app = options.group("Look at and move the positions of readers.")
 

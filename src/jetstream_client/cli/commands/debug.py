@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ClusterInfo, NodeDebug
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.health import problems_of
 from jetstream_client.cli.output import emit_json, json_value, stream_row
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ClusterInfo, NodeDebug
 from jetstream_protocol.errors import JetstreamError
 
 app = options.group("Collect what support needs to know.")

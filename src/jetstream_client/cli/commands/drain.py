@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ClusterInfo, Stream
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, printable
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ClusterInfo, Stream
 from jetstream_protocol.errors import UnavailableError
 
 LOOK_SECONDS = 0.3

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ReplicaState, Stream, UncleanElection
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_table, printable, stream_row
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ReplicaState, Stream, UncleanElection
 
 
 def elect(

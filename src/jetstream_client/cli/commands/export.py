@@ -17,10 +17,10 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from jetstream_client._sync import Client
 from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.output import encoded, json_line, message_row
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.messages import Message
 from jetstream_client.reading.scan import Scan

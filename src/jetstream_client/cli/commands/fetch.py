@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from jetstream_client._positions import Position
-from jetstream_client._sync import Client
-from jetstream_client._types import ReadFrom
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.output import json_line, message_line, message_row
 from jetstream_client.cli.record_format import RecordFormat
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.messages import Message
+from jetstream_client.values.positions import Position
+from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.errors import InvalidRequestError
 
 Write = Callable[[Iterable[Message]], None]

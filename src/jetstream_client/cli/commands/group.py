@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ConsumerGroup, CursorDescription
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cursor import behind
 from jetstream_client.cli.output import emit_json, print_fields, print_table
 from jetstream_client.cli.watching import Watch, show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ConsumerGroup, CursorDescription
 
 app = options.group("Look at consumer groups.")
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ClusterInfo, Node, StreamDescription
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, printable
 from jetstream_client.cli.watching import Watch, show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ClusterInfo, Node, StreamDescription
 
 SHOWN_MAX = 20
 """Problems that people are shown; JSON has all."""

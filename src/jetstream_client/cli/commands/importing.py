@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._config import NatsOptions
-from jetstream_client._sync import Client
 from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.exits import end_with_the_reader
 from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import progress_bar
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import importing, json_lines, kafka, parquet
 from jetstream_client.migration.nats_stream import NatsStream, StreamInfo
 from jetstream_client.migration.records import Records
+from jetstream_client.values.config import NatsOptions
 from jetstream_protocol.errors import InvalidRequestError
 
 FOLLOW_SECONDS = 2.0

@@ -8,11 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from jetstream_client._types import to_datetime
 from jetstream_client.cli import options
 from jetstream_client.cli.exits import Exit
 from jetstream_client.cli.output import emit_json, message_row, print_table, timestamp_text
 from jetstream_client.reading.messages import Chunk
+from jetstream_client.values.types import to_datetime
 from jetstream_protocol.batch import COMPRESSION_MASK
 from jetstream_protocol.columns import Flags
 from jetstream_protocol.errors import InvalidRequestError

@@ -12,16 +12,16 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from jetstream_client._async import AsyncClient
-from jetstream_client._config import ClientConfig
 from jetstream_client.cli import interrupts, options
 from jetstream_client.cli.completion import complete_subject
 from jetstream_client.cli.lines import is_given, is_piped, lines_of, standard_input
 from jetstream_client.cli.output import emit_json
+from jetstream_client.clients.async_client import AsyncClient
 from jetstream_client.publishing.ack import Ack, PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.deliveries import Delivery
 from jetstream_client.publishing.plain_publisher import PublishOptions
+from jetstream_client.values.config import ClientConfig
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 PUBLISHERS = 2048

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import ReplicaMove, Stream
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.cli.progress import Advance, progress_bar
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import ReplicaMove, Stream
 from jetstream_protocol.errors import InvalidRequestError
 
 LOOK_SECONDS = 0.2

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jetstream_client._positions import Position
-from jetstream_client._sync import Client
-from jetstream_client._text import check_text
-from jetstream_client._types import ReadFrom
 from jetstream_client.cli import interrupts, options, positions
 from jetstream_client.cli.output import encoded, json_line, print_table, shown, timestamp_text
+from jetstream_client.clients.blocking_client import Client
 from jetstream_client.reading.scan import Scan
+from jetstream_client.values.positions import Position
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.errors import InvalidRequestError, JetstreamError, StreamNotFoundError
 
 if TYPE_CHECKING:

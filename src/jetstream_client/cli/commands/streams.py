@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import DamagedRange, ReplicaProgress, Stream, StreamDescription
 from jetstream_client.cli import options, positions
 from jetstream_client.cli.commands.backup import backup, restore
 from jetstream_client.cli.commands.digest import digest
@@ -26,6 +24,8 @@ from jetstream_client.cli.units import (
     size_text,
 )
 from jetstream_client.cli.watching import Watch, show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
 
 app = options.group("Create, look at, alter and delete streams.")
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from jetstream_client._access import Token
-from jetstream_client._sync import Client
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, print_table, timestamp_text
 from jetstream_client.cli.units import parse_duration
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.access import Token
 
 app = options.group("Make, list and revoke tokens.")
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from jetstream_client._sync import Client
-from jetstream_client._types import StreamDescription
 from jetstream_client.cli import options
 from jetstream_client.cli.output import emit_json, node_text, print_table
 from jetstream_client.cli.units import size_text
 from jetstream_client.cli.watching import show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import StreamDescription
 
 _HEADING_LINES = 4
 

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from jetstream_client._types import Payload
 from jetstream_client.reading.messages import Message
 
 Deserializer: TypeAlias = Callable[[bytes], Any]
-Serializer: TypeAlias = Callable[[Any], Payload | None]
 
 
 @dataclass(frozen=True, slots=True)

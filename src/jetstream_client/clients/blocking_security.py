@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jetstream_client._access import AclDecision, AclRule, NewToken, Operation, Token
-from jetstream_client._async import AsyncClient
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._settings import Seconds
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
+from jetstream_client.values.settings import Seconds
 
 
 class SecurityMethods:

@@ -6,28 +6,11 @@ import weakref
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jetstream_client._async_cluster import AsyncClusterMethods
-from jetstream_client._async_keyed_groups import AsyncKeyedGroupMethods
-from jetstream_client._async_processing import AsyncProcessingMethods
-from jetstream_client._async_security import AsyncSecurityMethods
-from jetstream_client._config import ClientConfig, NatsOptions
-from jetstream_client._events import Callbacks, ConnectionEvents
-from jetstream_client._headers import HeadersLike
-from jetstream_client._positions import Position
-from jetstream_client._serialization import Deserializer, Deserializers, Serializer
-from jetstream_client._settings import AlterableSettings, StreamSettings
-from jetstream_client._tls import TlsConfig
 from jetstream_client._tracing import SWITCH as TRACING
-from jetstream_client._types import (
-    AckLevel,
-    OffsetAt,
-    OnReset,
-    Payload,
-    ReadFrom,
-    Stream,
-    StreamDescription,
-    StreamLike,
-)
+from jetstream_client.clients.async_cluster import AsyncClusterMethods
+from jetstream_client.clients.async_keyed_groups import AsyncKeyedGroupMethods
+from jetstream_client.clients.async_processing import AsyncProcessingMethods
+from jetstream_client.clients.async_security import AsyncSecurityMethods
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.plain_publisher import PlainPublisher, PublishOptions
@@ -38,10 +21,12 @@ from jetstream_client.publishing.sender import (
     LINGER_SECONDS,
     Compression,
     PublisherOptions,
+    Serializer,
 )
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import AsyncGroupConsumer
 from jetstream_client.reading.lags import Lags
 from jetstream_client.reading.messages import ROWS, Message, Messages, check_rows
@@ -49,10 +34,26 @@ from jetstream_client.reading.reader import FETCH_BYTES, Reader, filter_of
 from jetstream_client.reading.scan import AsyncScan
 from jetstream_client.reading.table import AsyncTable
 from jetstream_client.transport import wire
+from jetstream_client.transport.connection_events import Callbacks, ConnectionEvents
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.cursors import Cursors
 from jetstream_client.transport.data_plane import DataPlane
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.config import ClientConfig, NatsOptions
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.positions import Position
+from jetstream_client.values.settings import AlterableSettings, StreamSettings
+from jetstream_client.values.tls import TlsConfig
+from jetstream_client.values.types import (
+    AckLevel,
+    OffsetAt,
+    OnReset,
+    Payload,
+    ReadFrom,
+    Stream,
+    StreamDescription,
+    StreamLike,
+)
 from jetstream_protocol.errors import InvalidRequestError, UnavailableError
 
 if TYPE_CHECKING:

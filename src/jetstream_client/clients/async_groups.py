@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import weakref
 
-from jetstream_client._async_cursors import AsyncCursorMethods
-from jetstream_client._positions import Position
-from jetstream_client._serialization import Deserializer, Deserializers
-from jetstream_client._text import check_text
-from jetstream_client._types import ConsumerGroup, OnReset, ReadFrom
+from jetstream_client.clients.async_cursors import AsyncCursorMethods
 from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.deserializers import Deserializer, Deserializers
 from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
 from jetstream_client.reading.membership import Membership
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.groups import Groups
+from jetstream_client.values.positions import Position
+from jetstream_client.values.text import check_text
+from jetstream_client.values.types import ConsumerGroup, OnReset, ReadFrom
 from jetstream_protocol.errors import NotFoundError
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from jetstream_client._async import AsyncClient
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._positions import Position
-from jetstream_client._serialization import Deserializer
-from jetstream_client._types import (
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.reading.blocking_group_consumer import GroupConsumer
+from jetstream_client.reading.deserializers import Deserializer
+from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
+from jetstream_client.values.positions import Position
+from jetstream_client.values.types import (
     ConsumerGroup,
     Cursor,
     CursorDescription,
@@ -14,8 +16,6 @@ from jetstream_client._types import (
     ReadFrom,
     StreamLike,
 )
-from jetstream_client.reading.blocking_group_consumer import GroupConsumer
-from jetstream_client.reading.group_consumer import SESSION_SECONDS, AsyncGroupConsumer, Listener
 
 
 class CursorMethods:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jetstream_client._headers import HeadersLike, outgoing
-from jetstream_client._types import Payload
+from jetstream_client.values.headers import HeadersLike, outgoing
+from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError
 
 _SERVER_HEADER = re.compile(

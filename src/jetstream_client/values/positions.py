@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from jetstream_client._types import to_timestamp_us
+from jetstream_client.values.types import to_timestamp_us
 from jetstream_protocol.errors import InvalidRequestError
 
 _INT64_MAX = 2**63 - 1

@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jetstream_client._async_groups import AsyncGroupMethods
-from jetstream_client._headers import HeadersLike
-from jetstream_client._types import Payload, Stream
+from jetstream_client.clients.async_groups import AsyncGroupMethods
 from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Attempt, Processed, Processor
@@ -20,6 +18,8 @@ from jetstream_client.processing.sources import CursorSource, GroupSource
 from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.types import Payload, Stream
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 
 if TYPE_CHECKING:

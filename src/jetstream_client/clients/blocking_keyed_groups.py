@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetstream_client._async import AsyncClient
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._settings import GroupSettings
-from jetstream_client._types import Stream
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.values.settings import GroupSettings
+from jetstream_client.values.types import Stream
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jetstream_client._async import AsyncClient
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._types import (
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.values.types import (
     ClusterInfo,
     NodeDebug,
     ReplicaMove,

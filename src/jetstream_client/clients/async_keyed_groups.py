@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jetstream_client._settings import GroupSettings
-from jetstream_client._types import Stream
 from jetstream_client.publishing.keyed_group import check_room, names_of
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.settings import GroupSettings
+from jetstream_client.values.types import Stream
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -9,31 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from jetstream_client._async import AsyncClient
 from jetstream_client._closing import Closing
-from jetstream_client._config import ClientConfig, NatsOptions
-from jetstream_client._events import Callbacks, in_thread
-from jetstream_client._headers import HeadersLike
 from jetstream_client._loop_thread import LoopThread
-from jetstream_client._positions import Position
-from jetstream_client._serialization import Deserializer, Serializer
-from jetstream_client._settings import AlterableSettings, StreamSettings
-from jetstream_client._sync_cluster import ClusterMethods
-from jetstream_client._sync_cursors import CursorMethods
-from jetstream_client._sync_keyed_groups import KeyedGroupMethods
-from jetstream_client._sync_processing import ProcessingMethods
-from jetstream_client._sync_security import SecurityMethods
-from jetstream_client._tls import TlsConfig
-from jetstream_client._types import (
-    AckLevel,
-    OffsetAt,
-    OnReset,
-    Payload,
-    ReadFrom,
-    Stream,
-    StreamDescription,
-    StreamLike,
-)
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.clients.blocking_cluster import ClusterMethods
+from jetstream_client.clients.blocking_cursors import CursorMethods
+from jetstream_client.clients.blocking_keyed_groups import KeyedGroupMethods
+from jetstream_client.clients.blocking_processing import ProcessingMethods
+from jetstream_client.clients.blocking_security import SecurityMethods
 from jetstream_client.publishing.ack import PublishResult
 from jetstream_client.publishing.batched_publisher import AsyncPublisher
 from jetstream_client.publishing.blocking_publisher import Publisher
@@ -43,14 +26,32 @@ from jetstream_client.publishing.sender import (
     DELIVERY_SECONDS,
     LINGER_SECONDS,
     Compression,
+    Serializer,
 )
 from jetstream_client.reading.batches import FetchedBatches
 from jetstream_client.reading.blocking_consumer import Consumer
 from jetstream_client.reading.consumer import AsyncConsumer
+from jetstream_client.reading.deserializers import Deserializer
 from jetstream_client.reading.messages import ROWS, Message, Messages
 from jetstream_client.reading.reader import FETCH_BYTES
 from jetstream_client.reading.scan import AsyncScan, Scan
 from jetstream_client.reading.table import AsyncTable, Table
+from jetstream_client.transport.connection_events import Callbacks, in_thread
+from jetstream_client.values.config import ClientConfig, NatsOptions
+from jetstream_client.values.headers import HeadersLike
+from jetstream_client.values.positions import Position
+from jetstream_client.values.settings import AlterableSettings, StreamSettings
+from jetstream_client.values.tls import TlsConfig
+from jetstream_client.values.types import (
+    AckLevel,
+    OffsetAt,
+    OnReset,
+    Payload,
+    ReadFrom,
+    Stream,
+    StreamDescription,
+    StreamLike,
+)
 
 if TYPE_CHECKING:
     from typing import Self, Unpack

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from jetstream_client._config import ClientConfig
-from jetstream_client._positions import Position, check_offset
-from jetstream_client._types import Cursor, CursorDescription, OnReset, StreamLike
 from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.lags import Lags
 from jetstream_client.reading.reader import Reader
 from jetstream_client.transport import wire
 from jetstream_client.transport.cursors import Cursors
 from jetstream_client.transport.streams import Streams
+from jetstream_client.values.config import ClientConfig
+from jetstream_client.values.positions import Position, check_offset
+from jetstream_client.values.types import Cursor, CursorDescription, OnReset, StreamLike
 from jetstream_protocol.errors import NotFoundError
 
 

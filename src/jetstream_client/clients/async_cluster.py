@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from jetstream_client._types import (
+from jetstream_client.transport.streams import Streams
+from jetstream_client.values.types import (
     ClusterInfo,
     NodeDebug,
     ReplicaMove,
@@ -13,7 +14,6 @@ from jetstream_client._types import (
     StreamLike,
     UncleanElection,
 )
-from jetstream_client.transport.streams import Streams
 
 
 class AsyncClusterMethods(ABC):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from jetstream_client._text import check_text
+from jetstream_client.values.text import check_text
 from jetstream_protocol.errors import InvalidRequestError
 
 HeadersLike: TypeAlias = Mapping[str, "str | Sequence[str]"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict
 
-from jetstream_client._types import AcksOption, Flush
-from jetstream_client.transport import wire
+from jetstream_client.values.types import AcksOption, Flush
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_protocol.generated import api_pb2 as pb
 
 Seconds: TypeAlias = float | timedelta
 """A duration: seconds, or a timedelta. The server keeps whole microseconds."""
@@ -56,33 +54,6 @@ class StreamSettings(GroupSettings, total=False):
     group: str | None
     partition: int | None
     partitions: int | None
-
-
-_NAMES = frozenset(StreamSettings.__annotations__) | frozenset(AlterableSettings.__annotations__)
-
-
-def to_config(settings: AlterableSettings) -> pb.StreamConfig:
-    """Raises TypeError for an unknown setting, InvalidRequestError for a wrong value."""
-    unknown = [name for name in settings if name not in _NAMES]
-    if unknown:
-        raise TypeError(f"unknown setting {unknown[0]!r}: there are {', '.join(sorted(_NAMES))}")
-    config = pb.StreamConfig()
-    given: Any
-    for name, given in settings.items():
-        if given is None:
-            continue
-        field, value = name, given
-        if name == "flush":
-            value = wire.to_enum(pb.Flush, name, given)
-        elif name == "acks":
-            value = wire.to_enum(pb.Acks, name, given)
-        elif name in ("max_age", "tombstone_grace", "duplicate_window", "segment_age"):
-            field, value = f"{name}_us", to_us(name, given)
-        try:
-            setattr(config, field, value)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"invalid {name} {given!r}: {error}") from error
-    return config
 
 
 def to_us(name: str, value: Seconds) -> int:

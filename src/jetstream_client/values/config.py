@@ -11,8 +11,8 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jetstream_client._text import check_text
-from jetstream_client._tls import TlsConfig, context_of
+from jetstream_client.values.text import check_text
+from jetstream_client.values.tls import TlsConfig, context_of
 from jetstream_protocol.errors import InvalidRequestError
 
 DEFAULT_PORT = 9292

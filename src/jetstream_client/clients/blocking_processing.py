@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from jetstream_client._async import AsyncClient
-from jetstream_client._async_processing import run_until
 from jetstream_client._loop_thread import LoopThread
+from jetstream_client.clients.async_client import AsyncClient
+from jetstream_client.clients.async_processing import run_until
 from jetstream_client.processing.options import ProcessOptions, ProcessSettings
 from jetstream_client.processing.outputs import Output, outputs_of
 from jetstream_client.processing.processor import Processed, Processor
