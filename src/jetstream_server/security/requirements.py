@@ -1,7 +1,8 @@
-"""The rights that each request needs: one table for RPCs, and one for data-plane frames.
+"""The rights that each request needs: a table for RPCs, one for data-plane frames, and one for the
+paths of HTTP.
 
-A request that is not in its table is refused while security is on. A test fails if a served RPC or
-frame has no entry. The table for HTTP is that of its paths (serving/http).
+A request that is not in its table is refused while security is on. A test fails if a served RPC,
+frame or path has no entry.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Scope(Enum):
     """The stream that the request would create: its name and its subject."""
     EACH = auto()
     """Each stream that the request names: one that is refused gets an error of its own."""
+    RPCS = auto()
+    """Whatever the RPCs need that are called to answer it, in the caller's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Requirement:
 PUBLIC = Requirement(Scope.PUBLIC)
 AUTHENTICATED = Requirement(Scope.AUTHENTICATED)
 BETWEEN_NODES = Requirement(Scope.NODE)
+BY_RPCS = Requirement(Scope.RPCS)
 
 
 def _stream(
@@ -121,3 +125,26 @@ FRAMES: dict[Kind, Requirement] = {
     Kind.POSITIONS: BETWEEN_NODES,
 }
 """Frames that a server takes; the others it sends."""
+
+PATHS: dict[str, Requirement] = {
+    "/healthz": PUBLIC,
+    "/readyz": PUBLIC,
+    "/metrics": _cluster(Operation.CLUSTER_DESCRIBE),
+    # The console's files. They contain no data.
+    "/": PUBLIC,
+    "/console.css": PUBLIC,
+    "/console.js": PUBLIC,
+    "/consumers.js": PUBLIC,
+    "/icon.svg": PUBLIC,
+    "/api/v1/cluster": BY_RPCS,
+    "/api/v1/streams": BY_RPCS,
+    "/api/v1/streams/{stream}": BY_RPCS,
+    "/api/v1/streams/{stream}/messages": BY_RPCS,
+    "/api/v1/streams/{stream}/alter": BY_RPCS,
+    "/api/v1/streams/{stream}/transfer-leader": BY_RPCS,
+    "/api/v1/nodes/{node}/drain": BY_RPCS,
+    "/api/v1/cursors": BY_RPCS,
+    "/api/v1/groups": BY_RPCS,
+    "/api/v1/cursors/{cursor}/{stream}/seek": BY_RPCS,
+    "/api/v1/cursors/{cursor}/{stream}/delete": BY_RPCS,
+}

@@ -10,10 +10,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
-from jetstream_server.security.requirements import FRAMES, RPCS, Scope
+from jetstream_server.security.requirements import FRAMES, PATHS, RPCS, Scope
 from jetstream_server.serving.grpc.server import service_names
 from jetstream_server.serving.http import console
 from jetstream_server.serving.http.api import Api
+from jetstream_server.serving.http.consumers import ConsumersApi
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.pages import Pages
 from jetstream_server.serving.metrics.page import MetricsPage
@@ -42,21 +43,23 @@ def test_every_frame_that_a_server_takes_has_a_rule() -> None:
     assert set(FRAMES) == set(Kind) - SENT_BY_SERVERS
 
 
-def test_an_http_path_without_a_rule_is_a_probe_a_file_or_asks_grpc() -> None:
-    routes = [
-        *Pages(list, cast(MetricsPage, None)).routes(),
-        *Api(cast(Gateway, None)).routes(),
-        *console.routes(),
-    ]
-    files = {route.path for route in console.routes()}
-    opened = {route.path for route in routes if route.operation is None} - files
-    assert {path for path in opened if not path.startswith("/api/v1/")} == {"/healthz", "/readyz"}
-    assert all(route.operation in (None, *CLUSTER_OPERATIONS) for route in routes)
-    assert all(route.method == "GET" for route in console.routes())
+def test_every_http_path_has_a_rule() -> None:
+    gateway = cast(Gateway, None)
+    apis = [*Api(gateway).routes(), *ConsumersApi(gateway).routes()]
+    files = console.routes()
+    served = [*Pages(list, cast(MetricsPage, None)).routes(), *files, *apis]
+    assert {route.path for route in served} == set(PATHS)
+    assert {PATHS[route.path].scope for route in apis} == {Scope.RPCS}
+    assert {path for path in PATHS if PATHS[path].scope is Scope.RPCS} == {
+        route.path for route in apis
+    }
+    assert all(route.path.startswith("/api/v1/") for route in apis)
+    assert all(route.method == "GET" for route in files)
+    assert {rule.scope for rule in PATHS.values()} == {Scope.PUBLIC, Scope.CLUSTER, Scope.RPCS}
 
 
 def test_a_rule_on_streams_has_an_operation_on_streams_and_one_on_the_cluster_has_not() -> None:
-    for name, requirement in {**RPCS, **FRAMES}.items():
+    for name, requirement in {**RPCS, **FRAMES, **PATHS}.items():
         if requirement.scope is Scope.CLUSTER:
             assert requirement.operation in CLUSTER_OPERATIONS, name
         elif requirement.scope in (Scope.STREAM, Scope.NEW_STREAM, Scope.EACH):
@@ -65,8 +68,9 @@ def test_a_rule_on_streams_has_an_operation_on_streams_and_one_on_the_cluster_ha
             assert requirement.operation is None, name
 
 
-def test_nothing_but_probes_and_the_greeting_is_open_to_strangers() -> None:
-    tables = {**RPCS, **FRAMES}
+def test_nothing_but_probes_files_and_the_greeting_is_open_to_strangers() -> None:
+    tables = {**RPCS, **FRAMES, **PATHS}
+    files = {route.path for route in console.routes()}
     public = {name for name, each in tables.items() if each.scope is Scope.PUBLIC}
     assert public == {
         "/grpc.health.v1.Health/Check",
@@ -74,4 +78,7 @@ def test_nothing_but_probes_and_the_greeting_is_open_to_strangers() -> None:
         "/grpc.health.v1.Health/Watch",
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         Kind.HELLO,
+        "/healthz",
+        "/readyz",
+        *files,
     }

@@ -25,6 +25,7 @@ from jetstream_server.net import frame_reader, frame_socket
 from jetstream_server.net.frame_socket import FrameSocket
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import Identity
+from jetstream_server.security.requirements import FRAMES
 from jetstream_server.serving.dataplane import connection as connections
 from jetstream_server.serving.dataplane.connection import Connection, Found
 from jetstream_server.serving.long_poll import FetchTimes
@@ -168,6 +169,16 @@ async def test_a_client_that_never_greets_is_dropped() -> None:
             await client.ended()
     finally:
         connections.HELLO_SECONDS = before
+
+
+@on_loop
+async def test_a_frame_without_a_rule_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetches = Fetches()
+    async with served(fetches) as client:
+        monkeypatch.delitem(FRAMES, Kind.FETCH)
+        await client.send(fetch_frame())
+        await client.ended()
+    assert not fetches.calls
 
 
 @pytest.mark.parametrize("sent", [1, frames.PREFIX_BYTES, frames.PREFIX_BYTES + 3])

@@ -18,7 +18,7 @@ from jetstream_server.serving.http.server import (
     HttpServer,
     Route,
 )
-from tests.support.access import open_to_all
+from tests.support.access import for_the_known, open_to_all
 from tests.support.loops import on_loop
 from tests.support.server import free_port_base
 
@@ -122,3 +122,18 @@ async def test_one_address_that_takes_every_connection_makes_room_for_itself() -
         for sock in (first, *crowd):
             sock.close()
         await server.stop()
+
+
+@on_loop
+async def test_a_path_without_a_rule_is_refused_while_security_is_on() -> None:
+    port = free_port_base(1)
+    for access, status in ((for_the_known(), b"403"), (open_to_all(), b"200")):
+        server = HttpServer([Route("/new", ok)], access)
+        await server.start("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(b"GET /new HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).split()[1] == status
+        finally:
+            writer.transport.abort()
+            await server.stop()

@@ -29,6 +29,7 @@ from jetstream_server.net.frame_socket import decode_head
 from jetstream_server.security.access_control import AccessControl
 from jetstream_server.security.identity import ANONYMOUS, Identity
 from jetstream_server.serving.certificates import shown_by
+from jetstream_server.serving.dataplane.guard import admit, rule_of
 from jetstream_server.serving.long_poll import FetchTimes
 
 PENDING_MAX = 64
@@ -51,9 +52,9 @@ class Found:
 
 
 FetchHandler = Callable[[pb.DataFetchRequest, Identity], Awaitable[Found]]
-NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[bool]]
-"""(socket, correlation, hello, our nonce): serves a follower until it leaves; True when it is a
-node that fetches, as clients do."""
+NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[Identity | None]]
+"""(socket, correlation, hello, our nonce): serves a follower until it leaves, and returns None. If
+the node wants to fetch, as clients do, it returns the node's identity."""
 Unreadable = Callable[[int, int], None]
 """(stream id, offset): the records there could not be read."""
 
@@ -132,6 +133,7 @@ class Connection:
                 method="Hello",
                 shown=shown_by(self._socket.peer_identity, self._socket.peer),
             )
+            admit(self._access, identity, Kind.HELLO)
             self._access.connected(identity)
         except JetstreamError as error:
             reply = pb.HelloReply(error=bounded(error))
@@ -146,12 +148,14 @@ class Connection:
             await self._slot()
             wanted = (Kind.FETCH,) if self._tasks else (Kind.FETCH, Kind.NODE_HELLO)
             frame = await self._socket.read_any(*wanted)
+            rule_of(frame.kind)  # A frame without a rule ends the connection.
             if frame.kind == Kind.NODE_HELLO:
                 hello = decode_head(frame, pb.NodeHello)
                 patience.reschedule(None)  # Without the proof the connection ends.
-                if not await self._node(self._socket, frame.correlation, hello, self._nonce):
+                node = await self._node(self._socket, frame.correlation, hello, self._nonce)
+                if node is None:
                     return
-                self._identity = Identity(f"node:{hello.node_id}", self._socket.peer, is_node=True)
+                self._identity = node
                 self._slots.release()
                 continue
             request = decode_head(frame, pb.DataFetchRequest)

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from jetstream_protocol import frames
-from jetstream_protocol.errors import UnauthenticatedError
+from jetstream_protocol.errors import PermissionDeniedError, UnauthenticatedError
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from jetstream_protocol.record_filter import RecordFilter
@@ -33,9 +33,9 @@ from jetstream_server.net.tls_socket import handshake
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.leader_stream import LeaderStream
 from jetstream_server.replication.replica_manager import ReplicaManager
-from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import Identity
 from jetstream_server.serving.dataplane.connection import HELLO_SECONDS, Connection, Found
+from jetstream_server.serving.dataplane.guard import admit
 from jetstream_server.serving.decryption import (
     DECRYPTED_BYTES_MAX,
     may_be_encrypted,
@@ -175,7 +175,9 @@ class DataPlaneServer:
     async def _fetch(self, request: pb.DataFetchRequest, identity: Identity) -> Found:
         """Serve one fetch. Raises a JetstreamError, which becomes the answer."""
         generation = self._access.control.generation
-        stream = self._access.resolve(identity, Operation.READ, request.stream)
+        rule = admit(self._access.control, identity, Kind.FETCH)
+        assert rule.operation is not None
+        stream = self._access.resolve(identity, rule.operation, request.stream)
         replica = self._replicas.replica_of(stream)
         bytes_max = self._access.control.bytes_max(identity, request.bytes_max)
         is_decrypted = may_be_encrypted(replica) and not (identity.is_node or request.as_stored)
@@ -192,8 +194,8 @@ class DataPlaneServer:
             await self._replicas.healer.examined(replica, position.offset)
         slices, filtered = await self._found(request, replica, position)
         await self._access.control.pace(identity, sum(each.length for each in slices))
-        if self._access.control.generation != generation:  # It may have waited for long.
-            self._access.control.check(identity, Operation.READ, stream)
+        if rule.again and self._access.control.generation != generation:
+            self._access.control.check(identity, rule.operation, stream)
         response = pb.DataFetchResponse(
             stream_id=replica.stream.id,
             log_start_offset=replica.log.log_start_offset,
@@ -221,9 +223,10 @@ class DataPlaneServer:
 
     async def _replicate(
         self, connection: FrameConnection, correlation: int, hello: pb.NodeHello, nonce: bytes
-    ) -> bool:
-        """Serve a follower node after authenticating it. True, with nothing served yet, if it wants
-        to fetch."""
+    ) -> Identity | None:
+        """Serve a follower node after authenticating it. Returns its identity, with nothing served
+        yet, if it wants to fetch."""
+        node = Identity(f"node:{hello.node_id}", connection.peer, is_node=True)
         proofs = {
             role: peer_auth.proof(
                 self._secret,
@@ -242,16 +245,19 @@ class DataPlaneServer:
                 )
             check_certificate(connection, hello.node_id)
             peer_auth.check(hello.proof, proofs["follower"])
-        except UnauthenticatedError as error:
+            admit(self._access.control, node, Kind.NODE_HELLO)
+            if not hello.fetches:
+                admit(self._access.control, node, Kind.POSITIONS)
+        except (PermissionDeniedError, UnauthenticatedError) as error:
             if self._throttle.is_due("node_refused", connection.peer):
                 logger.warning("node_refused", node=hello.node_id, reason=error.message)
             refusal = pb.NodeHelloReply(error=error.to_proto())
             await connection.send(Kind.NODE_HELLO_REPLY, correlation, refusal)
-            return False
+            return None
         reply = pb.NodeHelloReply(proof=proofs["leader"])
         await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
         if hello.fetches:
-            return True
+            return node
         session = LeaderStream(
             connection,
             self._replicas,
@@ -260,7 +266,7 @@ class DataPlaneServer:
             monotonic_clock=self._monotonic_clock,
         )
         await session.run()
-        return False
+        return None
 
     def end_revoked(self) -> None:
         """End the connections whose token is of no use any more."""

@@ -31,7 +31,7 @@ STREAMS_DEFAULT = 200
 
 
 class Api:
-    """The paths below /api/v1/. Who may what is gRPC's to say, so the paths themselves are open."""
+    """The paths below /api/v1/. Who may what is gRPC's to say."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -1,31 +1,38 @@
-"""Checks the sender's rights before every HTTP request, in one place."""
+"""Checks the sender's rights before every HTTP request by the table of rules
+(security/requirements.py)."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
+from jetstream_protocol.errors import PermissionDeniedError
 from jetstream_server.net.tls import of_certificate
 from jetstream_server.security.access_control import AccessControl
-from jetstream_server.security.acl import Operation
 from jetstream_server.security.identity import ANONYMOUS, Identity
+from jetstream_server.security.requirements import PATHS, Scope
 from jetstream_server.serving.certificates import shown_by
 
 
-async def admitted(
-    access: AccessControl, request: web.Request, path: str, operation: Operation | None
-) -> Identity:
-    """Who sends it. operation: on the cluster; None: everybody may. Raises UnauthenticatedError or
-    PermissionDeniedError."""
-    shown = _shown(request)
-    if not access.enabled or operation is None:
-        return shown
+async def admit(access: AccessControl, request: web.Request, path: str) -> None:
+    """Raise UnauthenticatedError or PermissionDeniedError if the sender may not ask for it.
+
+    path: as in the table. Below /api/v1/ the RPCs decide that it asks in the sender's name; they
+    note changes in the audit log, too.
+    """
+    if not access.enabled:
+        return
+    rule = PATHS.get(path)
+    if rule is None:
+        raise PermissionDeniedError(f"no rule says who may ask for {path}: nobody may")
+    if rule.scope in (Scope.PUBLIC, Scope.RPCS):
+        return
+    assert rule.operation is not None
     identity = await access.identify(
-        request.headers.get("Authorization", ""), method=path, shown=shown
+        request.headers.get("Authorization", ""), method=path, shown=_shown(request)
     )
     if identity.is_node or identity.is_bootstrap:
         raise access.denied_to_nodes(identity, path)
-    access.check(identity, operation)
-    return identity
+    access.check(identity, rule.operation)
 
 
 def _shown(request: web.Request) -> Identity:

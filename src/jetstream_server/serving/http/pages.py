@@ -8,7 +8,6 @@ from collections.abc import Callable
 from aiohttp import web
 
 from jetstream_protocol.errors import InvalidRequestError
-from jetstream_server.security.acl import Operation
 from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.metrics.page import CONTENT_TYPE, MetricsPage
 
@@ -29,7 +28,7 @@ class Pages:
         return [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
-            Route("/metrics", self._metrics_text, Operation.CLUSTER_DESCRIBE),
+            Route("/metrics", self._metrics_text),
         ]
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -24,8 +24,7 @@ from jetstream_server.net.certificates import Certificates
 from jetstream_server.net.certificates import reason as tls_reason
 from jetstream_server.net.frame_socket import peer_of
 from jetstream_server.security.access_control import AccessControl
-from jetstream_server.security.acl import Operation
-from jetstream_server.serving.http.guard import admitted
+from jetstream_server.serving.http.guard import admit
 from jetstream_server.serving.http.hosts import OwnHosts
 
 CONNECTIONS_MAX = 192
@@ -48,13 +47,10 @@ logger = structlog.get_logger("jetstream.http")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. operation: what its caller must be allowed to, on the cluster; None: nothing, it is
-    open to strangers. Below /api/v1/ it is None: gRPC is asked in the caller's name, decides, and
-    notes changes in the audit log."""
+    """One path. Who may ask for it: security/requirements.py."""
 
     path: str
     handler: Handler
-    operation: Operation | None = None
     method: str = "GET"
 
 
@@ -171,13 +167,10 @@ class HttpServer:
             try:
                 if self._hosts is not None and route.path.startswith(API_PREFIX):
                     self._hosts.check(request.headers.get("Host"))
-                identity = await admitted(self._access, request, route.path, route.operation)
-                response = await route.handler(request)
+                await admit(self._access, request, route.path)
+                return await route.handler(request)
             except JetstreamError as error:
                 return error_response(error)
-            if route.method != "GET" and route.operation is not None:
-                self._access.audit.done(identity, f"{route.method} {route.path}", "the node")
-            return response
 
         return handle
 
