@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import LogConfig
-from jetstream_server.metadata.state.model import StreamMetadata
+from jetstream_server.metadata.state.commands import Barrier, RegisterNode, SetCluster
+from jetstream_server.metadata.state.model import Addresses, StreamMetadata
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.sessions.lease import SessionSettings
 from tests.simulation.checker import Checker
@@ -121,13 +122,13 @@ class Cluster:
     def _create(self) -> None:
         """Nodes and streams exist before any process runs; nobody leads."""
         profile, metadata = self.profile, self.metadata
-        metadata.apply({"op": "set_cluster", "cluster_id": CLUSTER_ID})
+        metadata.apply(SetCluster(cluster_id=CLUSTER_ID))
         for node_id in range(profile.nodes):
             self.members[node_id] = None
             metadata.apply(_registration(node_id))
         self.create_streams()
         metadata.show(self.stream_id)
-        metadata.apply({"op": "barrier"})
+        metadata.apply(Barrier())
 
     def create_streams(self) -> None:
         profile = self.profile
@@ -370,10 +371,9 @@ class DamagedCluster(Cluster):
             self.faults.set_clock(machine)
 
 
-def _registration(node_id: int) -> dict[str, Any]:
-    return {
-        "op": "register_node",
-        "node_id": NodeId(node_id),
-        "session": f"installer.{node_id}",
-        "addresses": dict.fromkeys(("grpc", "data", "raft", "http"), f"node-{node_id}:2"),
-    }
+def _registration(node_id: int) -> RegisterNode:
+    return RegisterNode(
+        node_id=NodeId(node_id),
+        session=f"installer.{node_id}",
+        addresses=Addresses(*[f"node-{node_id}:2"] * 4),
+    )

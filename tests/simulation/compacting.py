@@ -19,6 +19,7 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.log.compaction.log_compaction import LogCompaction
 from jetstream_server.log.compaction.rewrite_pass import Rewritten, Task
 from jetstream_server.log.compaction.state import CompactionState
+from jetstream_server.metadata.state.commands import AlterStream
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import compaction
 from jetstream_server.replication.drivers.compaction import Compaction
@@ -118,9 +119,10 @@ class CompactedStream(WatchedStream):
 
     def create(self, config: dict[str, object], replicas: Sequence[int]) -> None:
         super().create(config, replicas)
-        command = {"op": "alter_stream", "stream_id": self.stream_id, "stream_epoch": 0}
         compaction = {"compact": True, "tombstone_grace_us": self._grace_us}
-        self.cluster.metadata.apply({**command, "config": compaction})
+        self.cluster.metadata.apply(
+            AlterStream(stream_id=self.stream_id, stream_epoch=0, config=compaction)
+        )
 
     def keys(self, numbers: Sequence[int]) -> list[bytes | None] | None:
         return [b"%d" % key_of(number) for number in numbers]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jetstream_protocol.types import NO_NODE
+from jetstream_server.metadata.state.commands import AlterStream
 from tests.simulation.scenarios import Scenario
 
 if TYPE_CHECKING:
@@ -347,12 +348,7 @@ class Faults:
     def alter(self, config: dict[str, object], stream_epoch: int) -> None:
         self._world.count("stream altered")
         self._cluster.metadata.apply(
-            {
-                "op": "alter_stream",
-                "stream_id": self._cluster.stream_id,
-                "stream_epoch": stream_epoch,
-                "config": config,
-            }
+            AlterStream(stream_id=self._cluster.stream_id, stream_epoch=stream_epoch, config=config)
         )
 
     # What is proposed, at the moment it is.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.metadata.member.proposals import BATCH_HEADER
 from jetstream_server.metadata.raft.core import SURELY_NOT_APPLIED
+from jetstream_server.metadata.state.command_json import Command, encode_command
 from jetstream_server.metadata.state.model import ControllerClaim, NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from tests.simulation.world import World
@@ -87,10 +88,9 @@ class MetadataGroup:
 
     # The log.
 
-    def apply(self, command: dict[str, Any]) -> dict[str, Any]:
+    def apply(self, command: Command) -> dict[str, Any]:
         """Somebody outside of the cluster has it committed at once. Returns its result."""
-        text = json.dumps(command, separators=(",", ":"))
-        self._append(BATCH_HEADER + b"\n" + text.encode())
+        self._append(BATCH_HEADER + b"\n" + encode_command(command).encode())
         result: dict[str, Any] = json.loads(self._last_result)
         return result
 

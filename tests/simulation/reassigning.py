@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
-from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.types import NO_NODE, NodeId
+from jetstream_server.metadata.state.commands import ReassignStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.reassignment_commands import may_finish
 from jetstream_server.replication.replica_manager import ReplicaManager
@@ -52,7 +53,7 @@ class ReassignedCluster(Cluster):
         chosen = sorted(world.random.sample(range(len(self.machines)), count))
         world.count("stream reassigned")
         self.metadata.apply(
-            {"op": "reassign_stream", "stream_id": self.stream_id, "replicas": chosen}
+            ReassignStream(stream_id=self.stream_id, replicas=tuple(map(NodeId, chosen)))
         )
         self._move_later()
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jetstream_protocol.types import NO_NODE
+from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.log.commit_log import LogSlice
+from jetstream_server.metadata.state.commands import TransferLeader
 from jetstream_server.metadata.state.model import StreamMetadata
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Scenario:
         """Somebody hands the leadership over to that node."""
         if not self.cluster.faults.healing:
             self.cluster.metadata.apply(
-                {"op": "transfer_leader", "stream_id": self.cluster.stream_id, "leader": leader}
+                TransferLeader(stream_id=self.cluster.stream_id, leader=NodeId(leader))
             )
 
     def needs_everyone(self, stream: StreamMetadata, flush: str) -> None:

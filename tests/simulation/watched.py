@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jetstream_protocol.types import StreamId
+from jetstream_protocol.types import NodeId, StreamId, WallUs
+from jetstream_server.metadata.state.commands import CreateStream
 from jetstream_server.metadata.state.model import StreamMetadata
 from tests.simulation.checker import Checker
 from tests.simulation.producers import Repeating
@@ -40,14 +41,13 @@ class WatchedStream:
         """It exists; nobody leads it."""
         metadata = self.cluster.metadata
         result = metadata.apply(
-            {
-                "op": "create_stream",
-                "name": self.name,
-                "subject": self.name,
-                "config": config,
-                "replicas": list(replicas),
-                "created_at_us": 0,
-            }
+            CreateStream(
+                name=self.name,
+                subject=self.name,
+                config=config,
+                replicas=tuple(map(NodeId, replicas)),
+                created_at_us=WallUs(0),
+            )
         )
         self.stream_id = self.checker.stream_id = StreamId(result["stream_id"])
         self.stream = metadata.registry.streams[self.stream_id]
