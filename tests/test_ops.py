@@ -106,8 +106,11 @@ def test_prometheus_understands_every_query_of_the_dashboards(tmp_path: Path) ->
 
 @needs_promtool
 def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
-    """The one with an expression of two parts, one that is a sum, and one with a delay."""
+    """The one with an expression of two parts, one that is a sum, and one with a delay; and one
+    for each cursor, whichever node tells of it."""
     assert PROMTOOL is not None
+    late = '{cursor="billing",stream="orders",subject="orders.>",instance="a"}'
+    early = '{cursor="audit",stream="orders",subject="orders.>",instance="a"}'
     test = {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": "1m",
@@ -133,7 +136,26 @@ def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
                         "exp_alerts": [_fired("JetstreamNotReady", {"instance": "a"})],
                     },
                 ],
-            }
+            },
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": f"jetstream_cursor_lag_seconds{late}", "values": "1200+60x20"},
+                    {"series": f"jetstream_cursor_lag_seconds{early}", "values": "0+60x20"},
+                ],
+                "alert_rule_test": [
+                    {"eval_time": "15m", "alertname": "JetstreamConsumerLate", "exp_alerts": []},
+                    {
+                        "eval_time": "16m",
+                        "alertname": "JetstreamConsumerLate",
+                        "exp_alerts": [
+                            _fired(
+                                "JetstreamConsumerLate", {"cursor": "billing", "stream": "orders"}
+                            )
+                        ],
+                    },
+                ],
+            },
         ],
     }
     path = tmp_path / "test.yml"
@@ -146,9 +168,9 @@ def test_an_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
 
 def _fired(name: str, labels: dict[str, str]) -> dict[str, Any]:
     rule = next(rule for rule in rules() if rule["alert"] == name)
-    summary = rule["annotations"]["summary"].replace(
-        "{{ $labels.instance }}", labels.get("instance", "")
-    )
+    summary = rule["annotations"]["summary"]
+    for label, value in labels.items():
+        summary = summary.replace(f"{{{{ $labels.{label} }}}}", value)
     return {
         "exp_labels": {"severity": rule["labels"]["severity"], **labels},
         "exp_annotations": {**rule["annotations"], "summary": summary},

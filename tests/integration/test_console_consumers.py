@@ -33,7 +33,12 @@ def test_cursors_are_listed_with_their_lag(
 ) -> None:
     client.commit_cursor(f"{stream}-billing", stream, 4)
     client.commit_cursor(f"{stream}-audit", stream, 10)
+    behind = client.describe_cursor(f"{stream}-billing", stream).lag_seconds
     _, found = ask(server, f"cursors?stream={stream}")
+    audit, billing = (each["lag_seconds"] for each in found["cursors"])
+    assert audit == 0
+    assert behind is not None
+    assert 0 < behind <= billing, "both count from when the record was appended"
     assert (found["total"], found["is_all"]) == (2, True)
     assert [(each["name"], each["offset"], each["lag"]) for each in found["cursors"]] == [
         (f"{stream}-audit", "10", 0),
@@ -46,7 +51,12 @@ def test_cursors_are_listed_with_their_lag(
     assert (found["total"], found["cursors"]) == (1, [])
     client.delete_stream(stream)
     _, found = ask(server, f"cursors?match={stream}-billing")
-    assert [(each["state"], each["lag"]) for each in found["cursors"]] == [("stream deleted", None)]
+    (deleted,) = found["cursors"]
+    assert (deleted["state"], deleted["lag"], deleted["lag_seconds"]) == (
+        "stream deleted",
+        None,
+        None,
+    )
 
 
 def test_a_group_says_who_reads_what_and_how_far_behind_it_is(
@@ -60,6 +70,7 @@ def test_a_group_says_who_reads_what_and_how_far_behind_it_is(
         (share,) = told["shares"]
         assert share["owner"] == told["members"][0]["id"]
         assert (share["offset"], share["lag"]) == (None, RECORDS), "nothing is committed yet"
+        assert share["lag_seconds"] > 0
         member.commit()
         (told,) = ask(server, f"groups?group={group}")[1]["groups"]
         assert (told["shares"][0]["offset"], told["shares"][0]["lag"]) == (3, RECORDS - 3)

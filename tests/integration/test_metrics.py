@@ -96,6 +96,7 @@ def test_a_cursor_s_lag_is_seen_until_it_is_read_or_its_stream_is_gone(
     server: ServerProcess, client: Client, name: str
 ) -> None:
     client.create_stream(name, subject=name)
+    begun = time.time()
     for _ in range(5):
         client.publish(name, b"1")
     before = numbers(page(server)).get("jetstream_cursors", 0)
@@ -103,6 +104,7 @@ def test_a_cursor_s_lag_is_seen_until_it_is_read_or_its_stream_is_gone(
     label = f"billing,{name},{name}"
     found = numbers(page(server, f"?streams={name}"))
     assert found[f"jetstream_cursor_lag_records,{label}"] == 3
+    assert 0 < found[f"jetstream_cursor_lag_seconds,{label}"] <= time.time() - begun
     assert found[f"jetstream_cursor_offset,{label}"] == 2
     assert 0 < found[f"jetstream_cursor_committed_timestamp_seconds,{label}"] <= time.time() + 60
     assert found["jetstream_cursors_left_out"] == 0
@@ -111,5 +113,6 @@ def test_a_cursor_s_lag_is_seen_until_it_is_read_or_its_stream_is_gone(
     client.commit_cursor("billing", name, 5)
     found = numbers(page(server, f"?streams=*@{name}"))
     assert found[f"jetstream_cursor_lag_records,{label}"] == 0
+    assert found[f"jetstream_cursor_lag_seconds,{label}"] == 0
     client.delete_stream(name)
     assert "jetstream_cursor_lag_records{" not in page(server, f"?streams={name}")

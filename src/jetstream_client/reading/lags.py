@@ -66,11 +66,11 @@ class Lags:
         )
 
     async def _age(self, cursor: Cursor, offset: int) -> float | None:
-        """Of the record there, by this machine's clock; None: it cannot be read now."""
+        """Since the record there was appended, by this machine's clock; None: nobody says."""
         try:
-            found = await self._reader.fetch(cursor.stream_id, offset, max_messages=1, max_bytes=1)
+            appended_us = await self._reader.appended_us(cursor.stream_id, offset)
         except JetstreamError:
             return None
-        if not len(found):
+        if appended_us is None:
             return 0.0  # Compaction has removed all that there was.
-        return max(0.0, time.time() - found[0].timestamp_us / 1e6)
+        return max(0.0, time.time() - appended_us / 1e6)

@@ -391,14 +391,20 @@ class Reader:
             resolved.append(OffsetAt(offset, found[0].leader_epoch if len(found) == 1 else -1))
         return resolved
 
+    async def appended_us(self, stream: StreamLike, offset: int) -> int | None:
+        """When the record at the offset, or the first one behind it, was appended, in µs since
+        1970; None: there is none yet. Raises as list_offsets."""
+        (found,) = await self._ask([(stream, offset)], self._timeout)
+        return found.append_timestamp if found.HasField("append_timestamp") else None
+
     async def _ask(
-        self, positions: Sequence[tuple[StreamLike, Simple]], timeout: float
-    ) -> list[OffsetAt]:
+        self, positions: Sequence[tuple[StreamLike, Simple | int]], timeout: float
+    ) -> list[api_pb2.ListOffsetsResponse.Result]:
         """Raises the first error. Streams have different leaders: a node that does not lead a
         stream names its leader, and is asked for the rest.
         """
         queries = [wire.to_query(stream, position) for stream, position in positions]
-        found: dict[int, OffsetAt] = {}
+        found: dict[int, api_pb2.ListOffsetsResponse.Result] = {}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         address = None
@@ -424,7 +430,7 @@ class Reader:
                     refused = _for_reader(*positions[index], from_proto(result.error))
                     failure = _graver(failure, refused)
                 else:
-                    found[index] = OffsetAt(result.offset, result.leader_epoch)
+                    found[index] = result
             if failure is not None:
                 step = next_step(failure, attempt, random.random())
                 if step is None or loop.time() + step.wait >= deadline:
@@ -532,7 +538,9 @@ def _corrupt(
     )
 
 
-def _for_reader(stream: StreamLike, position: Simple, error: JetstreamError) -> JetstreamError:
+def _for_reader(
+    stream: StreamLike, position: Simple | int, error: JetstreamError
+) -> JetstreamError:
     """The reader does not know which node does not lead, but may know what else to do."""
     if not isinstance(error, NotLeaderError):
         return error

@@ -43,12 +43,14 @@ def to_ref(stream: StreamLike) -> common_pb2.StreamRef:
     return common_pb2.StreamRef(name=name, subject=subject)
 
 
-def to_query(stream: StreamLike, position: Simple) -> api_pb2.ListOffsetsRequest.Query:
+def to_query(stream: StreamLike, position: Simple | int) -> api_pb2.ListOffsetsRequest.Query:
     query = api_pb2.ListOffsetsRequest.Query(stream=to_ref(stream))
     if position == "earliest":
         query.earliest = True
     elif position == "latest":
         query.latest = True
+    elif isinstance(position, int):
+        query.offset = position
     else:
         query.timestamp_us = position.timestamp_us
     return query

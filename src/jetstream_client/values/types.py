@@ -281,7 +281,8 @@ class CursorDescription(Cursor):
 
     state: "current", "stream deleted", "stream re-created", or "truncated": the stream holds no
     such position any more. lag: committed records that are not read yet; of a compacted stream
-    there are at most so many. lag_seconds: the age of the first of them, 0 where there is none.
+    there are at most so many. lag_seconds: since the first of them was appended, 0 where there is
+    none.
     """
 
     state: str

@@ -403,16 +403,18 @@ class ConsumeRequest(_message.Message):
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("queries",)
     class Query(_message.Message):
-        __slots__ = ("stream", "earliest", "latest", "timestamp_us")
+        __slots__ = ("stream", "earliest", "latest", "timestamp_us", "offset")
         STREAM_FIELD_NUMBER: _ClassVar[int]
         EARLIEST_FIELD_NUMBER: _ClassVar[int]
         LATEST_FIELD_NUMBER: _ClassVar[int]
         TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
         stream: _common_pb2.StreamRef
         earliest: bool
         latest: bool
         timestamp_us: int
-        def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+        offset: int
+        def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     queries: _containers.RepeatedCompositeFieldContainer[ListOffsetsRequest.Query]
     def __init__(self, queries: _Optional[_Iterable[_Union[ListOffsetsRequest.Query, _Mapping]]] = ...) -> None: ...
@@ -420,16 +422,18 @@ class ListOffsetsRequest(_message.Message):
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)
     class Result(_message.Message):
-        __slots__ = ("stream_id", "offset", "leader_epoch", "error")
+        __slots__ = ("stream_id", "offset", "leader_epoch", "error", "append_timestamp")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
         ERROR_FIELD_NUMBER: _ClassVar[int]
+        APPEND_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         offset: int
         leader_epoch: int
         error: _common_pb2.Error
-        def __init__(self, stream_id: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+        append_timestamp: int
+        def __init__(self, stream_id: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., append_timestamp: _Optional[int] = ...) -> None: ...
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[ListOffsetsResponse.Result]
     def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResponse.Result, _Mapping]]] = ...) -> None: ...
@@ -584,6 +588,28 @@ class DigestReplicaResponse(_message.Message):
     high_watermark: int
     cleaned_to: int
     def __init__(self, node_id: _Optional[int] = ..., digest: _Optional[bytes] = ..., next_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., cleaned_to: _Optional[int] = ...) -> None: ...
+
+class DigestKeysRequest(_message.Message):
+    __slots__ = ("stream", "start_offset", "end_offset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream: _common_pb2.StreamRef
+    start_offset: int
+    end_offset: int
+    def __init__(self, stream: _Optional[_Union[_common_pb2.StreamRef, _Mapping]] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class DigestKeysResponse(_message.Message):
+    __slots__ = ("node_id", "done", "digest", "records")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    done: float
+    digest: bytes
+    records: int
+    def __init__(self, node_id: _Optional[int] = ..., done: _Optional[float] = ..., digest: _Optional[bytes] = ..., records: _Optional[int] = ...) -> None: ...
 
 class DrainNodeRequest(_message.Message):
     __slots__ = ("node_id", "draining")

@@ -692,6 +692,11 @@ class ClusterStub:
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaRequest.SerializeToString,
                 response_deserializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaResponse.FromString,
                 _registered_method=True)
+        self.DigestKeys = channel.unary_stream(
+                '/jetstream.v1.Cluster/DigestKeys',
+                request_serializer=jetstream_dot_v1_dot_api__pb2.DigestKeysRequest.SerializeToString,
+                response_deserializer=jetstream_dot_v1_dot_api__pb2.DigestKeysResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/jetstream.v1.Cluster/DrainNode',
                 request_serializer=jetstream_dot_v1_dot_api__pb2.DrainNodeRequest.SerializeToString,
@@ -773,6 +778,14 @@ class ClusterServicer:
 
     def DigestReplica(self, request, context):
         """A digest of committed batches that the replica of the node that is asked holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DigestKeys(self, request, context):
+        """A digest of what a reader ends with: the last record of each key, and the records without one.
+        It does not depend on when the replica of the node that is asked was compacted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -870,6 +883,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.DigestReplica,
                     request_deserializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaRequest.FromString,
                     response_serializer=jetstream_dot_v1_dot_api__pb2.DigestReplicaResponse.SerializeToString,
+            ),
+            'DigestKeys': grpc.unary_stream_rpc_method_handler(
+                    servicer.DigestKeys,
+                    request_deserializer=jetstream_dot_v1_dot_api__pb2.DigestKeysRequest.FromString,
+                    response_serializer=jetstream_dot_v1_dot_api__pb2.DigestKeysResponse.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -1052,6 +1070,33 @@ class Cluster:
             '/jetstream.v1.Cluster/DigestReplica',
             jetstream_dot_v1_dot_api__pb2.DigestReplicaRequest.SerializeToString,
             jetstream_dot_v1_dot_api__pb2.DigestReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DigestKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/jetstream.v1.Cluster/DigestKeys',
+            jetstream_dot_v1_dot_api__pb2.DigestKeysRequest.SerializeToString,
+            jetstream_dot_v1_dot_api__pb2.DigestKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,7 +47,12 @@ async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
     data_listen = configured.data.listen
     await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
     lags = CursorLags(
-        node.drivers.cursors, node.metadata.registry, node.replicas, server.peers, configured.id
+        node.drivers.cursors,
+        node.metadata.registry,
+        node.replicas,
+        server.peers,
+        configured.id,
+        wall_clock,
     )
     metrics = MetricsPage(
         node.replicas, server.snapshot, server.histograms, monotonic_clock, lags.find
@@ -139,7 +144,7 @@ async def _start_http(server: Server, metrics: MetricsPage, stack: AsyncExitStac
     )
     stack.push_async_callback(gateway.close)
     pages = Pages(server.not_ready, metrics)
-    routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway).routes()]
+    routes = [*pages.routes(), *Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
     routes += console.routes()
     hosts = None if node.access.enabled else OwnHosts(own_names(server.config))
     http = HttpServer(routes, node.access, server.certificates, server.refused, hosts)

@@ -84,6 +84,7 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Cluster/ElectLeader": _cluster(Operation.CLUSTER_ALTER, changes=True),
     "/jetstream.v1.Cluster/DescribeReplica": _stream(Operation.DESCRIBE, nodes=True),
     "/jetstream.v1.Cluster/DigestReplica": _stream(Operation.READ, again=True),
+    "/jetstream.v1.Cluster/DigestKeys": _stream(Operation.READ, again=True),
     "/jetstream.v1.Cluster/DebugNode": Requirement(
         Scope.CLUSTER, Operation.CLUSTER_ALTER, nodes=True
     ),

@@ -46,7 +46,7 @@ def list_(
 ) -> None:
     """List the cursors, with how far behind they are.
 
-    LAG is in records, BEHIND the age of the first record that is not read yet; "-" is what no
+    LAG is in records, BEHIND the time since the first of them was appended; "-" is what no
     leader answers. Of a compacted stream LAG counts offsets: there are at most so many.
 
     Examples:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
@@ -11,15 +12,20 @@ import structlog
 from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.generated import cursors_pb2 as pb
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
+from jetstream_server.clocks import WallClock
 from jetstream_server.cursors.records import CURSOR_PREFIX
 from jetstream_server.cursors.store import CursorStore
 from jetstream_server.metadata.state.registry import Registry
+from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.serving.grpc.peers import Peers
+from jetstream_server.serving.lag import Lag, Place, appended_us, lag_of, lags_in, request_for
 
 CURSORS_MAX = 1000
 """Of one answer, the first by cursor and stream."""
 _KEYS_PER_TURN = 2_000
+"""About 2 ms of the event loop."""
+_PLACES_PER_TURN = 50
 """About 2 ms of the event loop."""
 
 logger = structlog.get_logger("jetstream.cursors")
@@ -27,15 +33,14 @@ logger = structlog.get_logger("jetstream.cursors")
 
 @dataclass(frozen=True, slots=True)
 class CursorLag:
-    """lag: committed records that are not read yet (of a compacted stream at most so many); None:
-    the stream's leader does not say."""
+    """lag: None: the stream's leader does not say."""
 
     cursor: str
     stream: str
     subject: str
     offset: int
     committed_at_us: int
-    lag: int | None
+    lag: Lag | None
 
 
 class CursorLags:
@@ -48,12 +53,14 @@ class CursorLags:
         replicas: ReplicaManager,
         peers: Peers,
         node_id: int,
+        wall_clock: WallClock,
     ) -> None:
         self._store = store
         self._registry = registry
         self._replicas = replicas
         self._peers = peers
         self._node_id = NodeId(node_id)
+        self._clock = wall_clock
 
     async def find(self, matches: Callable[[str, str], bool]) -> tuple[list[CursorLag], int]:
         """The cursors in streams whose name and `name@subject` match, and how many more there are.
@@ -67,9 +74,9 @@ class CursorLags:
             if key in committed
         ]
         current = [each for each in cursors if self._is_current(each)]
-        ranges = await self._ranges({StreamId(each.stream_id) for each in current})
+        lags = await self._lags({(each.stream_id, each.offset) for each in current})
         left_out = max(0, len(keys) - CURSORS_MAX)
-        return [_lag(each, ranges.get(StreamId(each.stream_id))) for each in current], left_out
+        return [_told(each, lags.get((each.stream_id, each.offset))) for each in current], left_out
 
     async def _keys(self, matches: Callable[[str, str], bool]) -> list[bytes]:
         """In their order. The event loop has a turn now and then."""
@@ -87,41 +94,56 @@ class CursorLags:
         stream = self._registry.find(cursor.stream_name, cursor.stream_subject)
         return stream is not None and stream.id == cursor.stream_id
 
-    async def _ranges(self, ids: Iterable[StreamId]) -> dict[StreamId, tuple[int, int]]:
-        """Log start and high watermark of each, as its leader says."""
-        by_leader: dict[NodeId, list[StreamId]] = {}
-        for stream_id in sorted(ids):
-            stream = self._registry.streams.get(stream_id)
+    async def _lags(self, places: Collection[Place]) -> dict[Place, Lag]:
+        """As the leaders say; one call to each."""
+        by_leader: dict[NodeId, list[Place]] = {}
+        for place in sorted(places):
+            stream = self._registry.streams.get(StreamId(place[0]))
             if stream is not None and stream.leader != NO_NODE:
-                by_leader.setdefault(stream.leader, []).append(stream_id)
-        asked = (self._ranges_at(node_id, each) for node_id, each in by_leader.items())
-        found: dict[StreamId, tuple[int, int]] = {}
-        for ranges in await asyncio.gather(*asked):
-            found |= ranges
+                by_leader.setdefault(stream.leader, []).append(place)
+        asked = (self._lags_at(node_id, each) for node_id, each in by_leader.items())
+        found: dict[Place, Lag] = {}
+        for lags in await asyncio.gather(*asked):
+            found |= lags
         return found
 
-    async def _ranges_at(
-        self, node_id: NodeId, ids: list[StreamId]
-    ) -> dict[StreamId, tuple[int, int]]:
+    async def _lags_at(self, node_id: NodeId, places: list[Place]) -> dict[Place, Lag]:
         if node_id == self._node_id:
-            replicas = [each for each in map(self._replicas.get, ids) if each is not None]
-            return {
-                each.stream.id: (each.log.log_start_offset, each.high_watermark)
-                for each in replicas
-            }
+            return await self._lags_here(places)
         try:
-            return await self._peers.ranges(node_id, ids)
+            answer = await self._peers.list_offsets(node_id, request_for(places))
         except JetstreamError as error:
             logger.info("cursors_lag_unknown", node=node_id, reason=error.message)
             return {}
+        return lags_in(places, answer, self._clock())
+
+    async def _lags_here(self, places: list[Place]) -> dict[Place, Lag]:
+        found: dict[Place, Lag] = {}
+        for count, (stream_id, offset) in enumerate(places, 1):
+            replica = self._replicas.get(StreamId(stream_id))
+            if replica is not None:
+                found[stream_id, offset] = self._lag_here(replica, offset)
+            if count % _PLACES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def _lag_here(self, replica: Replica, offset: int) -> Lag:
+        bounds = replica.log.log_start_offset, replica.high_watermark
+        try:
+            appended = appended_us(replica, offset)
+        except JetstreamError as error:
+            stream = replica.stream.full_name
+            logger.info("cursors_lag_unknown", stream=stream, reason=error.message)
+            return dataclasses.replace(lag_of(offset, *bounds, None, self._clock()), seconds=None)
+        return lag_of(offset, *bounds, appended, self._clock())
 
 
-def _lag(cursor: pb.Cursor, known: tuple[int, int] | None) -> CursorLag:
+def _told(cursor: pb.Cursor, lag: Lag | None) -> CursorLag:
     return CursorLag(
         cursor=cursor.name,
         stream=cursor.stream_name,
         subject=cursor.stream_subject,
         offset=cursor.offset,
         committed_at_us=cursor.committed_at_us,
-        lag=None if known is None else max(0, known[1] - max(known[0], cursor.offset)),
+        lag=lag,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -98,29 +98,14 @@ class Peers:
         )
         return answer.replica
 
-    async def ranges(
-        self, node_id: NodeId, ids: Sequence[StreamId]
-    ) -> dict[StreamId, tuple[int, int]]:
-        """Log start and high watermark of streams that the node leads; without those that it does
-        not lead. Raises its JetstreamError."""
-        query = pb.ListOffsetsRequest.Query
-        refs = [common_pb2.StreamRef(id=stream_id) for stream_id in ids]
-        request = pb.ListOffsetsRequest(
-            queries=[
-                *(query(stream=ref, earliest=True) for ref in refs),
-                *(query(stream=ref, latest=True) for ref in refs),
-            ]
-        )
+    async def list_offsets(
+        self, node_id: NodeId, request: pb.ListOffsetsRequest
+    ) -> pb.ListOffsetsResponse:
+        """Raises its JetstreamError."""
         answer: pb.ListOffsetsResponse = await self._call(
             node_id, "Reads", "ListOffsets", request, DESCRIBE_SECONDS
         )
-        results = answer.results
-        pairs = zip(ids, results[: len(ids)], results[len(ids) :], strict=True)
-        return {
-            stream_id: (start.offset, end.offset)
-            for stream_id, start, end in pairs
-            if not start.HasField("error") and not end.HasField("error")
-        }
+        return answer
 
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
         """What that node says of itself: why it is not ready, and its use. Raises its

@@ -24,6 +24,7 @@ from jetstream_server.serving.grpc.response_memory import (
     Reservation,
     ResponseMemoryLimiter,
 )
+from jetstream_server.serving.lag import appended_us
 from jetstream_server.serving.long_poll import WAIT_MS_LIMIT, FetchPosition, LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 
@@ -131,16 +132,19 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             if query.WhichOneof("position") != "earliest":
                 # Only the leader knows the present log end.
                 replica = self._replicas.resolve_led(query.stream)
-            offset = self._resolve(replica, query)
+            offset, appended_us = self._resolve(replica, query)
         except JetstreamError as error:
             return pb.ListOffsetsResponse.Result(error=bounded(error))
         return pb.ListOffsetsResponse.Result(
             stream_id=replica.stream.id,
             offset=offset,
             leader_epoch=replica.stream.leader_epoch,
+            append_timestamp=appended_us,
         )
 
-    def _resolve(self, replica: Replica, query: pb.ListOffsetsRequest.Query) -> int:
+    def _resolve(
+        self, replica: Replica, query: pb.ListOffsetsRequest.Query
+    ) -> tuple[int, int | None]:
         """Raises UnavailableError where bytes turn out to be bad: what they are is found out."""
         try:
             return _resolve(replica, query)
@@ -149,15 +153,19 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             raise unsearched(replica.stream, replica.node_id) from error
 
 
-def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> int:
-    """The offset that a query asks for; the high watermark when no record is late enough."""
+def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
+    """The offset that a query asks for; the high watermark when no record is late enough. Of a
+    query by offset also when the record was appended."""
     replica.check_readable()
     position = query.WhichOneof("position")
+    start, end = replica.log.log_start_offset, replica.high_watermark
     if position == "earliest":
-        return replica.log.log_start_offset
+        return start, None
     if position == "latest":
-        return replica.high_watermark
+        return end, None
     if position == "timestamp_us":
         found = replica.log.offset_for_timestamp(WallUs(query.timestamp_us))
-        return replica.high_watermark if found is None else min(found[0], replica.high_watermark)
-    raise InvalidRequestError("a query needs a position: earliest, latest or timestamp_us")
+        return end if found is None else min(found[0], end), None
+    if position == "offset":
+        return min(max(start, query.offset), end), appended_us(replica, query.offset)
+    raise InvalidRequestError("a query needs a position: earliest, latest, timestamp_us or offset")

@@ -6,7 +6,7 @@ Like the rest of the API, each request becomes gRPC calls in the name of the cal
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +19,7 @@ from jetstream_protocol.errors import (
 )
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2, cursors_pb2, groups_pb2
+from jetstream_server.clocks import WallClock
 from jetstream_server.serving.http.api import (
     STREAMS_DEFAULT,
     STREAMS_MAX,
@@ -30,18 +31,19 @@ from jetstream_server.serving.http.api import (
 )
 from jetstream_server.serving.http.gateway import Gateway
 from jetstream_server.serving.http.server import Route
+from jetstream_server.serving.lag import Lag, Place, lags_in, request_for
 
 LOOKED_AT_MAX = 20_000
 """Cursors of one answer, before any are left out."""
 _Query = pb.ListOffsetsRequest.Query
-_Range = tuple[int, int]
 
 
 class ConsumersApi:
-    """Cursors and groups. Ranges below are log start and high watermark, of the stream's leader."""
+    """Cursors and groups."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, wall_clock: WallClock) -> None:
         self._gateway = gateway
+        self._clock = wall_clock
 
     def routes(self) -> list[Route]:
         cursor = "/api/v1/cursors/{cursor}/{stream}"
@@ -65,12 +67,15 @@ class ConsumersApi:
         everything, is_all = await self._listed(asked, authorization(request))
         found = [each for each in everything if match in _words_of(each)]
         page = found[start : start + min(limit, STREAMS_MAX)]
-        ranges = await self._ranges(
-            (each.stream_id for each in page if _is_current(each)), authorization(request)
+        lags = await self._lags(
+            {(each.stream_id, each.offset) for each in page if _is_current(each)},
+            authorization(request),
         )
         return web.json_response(
             {
-                "cursors": [_cursor(each, ranges.get(each.stream_id)) for each in page],
+                "cursors": [
+                    _cursor(each, lags.get((each.stream_id, each.offset))) for each in page
+                ],
                 "total": len(found),
                 "is_all": is_all,
             }
@@ -103,57 +108,50 @@ class ConsumersApi:
             for each in cursors
             if (each.name, each.stream_id) in shared
         }
-        ranges = await self._ranges({stream_id for _, stream_id in shared}, who)
+        places = {
+            (stream_id, _offset_of(positions.get((name, stream_id)))) for name, stream_id in shared
+        }
+        lags = await self._lags(places, who)
         return web.json_response(
-            {"groups": [self._group(each, positions, ranges) for each in groups]}
+            {"groups": [self._group(each, positions, lags) for each in groups]}
         )
 
     def _group(
         self,
         group: groups_pb2.ConsumerGroup,
         positions: Mapping[tuple[str, int], cursors_pb2.Cursor],
-        ranges: Mapping[int, _Range],
+        lags: Mapping[Place, Lag],
     ) -> dict[str, Any]:
         found = to_dict(group)
         for share, told in zip(group.shares, found["shares"], strict=True):
             cursor = positions.get((group.name, share.stream_id))
-            offset = 0 if cursor is None else cursor.offset
+            lag = lags.get((share.stream_id, _offset_of(cursor)))
             told["stream"] = self._gateway.stream_name(share.stream_id)
             told["offset"] = None if cursor is None else cursor.offset
-            told["lag"] = _lag(offset, ranges.get(share.stream_id))
+            told |= _told(lag)
         return found
 
-    async def _ranges(self, ids: Iterable[int], who: str) -> dict[int, _Range]:
-        """Without the streams of leaders that do not answer."""
-        by_leader: dict[int, list[int]] = {}
-        for stream_id in sorted(set(ids)):
-            leader = self._gateway.leader_of(stream_id)
+    async def _lags(self, places: Collection[Place], who: str) -> dict[Place, Lag]:
+        """Without those in streams whose leaders do not answer."""
+        by_leader: dict[int, list[Place]] = {}
+        for place in sorted(places):
+            leader = self._gateway.leader_of(place[0])
             if leader is not None:
-                by_leader.setdefault(leader, []).append(stream_id)
-        asked = (self._ranges_at(node, each, who) for node, each in by_leader.items())
-        found: dict[int, _Range] = {}
-        for ranges in await asyncio.gather(*asked):
-            found |= ranges
+                by_leader.setdefault(leader, []).append(place)
+        asked = (self._lags_at(node, each, who) for node, each in by_leader.items())
+        found: dict[Place, Lag] = {}
+        for lags in await asyncio.gather(*asked):
+            found |= lags
         return found
 
-    async def _ranges_at(self, node_id: int, ids: list[int], who: str) -> dict[int, _Range]:
-        refs = [common_pb2.StreamRef(id=each) for each in ids]
-        asked = pb.ListOffsetsRequest(
-            queries=[
-                *(_Query(stream=ref, earliest=True) for ref in refs),
-                *(_Query(stream=ref, latest=True) for ref in refs),
-            ]
-        )
+    async def _lags_at(self, node_id: int, places: list[Place], who: str) -> dict[Place, Lag]:
         try:
-            answer = await self._gateway.call("Reads", "ListOffsets", asked, who, node_id=node_id)
+            answer = await self._gateway.call(
+                "Reads", "ListOffsets", request_for(places), who, node_id=node_id
+            )
         except JetstreamError:
             return {}  # Their lag is shown as unknown.
-        starts, ends = answer.results[: len(ids)], answer.results[len(ids) :]
-        return {
-            each: (start.offset, end.offset)
-            for each, start, end in zip(ids, starts, ends, strict=True)
-            if not start.HasField("error") and not end.HasField("error")
-        }
+        return lags_in(places, answer, self._clock())
 
     # Changing.
 
@@ -237,16 +235,25 @@ def _is_current(cursor: cursors_pb2.Cursor) -> bool:
     return bool(cursor.stream_id == cursor.stream_id_now)
 
 
-def _cursor(cursor: cursors_pb2.Cursor, known: _Range | None) -> dict[str, Any]:
-    found = to_dict(cursor)
-    found["lag"] = _lag(cursor.offset, known)
+def _offset_of(cursor: cursors_pb2.Cursor | None) -> int:
+    """Where a share's member reads on."""
+    return 0 if cursor is None else cursor.offset
+
+
+def _cursor(cursor: cursors_pb2.Cursor, lag: Lag | None) -> dict[str, Any]:
+    found = to_dict(cursor) | _told(lag)
     if not _is_current(cursor):
         found["state"] = "stream re-created" if cursor.stream_id_now else "stream deleted"
     else:
-        is_lost = known is not None and not known[0] <= cursor.offset <= known[1]
+        is_lost = (
+            lag is not None and not lag.log_start_offset <= cursor.offset <= lag.high_watermark
+        )
         found["state"] = "truncated" if is_lost else "current"
     return found
 
 
-def _lag(offset: int, known: _Range | None) -> int | None:
-    return None if known is None else max(0, known[1] - max(known[0], offset))
+def _told(lag: Lag | None) -> dict[str, Any]:
+    """None is what nobody knows now."""
+    if lag is None:
+        return {"lag": None, "lag_seconds": None}
+    return {"lag": lag.records, "lag_seconds": lag.seconds}

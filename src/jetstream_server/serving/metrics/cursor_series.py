@@ -15,8 +15,13 @@ _LABELS = ("cursor", "stream", "subject")
 
 def series(found: Sequence[CursorLag], left_out: int) -> Iterator[Metric]:
     """The families. A lag that nobody knows now is left out."""
-    lags = GaugeMetricFamily(
+    records = GaugeMetricFamily(
         "jetstream_cursor_lag_records", "Committed records behind the cursor", labels=_LABELS
+    )
+    seconds = GaugeMetricFamily(
+        "jetstream_cursor_lag_seconds",
+        "For how long the first of them has been waiting",
+        labels=_LABELS,
     )
     offsets = GaugeMetricFamily(
         "jetstream_cursor_offset", "The next record that it is to read", labels=_LABELS
@@ -29,10 +34,13 @@ def series(found: Sequence[CursorLag], left_out: int) -> Iterator[Metric]:
     for each in found:
         label = (each.cursor, each.stream, each.subject)
         if each.lag is not None:
-            lags.add_metric(label, each.lag)
+            records.add_metric(label, each.lag.records)
+            if each.lag.seconds is not None:
+                seconds.add_metric(label, each.lag.seconds)
         offsets.add_metric(label, each.offset)
         times.add_metric(label, each.committed_at_us / 1e6)
-    yield lags
+    yield records
+    yield seconds
     yield offsets
     yield times
     yield GaugeMetricFamily(

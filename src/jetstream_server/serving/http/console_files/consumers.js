@@ -2,6 +2,7 @@
 // Consumers: groups and cursors, how far behind they are, and moving cursors. Uses what console.js has.
 
 const lagOf = (value) => value === null || value === undefined ? "unknown" : count(value);
+const behindOf = (seconds) => seconds === null || seconds === undefined ? "unknown" : span(Math.round(seconds * (seconds < 10 ? 10 : 1)) * (seconds < 10 ? 1e5 : 1e6));
 const ago = (us) => `${span(Math.max(0, Math.round((Date.now() * 1000 - Number(us)) / 1e6)) * 1e6)} ago`;
 const cursorStream = (c) => `${c.stream_name}@${c.stream_subject}`;
 const shortStream = (full) => full.split("@")[0];
@@ -12,6 +13,7 @@ function cursorTable(found, query, go) {
     ["Stream", (c) => c.stream_id_now === "0" ? c.stream_name : h("a", { id: `of-${c.name}-${c.stream_id_now}`, href: `#/${path(cursorStream(c))}`, title: cursorStream(c) }, c.stream_name)],
     ["Next", (c) => count(c.offset), true],
     ["Lag", (c) => c.state === "current" ? lagOf(c.lag) : h("span", { class: "bad" }, c.state), true],
+    ["Behind", (c) => c.state === "current" ? behindOf(c.lag_seconds) : "–", true],
     ["Committed", (c) => h("span", { title: moment(c.committed_at_us) }, ago(c.committed_at_us))],
     ["By", (c) => h("span", { class: "mono" }, c.owner || "by hand")],
   ];
@@ -61,6 +63,7 @@ const changeCursor = (cursor, what, body) =>
   api(`cursors/${encodeURIComponent(cursor.name)}/${encodeURIComponent(cursorStream(cursor))}/${what}`, body);
 
 const lagOfGroup = (group) => group.shares.some((s) => s.lag === null) ? "unknown" : count(group.shares.reduce((sum, s) => sum + s.lag, 0));
+const behindOfGroup = (group) => group.shares.some((s) => s.lag_seconds === null) ? "unknown" : behindOf(Math.max(0, ...group.shares.map((s) => s.lag_seconds)));
 
 function stateOfGroup(group) {
   if (!group.members.length) return h("span", { class: "dim" }, "empty");
@@ -83,6 +86,7 @@ const consumersPage = (query) => ({
       ["Members", (g) => count(g.members.length), true],
       ["Streams", (g) => count(g.shares.length), true],
       ["Lag", (g) => lagOfGroup(g), true],
+      ["Behind", (g) => behindOfGroup(g), true],
     ];
     const [rows, pages] = cursorTable(cursors, query, go);
     return [h("h1", {}, "Consumers"),
@@ -103,6 +107,7 @@ const groupPage = (name) => ({
       ["Member", (s) => h("span", { class: "mono" }, members.get(s.owner) || "nobody", s.owner !== s.target ? h("span", { class: "warn" }, ` → ${members.get(s.target) || "nobody"}`) : null)],
       ["Next", (s) => s.offset === null ? "not begun" : count(s.offset), true],
       ["Lag", (s) => lagOf(s.lag), true],
+      ["Behind", (s) => behindOf(s.lag_seconds), true],
     ];
     if (mayChange()) columns.push(["", (s) => s.stream && s.offset !== null ? action(`seek-${s.stream_id}`, "Move", () => {
       const [stream_name, ...subject] = s.stream.split("@");
@@ -112,7 +117,7 @@ const groupPage = (name) => ({
       ["Streams", (m) => count(group.shares.filter((s) => s.owner === m.id).length), true], ["Session", (m) => span(m.session_timeout_ms * 1000), true]];
     return [
       h("h1", {}, group.name),
-      h("div", { class: "cards" }, card("State", stateOfGroup(group)), card("Reads", group.source), card("Lag", lagOfGroup(group)), card("Generation", count(group.generation))),
+      h("div", { class: "cards" }, card("State", stateOfGroup(group)), card("Reads", group.source), card("Lag", lagOfGroup(group)), card("Behind", behindOfGroup(group)), card("Generation", count(group.generation))),
       section("Streams", command("group", "describe", group.name), table("Shares", columns, group.shares, (s) => s.stream_id)),
       section("Members", command("group", "describe", group.name), table("Members", sessions, group.members, (m) => m.id)),
     ];
