@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,10 +209,49 @@ def test_digests_tell_whether_replicas_are_equal(cluster: TestCluster, client: C
     assert len(found["replicas"]) == 3
     assert "\noffsets 0 to 406\n" in cluster.jetstream("stream", "digest", "digest")
 
-    # A disk that lies to one node, in bytes that pass every check.
     follower = next(node for node in stream.replicas if node != stream.leader)
-    cluster.stop(follower)
-    folder = cluster.cluster.directory / f"node-{follower}" / "streams" / str(stream.id)
+    _forge_first_batch(cluster, follower, stream.id)
+    found = _differing(cluster, "digest")
+    assert found[follower]["differs_at"] or found[follower]["problem"], found
+    others = [found[node] for node in stream.replicas if node != follower]
+    assert not any(each["differs_at"] or each["problem"] for each in others)
+
+
+def test_a_compacted_part_is_compared_by_what_a_reader_ends_with(
+    cluster: TestCluster, client: Client
+) -> None:
+    stream = client.create_stream(
+        "compacted", "compacted.>", segment_bytes=65_536, compact=True, replicas=3
+    )
+    client.publish("compacted.a", b"without a key: it stays")
+    looked: list[dict[str, Any]] = []
+
+    def is_compacted() -> bool:
+        with client.publisher("compacted.a", linger=0) as publisher:
+            values = [b"%d" % len(looked) * 500 for _ in range(500)]
+            publisher.publish_many(values, keys=[b"key-%d" % (each % 50) for each in range(500)])
+        done = command.jetstream(
+            "--server", cluster.servers, "stream", "digest", "compacted", "--json"
+        )
+        looked.append(json.loads(done.stdout))
+        return bool(looked[-1]["bytes_from"] > 2_000)
+
+    cluster.wait_for("compaction", is_compacted, 120)
+    assert [each for each in looked if not each["equal"]] == [], "while some compact, some have"
+    said = cluster.jetstream("stream", "digest", "compacted")
+    assert " by the last record of each key" in said
+
+    follower = next(node for node in stream.replicas if node != stream.leader)
+    _forge_first_batch(cluster, follower, stream.id)
+    found = _differing(cluster, "compacted")
+    assert found[follower]["by_key"], found
+    assert not any(found[node]["by_key"] for node in stream.replicas if node != follower)
+
+
+def _forge_first_batch(cluster: TestCluster, node: int, stream_id: int) -> None:
+    """A disk that lies to one node, in bytes that pass every check."""
+    cluster.stop(node)
+    folder = cluster.cluster.directory / f"node-{node}" / "streams" / str(stream_id)
     log = folder / f"{0:020}.log"
     data = log.read_bytes()
     header = decode_header(data)
@@ -225,13 +265,14 @@ def test_digests_tell_whether_replicas_are_equal(cluster: TestCluster, client: C
     log.write_bytes(forged.to_bytes() + data[header.length :])
     for each in (*folder.glob("checkpoint"), *folder.glob("*.index")):
         each.unlink()
-    cluster.restart(follower)
-    done = command.jetstream("--server", cluster.servers, "stream", "digest", "digest", "--json")
+    cluster.restart(node)
+
+
+def _differing(cluster: TestCluster, name: str) -> dict[int, dict[str, Any]]:
+    """What is said of each replica."""
+    done = command.jetstream("--server", cluster.servers, "stream", "digest", name, "--json")
     assert done.returncode == 6, done
-    found = {each["node"]: each for each in json.loads(done.stdout)["replicas"]}
-    assert found[follower]["differs_at"] or found[follower]["problem"], found
-    others = [found[node] for node in stream.replicas if node != follower]
-    assert not any(each["differs_at"] or each["problem"] for each in others)
+    return {each["node"]: each for each in json.loads(done.stdout)["replicas"]}
 
 
 def _digest(cluster: TestCluster, name: str) -> str:

@@ -1,16 +1,19 @@
 """Compares the replicas of a stream without moving their records.
 
-Each node digests its own replica, piece by piece, and sends only the digests. Replicas are equal to
-the byte, except for compacted parts: each replica compacts at its own time. Of a compacted stream,
-only the part that no replica has compacted yet is compared.
+Each node digests its own replica and sends only the digests. Replicas are equal to the byte, except
+for compacted parts: each replica compacts at its own time. So the part of a compacted stream that
+some replica has compacted is compared by what a reader ends with there, the last record of each
+key, and the rest by its bytes. If compaction goes on meanwhile, that part has grown, and a
+difference may be no difference: then all is compared again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 
 from jetstream_client.transport.control import ControlPlane
@@ -22,6 +25,8 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 
+_ATTEMPTS = 3
+_WAIT_SECONDS = 0.2
 Progress = Callable[[int, int], None]
 """Told the offsets that are compared, and how many of them are done."""
 
@@ -31,12 +36,14 @@ class ReplicaDigest:
     """What one replica holds. problem: why it was not compared to the end; "": it was.
 
     differs_at: the offsets [start, end) of the first piece in which it differs from most others.
+    by_key: it differs in the part that is compared by key.
     """
 
     node: int
     digest: str = ""
     problem: str = ""
     differs_at: tuple[int, int] | None = None
+    by_key: bool = False
     _hash: blake2b = field(default_factory=lambda: blake2b(digest_size=16), repr=False)
 
     def add(self, piece: bytes) -> None:
@@ -46,12 +53,12 @@ class ReplicaDigest:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Replicas compared over the offsets [start, end). begins_at: where the log begins; what is
-    between was compacted on some replica, and not compared."""
+    """Replicas compared over the offsets [start, end). bytes_from: what is before was compacted on
+    some replica, and is compared by key."""
 
     stream: Stream
-    begins_at: int
     start: int
+    bytes_from: int
     end: int
     replicas: tuple[ReplicaDigest, ...]
 
@@ -79,21 +86,112 @@ class _Comparing:
         self._control = control
         self._stream = stream
         self._addresses = addresses
-        self._replicas = {node: ReplicaDigest(node) for node in stream.replicas}
+        self._replicas: dict[int, ReplicaDigest] = {}
 
     async def run(self, progress: Progress) -> Comparison:
-        bounds = await self._ask_all(0, 0)
-        if not bounds:
-            problems = "; ".join(each.problem for each in self._replicas.values())
-            raise UnavailableError(f"no replica of {self._stream.full_name} answers: {problems}")
-        begins_at = max(each.log_start_offset for each in bounds.values())
-        start = max(begins_at, *(each.cleaned_to for each in bounds.values()))
-        end = max(start, min(each.high_watermark for each in bounds.values()))
-        offset = start
-        while offset < end and len(self._compared) > 0:
-            offset = await self._piece(offset, end)
-            progress(end - start, offset - start)
-        return Comparison(self._stream, begins_at, start, end, tuple(self._replicas.values()))
+        found: Comparison | None = None
+        for _ in range(_ATTEMPTS):
+            self._replicas = {node: ReplicaDigest(node) for node in self._stream.replicas}
+            start, bytes_from, end = await self._bounds()
+            if found is not None and found.bytes_from == bytes_from:
+                break  # No compaction began meanwhile: they do differ.
+            await self._compare_keys(start, bytes_from, partial(progress, end - start))
+            offset = bytes_from
+            while offset < end and len(self._compared) > 0:
+                offset = await self._piece(offset, end)
+                progress(end - start, offset - start)
+            replicas = tuple(self._replicas.values())
+            found = Comparison(self._stream, start, bytes_from, end, replicas)
+            if found.is_equal:
+                break
+        assert found is not None, "the first attempt makes one"
+        return found
+
+    async def _bounds(self) -> tuple[int, int, int]:
+        """Where the log begins, where the compacted part ends, and the end. Raises UnavailableError
+        when no replica answers. Waits for replicas that have not got through the compacted part."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._control.timeout
+        while True:
+            bounds = await self._ask_all(0, 0)
+            if not bounds:
+                problems = "; ".join(each.problem for each in self._replicas.values())
+                raise UnavailableError(
+                    f"no replica of {self._stream.full_name} answers: {problems}"
+                )
+            start = max(each.log_start_offset for each in bounds.values())
+            bytes_from = max(start, *(each.cleaned_to for each in bounds.values()))
+            behind = {
+                node: each.high_watermark
+                for node, each in bounds.items()
+                if each.high_watermark < bytes_from
+            }
+            if not behind or loop.time() >= deadline:
+                break
+            await asyncio.sleep(_WAIT_SECONDS)
+        for node, offset in behind.items():
+            self._replicas[node].problem = (
+                f"is behind: it knows that records up to offset {offset} are committed, and others "
+                f"are compacted up to {bytes_from}"
+            )
+        ends = [each.high_watermark for node, each in bounds.items() if node not in behind]
+        return start, bytes_from, max(bytes_from, min(ends, default=0))
+
+    async def _compare_keys(self, start: int, end: int, progress: Callable[[int], None]) -> None:
+        """What a reader of [start, end) ends with."""
+        if start == end:
+            return
+        done = dict.fromkeys(self._compared, 0.0)
+
+        def told(node: int, now: float) -> None:
+            done[node] = max(done[node], now)
+            progress(int(min(done.values()) * (end - start)))
+
+        nodes = self._compared
+        answers = await asyncio.gather(
+            *(self._digest_keys(node, start, end, partial(told, node)) for node in nodes)
+        )
+        found = {
+            node: answer.digest
+            for node, answer in zip(nodes, answers, strict=True)
+            if answer is not None
+        }
+        self._note(found, (start, end), by_key=True)
+
+    async def _digest_keys(
+        self, node: int, start: int, end: int, told: Callable[[float], None]
+    ) -> pb.DigestKeysResponse | None:
+        request = pb.DigestKeysRequest(
+            stream=common_pb2.StreamRef(id=self._stream.id), start_offset=start, end_offset=end
+        )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._control.timeout
+        while True:
+            try:
+                return await self._keys_of(node, request, told)
+            except JetstreamError as error:
+                if not error.retriable or loop.time() >= deadline:
+                    self._replicas[node].problem = error.message
+                    return None
+            await asyncio.sleep(_WAIT_SECONDS)
+
+    async def _keys_of(
+        self, node: int, request: pb.DigestKeysRequest, told: Callable[[float], None]
+    ) -> pb.DigestKeysResponse:
+        """The last answer. Raises JetstreamError."""
+        address = self._addresses.get(node)
+        answer: pb.DigestKeysResponse | None = None
+        if address is not None:
+            async for answer in self._control.stream(
+                lambda stubs: stubs.cluster.DigestKeys,
+                request,
+                pb.DigestKeysResponse,
+                address=address,
+            ):
+                told(answer.done)
+        if answer is None or answer.node_id != node or not answer.digest:
+            raise UnavailableError(f"node {node} does not answer")
+        return answer
 
     @property
     def _compared(self) -> list[int]:
@@ -112,15 +210,24 @@ class _Comparing:
         others = [each for each in self._compared if each != first.node_id]
         found = await self._ask_all(start, first.next_offset, others)
         found[first.node_id] = first
-        most = Counter(each.digest for each in found.values()).most_common(1)[0][0]
-        if found.get(self._stream.leader) is not None and len(found) == 2:
-            most = found[self._stream.leader].digest  # Of two, the leader is believed.
-        for node, answer in found.items():
-            replica = self._replicas[node]
-            replica.add(answer.digest)
-            if answer.digest != most and replica.differs_at is None:
-                replica.differs_at = (start, first.next_offset)
+        digests = {node: answer.digest for node, answer in found.items()}
+        self._note(digests, (start, first.next_offset), by_key=False)
         return int(first.next_offset)
+
+    def _note(
+        self, digests: Mapping[int, bytes], offsets: tuple[int, int], *, by_key: bool
+    ) -> None:
+        """Which replicas differ from most others, by node."""
+        if not digests:
+            return
+        most = Counter(digests.values()).most_common(1)[0][0]
+        if len(digests) == 2:
+            most = digests.get(self._stream.leader, most)  # Of two, the leader is believed.
+        for node, digest in digests.items():
+            replica = self._replicas[node]
+            replica.add(digest)
+            if digest != most and replica.differs_at is None:
+                replica.differs_at, replica.by_key = offsets, by_key
 
     async def _ask_all(
         self, start: int, end: int, nodes: Sequence[int] | None = None

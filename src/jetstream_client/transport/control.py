@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ from jetstream_client.transport.grpc_calls import (
     Stubs,
     UnreachedError,
     ask,
+    ask_for_many,
 )
 from jetstream_client.transport.port_probe import what_listens
 from jetstream_client.transport.servers import Servers
@@ -210,6 +211,18 @@ class ControlPlane:
                 self.trouble = ""
                 self._learn_from(found)
                 return found
+
+    async def stream(
+        self, rpc: Rpc, request: Message, answer: type[_Answer], *, address: str
+    ) -> AsyncIterator[_Answer]:
+        """The answers of one server, until it has no more. Raises the first JetstreamError: no
+        attempt is repeated. `timeout` may pass without an answer."""
+        stubs = self._stubs.get(address) or self._connect(address)
+        found = ask_for_many(rpc(stubs), request, self.timeout, address, self._current_token())
+        async with aclosing(found):
+            async for each in found:
+                assert isinstance(each, answer)
+                yield each
 
     def _deadline(self, now: float, timeout: float) -> float:
         if self._total_timeout is None:

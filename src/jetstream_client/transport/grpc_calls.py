@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,28 @@ async def ask(
     except grpc.RpcError as error:
         raise to_error(error, address) from error
     return found
+
+
+async def ask_for_many(
+    method: Any, request: Message, silence: float, address: str, token: str = ""
+) -> AsyncGenerator[Message, None]:
+    """The answers of the server at `address`, until it has no more. silence: so many seconds may
+    pass without one. Raises JetstreamError. Closed, it cancels the call."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else None
+    call = method(request, metadata=metadata)
+    try:
+        while True:
+            async with asyncio.timeout(silence):
+                found: Message | None = await asyncio.to_thread(next, call, None)
+            if found is None:
+                return
+            yield found
+    except TimeoutError:
+        raise LostCallError(f"{address} did not answer in time") from None
+    except grpc.RpcError as error:
+        raise to_error(error, address) from error
+    finally:
+        call.cancel()  # A thread that still waits for an answer ends.
 
 
 _UNCONNECTED = ("failed to connect", "connections to all backends failing")

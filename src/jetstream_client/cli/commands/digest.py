@@ -22,9 +22,10 @@ def digest(
 ) -> None:
     """Compare what the replicas of a stream hold.
 
-    Each node reads its own files, checks them, and tells a digest: no record is moved. Of a
-    compacted stream, what some replica has compacted is not compared: each compacts by itself.
-    Exit code 6: replicas differ, or one cannot be read.
+    Each node reads its own files, checks them, and tells a digest: no record is moved. Replicas
+    are equal to the byte, except for what one has compacted: each does so by itself. That part is
+    compared by the last record of each key, with which a reader ends. Exit code 6: replicas
+    differ, or one cannot be read.
 
     Example:  jetstream stream digest orders
     """
@@ -52,13 +53,14 @@ def _row(found: Comparison) -> dict[str, object]:
         "stream": found.stream.name,
         "start": found.start,
         "end": found.end,
-        "not_compared": found.start - found.begins_at,
+        "bytes_from": found.bytes_from,
         "equal": found.is_equal,
         "replicas": [
             {
                 "node": each.node,
                 "digest": each.digest,
                 "differs_at": each.differs_at,
+                "by_key": each.by_key,
                 "problem": each.problem,
             }
             for each in found.replicas
@@ -72,18 +74,16 @@ def _draw(found: Comparison) -> None:
     ]
     print_table(("NODE", "DIGEST", ""), rows)
     print(f"offsets {found.start} to {found.end - 1}" if found.end > found.start else "no offsets")
-    if found.start > found.begins_at:
-        print(
-            f"offsets {found.begins_at} to {found.start - 1} were compacted by each replica by "
-            "itself, and not compared"
-        )
+    if found.bytes_from > found.start:
+        print(f"to offset {found.bytes_from - 1} by the last record of each key, as compacted")
 
 
 def _said(replica: ReplicaDigest, leader: int) -> str:
     said = "leader" if replica.node == leader else ""
     if replica.differs_at is not None:
         start, end = replica.differs_at
-        said = f"{said} differs from offset {start} to {end - 1}".strip()
+        how = ", in the last record of a key" if replica.by_key else ""
+        said = f"{said} differs from offset {start} to {end - 1}{how}".strip()
     if replica.problem:
         said = f"{said} {replica.problem}".strip()
     return said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import structlog
 
@@ -29,6 +29,7 @@ from jetstream_server.serving.grpc.convert import node_to_proto, stream_to_proto
 from jetstream_server.serving.grpc.digests import Digests
 from jetstream_server.serving.grpc.elections import UncleanElections, state_to_proto
 from jetstream_server.serving.grpc.grpc_loop import Call
+from jetstream_server.serving.grpc.key_digest import KeyDigest
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 from jetstream_server.serving.grpc.transfers import Transfers
 
@@ -63,6 +64,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         self._not_ready = not_ready
         self._elections = elections
         self._digests = Digests()
+        self._digesting_keys = asyncio.Lock()
         self._replicas = replicas
         self._hand_overs = hand_overs
         self._transfers = transfers
@@ -157,6 +159,21 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         stream = self._replicas.stream_of(request.stream)
         replica = self._replicas.resolve(common_pb2.StreamRef(id=stream.id))
         return await self._digests.digest(replica, request.start_offset, request.end_offset)
+
+    async def DigestKeys(
+        self, request: pb.DigestKeysRequest, call: Call
+    ) -> AsyncIterator[pb.DigestKeysResponse]:
+        stream = self._replicas.stream_of(request.stream)
+        replica = self._replicas.resolve(common_pb2.StreamRef(id=stream.id))
+        if self._digesting_keys.locked():  # Each takes memory.
+            raise UnavailableError(f"node {self._node_id} digests another replica; try again")
+        digest = KeyDigest(replica, request.start_offset, request.end_offset)
+        async with self._digesting_keys:
+            async for done in digest.steps():
+                yield pb.DigestKeysResponse(node_id=self._node_id, done=done)
+        yield pb.DigestKeysResponse(
+            node_id=self._node_id, done=1.0, digest=digest.digest, records=digest.records
+        )
 
     async def DebugNode(self, request: pb.DebugNodeRequest, call: Call) -> pb.DebugNodeResponse:
         if request.node_id == self._node_id:

@@ -35,7 +35,7 @@ class Digests:
         found, offset, length = blake2b(digest_size=16), start_offset, 0
         async with self._reading:
             while offset < end_offset and length < PIECE_BYTES_MAX:
-                data = await self._read(replica, offset)
+                data = await read_checked(replica, offset, _STEP_BYTES)
                 taken, offset = _whole_batches(data, offset, end_offset)
                 if not taken:
                     break
@@ -52,16 +52,18 @@ class Digests:
             cleaned_to=_cleaned_to(replica),
         )
 
-    async def _read(self, replica: Replica, offset: int) -> bytes:
-        """Committed batches from the one that holds `offset` on; b"" at their end."""
-        slice_ = replica.read(offset, _STEP_BYTES, is_leader=False)
-        if slice_ is None:
-            return b""
-        try:
-            return await asyncio.to_thread(_checked, replica, slice_)
-        except StorageError:
-            replica.on_unreadable(replica, offset)
-            raise
+
+async def read_checked(replica: Replica, offset: int, bytes_max: int) -> bytes:
+    """Committed batches as they are stored, from the one that holds `offset` on; b"" at their end.
+    Raises as Digests.digest, and UnavailableError when compaction was faster: read them again."""
+    slice_ = replica.read(offset, bytes_max, is_leader=False)
+    if slice_ is None:
+        return b""
+    try:
+        return await asyncio.to_thread(_checked, replica, slice_)
+    except StorageError:
+        replica.on_unreadable(replica, offset)
+        raise
 
 
 def _checked(replica: Replica, slice_: LogSlice) -> bytes:
@@ -90,6 +92,8 @@ def _cleaned_to(replica: Replica) -> int:
     if not replica.stream.was_compacted:
         return 0
     try:
-        return replica.log.compaction.state.cleaned_to
+        # Copied from a log that was compacted, or under way here, there may be gaps below this.
+        state = replica.log.compaction.state
+        return max(state.cleaned_to, state.committed_below)
     except JetstreamError:
         return replica.high_watermark  # Unknown: nothing can be compared.

@@ -1,0 +1,177 @@
+"""A digest of what a reader of a compacted log ends with: the last record of each key.
+
+Replicas compact at their own times, so the bytes of two of them differ although a reader ends with
+the same. The digest covers offset, time, subject, key, headers and value of each record that no
+later one replaces, and of each without a key. It is a sum, so it does not depend on batches.
+Tombstones do not count, for a replica may have removed them.
+
+Records are gone over twice: first keys and offsets only, behind what is compacted here; then those
+that are left are hashed, each alone. Memory: KEYS_MAX keys. Where there are more, the keys are
+divided into parts by their hashes, and each part goes over the log by itself.
+
+All is read from the files, and both CRCs of each batch are checked. Worker threads share Python's
+lock with the event loop: after each step the work rests for as long as it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
+
+from jetstream_protocol.batch import Batch, iterate
+from jetstream_protocol.columns import Flags
+from jetstream_protocol.errors import InvalidRequestError, JetstreamError, UnavailableError
+from jetstream_server.replication.core.replica import Replica
+from jetstream_server.serving.decryption import decrypted
+from jetstream_server.serving.grpc.digests import read_checked
+
+KEYS_MAX: Final = 1 << 18
+"""In memory at a time: about 40 MB."""
+_STEP_BYTES: Final = 256 * 1024
+_READS_MAX: Final = 10
+"""Of one place in the log, when compaction swaps the file meanwhile."""
+_KEYS: Final = int(Flags.KEYS)
+_SUMS: Final = 1 << 256
+_HEAD: Final = Struct("<qqiiii")
+"""Offset, time, and the lengths of subject, key, headers and value; -1: there is none."""
+Look = Callable[[Batch], None]
+
+
+class _Part:
+    """The last offset of each key whose hash is `index` modulo `count`."""
+
+    def __init__(self, index: int, count: int) -> None:
+        self.index = index
+        self.count = count
+        self.latest: dict[bytes, int] = {}
+
+    def holds(self, key: bytes) -> bool:
+        return int.from_bytes(key[:4]) % self.count == self.index
+
+    def add(self, end_offset: int, batch: Batch) -> None:
+        if batch.header.flags & _KEYS:
+            for key, offset in zip(hashed(batch.keys()), batch.offsets(), strict=True):
+                if key is not None and offset < end_offset and self.holds(key):
+                    self.latest[key] = offset
+
+    def halve(self) -> _Part:
+        """Keep half of the keys; the other half is for the part that is returned."""
+        other = _Part(self.index + self.count, 2 * self.count)
+        self.count *= 2
+        self.latest = {key: offset for key, offset in self.latest.items() if self.holds(key)}
+        return other
+
+
+class KeyDigest:
+    """Of the records in [start, end) of one replica. `steps` does the work; then there are
+    `digest` and `records`. keys_max: see the module."""
+
+    def __init__(
+        self, replica: Replica, start_offset: int, end_offset: int, keys_max: int = KEYS_MAX
+    ) -> None:
+        self._replica = replica
+        self._start = start_offset
+        self._end = end_offset
+        self._keys_max = keys_max
+        self._sum = 0
+        self._done = 0.0
+        self.records = 0
+
+    @property
+    def digest(self) -> bytes:
+        summed = self._sum.to_bytes(32, "little") + self.records.to_bytes(8, "little")
+        return blake2b(summed, digest_size=16).digest()
+
+    async def steps(self) -> AsyncIterator[float]:
+        """How much is done, again and again. Raises InvalidRequestError for an end that is not
+        committed here, OffsetOutOfRangeError, RecordsDamagedError, CorruptBatchError, and
+        StorageError for what cannot be read or decrypted."""
+        if self._end > self._replica.high_watermark:
+            raise InvalidRequestError(
+                f"node {self._replica.node_id} knows of records up to offset "
+                f"{self._replica.high_watermark} that they are committed, not up to {self._end}"
+            )
+        parts = [_Part(0, 1)]
+        while parts:
+            part = parts.pop()
+            async for done in self._over(self._mapped_from(), partial(part.add, self._end)):
+                while len(part.latest) > self._keys_max:
+                    parts.append(part.halve())
+                yield self._done + done / 2 / part.count
+            async for done in self._over(self._start, partial(self._hash, part)):
+                yield self._done + (0.5 + done / 2) / part.count
+            self._done += 1 / part.count
+
+    def _mapped_from(self) -> int:
+        """Below it no two records have the same key."""
+        try:
+            return max(self._start, self._replica.log.compaction.state.cleaned_to)
+        except JetstreamError:
+            return self._start
+
+    async def _over(self, start: int, look: Look) -> AsyncIterator[float]:
+        """Call `look` with each batch, in a thread; says how far it is."""
+        offset, clock = start, asyncio.get_running_loop().time
+        while offset < self._end:
+            begun = clock()
+            data = await self._read(offset)
+            if not data:
+                break
+            offset = await asyncio.to_thread(self._look, data, offset, look)
+            yield min(1.0, (offset - start) / (self._end - start))
+            await asyncio.sleep(clock() - begun)
+
+    async def _read(self, offset: int) -> bytes:
+        for reads_left in reversed(range(_READS_MAX)):
+            try:
+                return await read_checked(self._replica, offset, _STEP_BYTES)
+            except UnavailableError:
+                if not reads_left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _look(self, data: bytes, offset: int, look: Look) -> int:
+        """Returns where the data ends."""
+        for batch in iterate(decrypted(self._replica, data, offset)):
+            look(batch)
+            offset = batch.header.next_offset
+        return offset
+
+    def _hash(self, part: _Part, batch: Batch) -> None:
+        keys = batch.keys()
+        offsets = batch.offsets()
+        wanted = [
+            index
+            for index, key in enumerate(hashed(keys))
+            if self._start <= offsets[index] < self._end
+            and (
+                part.index == 0
+                if key is None
+                else part.holds(key) and part.latest.get(key, -1) <= offsets[index]
+            )
+        ]
+        if wanted:
+            values, headers = batch.values(), batch.header_blocks()
+            subjects, times = batch.subjects(), batch.timestamps()
+            for at in wanted:
+                if values[at] is not None or keys[at] is None:
+                    columns = (subjects[at], keys[at], headers[at], values[at])
+                    self._sum = (self._sum + _number(offsets[at], times[at], columns)) % _SUMS
+                    self.records += 1
+
+
+def hashed(keys: Sequence[bytes | None]) -> list[bytes | None]:
+    """16 bytes for each, so that memory is bounded by the number of keys. Two keys share one with a
+    chance that no amount of data makes real."""
+    return [None if key is None else blake2b(key, digest_size=16).digest() for key in keys]
+
+
+def _number(offset: int, timestamp: int, columns: tuple[bytes | None, ...]) -> int:
+    lengths = (-1 if column is None else len(column) for column in columns)
+    head = _HEAD.pack(offset, timestamp, *lengths)
+    whole = b"".join((head, *(column or b"" for column in columns)))
+    return int.from_bytes(blake2b(whole, digest_size=32).digest(), "little")
