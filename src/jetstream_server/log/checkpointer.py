@@ -40,7 +40,7 @@ class Recordable(Protocol):
 
 
 class LogCheckpointer:
-    """See the module. noting: around the log's `producers`."""
+    """See the module. noting: the lock around the log's `producers`."""
 
     __slots__ = ("_health", "_log", "_noting", "_offsets", "_storage")
 
@@ -61,7 +61,8 @@ class LogCheckpointer:
     # The checkpoint.
 
     def save(self, clean_size: int = -1) -> None:
-        """A checkpoint of the log as it is. clean_size: of its last segment, at a clean close."""
+        """Write a checkpoint of the log as it is. clean_size: bytes in its last segment after a
+        clean close; -1: the log is not being closed."""
         log, flushed = self._log, self._log.flushed_offset
         if log.is_start_unknown:
             return  # **safety** Alone it would say that the log starts with what is left.
@@ -82,7 +83,7 @@ class LogCheckpointer:
         log = self._log
         with self._noting:
             image = log.producers.image()
-        # It may be ahead of the recovery point, even by what was appended since that was chosen.
+        # The image may include batches appended after the recovery point was chosen: drop them.
         producers = Producers(0, *image)
         producers.truncate(checkpoint.recovery_point)
         leader_epoch = log.epochs.epoch_at(checkpoint.recovery_point - 1)
@@ -125,7 +126,8 @@ class LogCheckpointer:
             pass  # The older record stays valid; it only says less.
 
     def begin(self) -> None:
-        """Before the first segment is made: in which boot of the machine. Raises OSError."""
+        """Create the offsets file, with the machine's boot id, before the first segment is made.
+        Raises OSError."""
         if self._offsets.end_offset is None:
             self._storage.make_folder()
             self._offsets.write_end(self._log.log_end_offset)
@@ -137,7 +139,7 @@ class LogCheckpointer:
     # Before the log becomes shorter. Durable on return.
 
     def removing_in_front(self) -> None:
-        """Files below the log start are about to be removed."""
+        """Record the log start durably. Call it before files below the log start are removed."""
         self.note_bounds(durable=True)
         try:
             self.save()
@@ -145,7 +147,7 @@ class LogCheckpointer:
             pass  # Removing frees the space that this needs.
 
     def cutting_to(self, end_offset: int) -> None:
-        """The log is about to end there."""
+        """Record that the log ends at `end_offset`. Call it before the log is cut there."""
         if self._storage.checkpoint.recovery_point > end_offset:
             self._save(self._storage.checkpoint.cut_to(end_offset))
         start = min(self._log.log_start_offset, end_offset)
@@ -155,8 +157,8 @@ class LogCheckpointer:
             self._offsets.write_bounds(Bounds(start, flushed, self._mark), durable=True)
 
     def emptying(self, offset: int) -> None:
-        """The log is about to be emptied, to begin anew at `offset`. **safety** Otherwise what a
-        kill leaves behind would be taken for a log."""
+        """Record that the log begins anew at `offset`. Call it before the log is emptied.
+        **safety** Otherwise what a killed process leaves behind would be taken for a log."""
         with self._health.changing("resetting"):
             self._storage.look_for_folder()
             self._storage.make_folder()

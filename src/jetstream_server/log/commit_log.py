@@ -8,7 +8,7 @@ Threads. The loop thread owns the log: append, roll, truncate, close. `flush` ru
 thread meanwhile; `read` and `pread` may run anywhere. Operations that move or remove files take the
 mutex. `flush` holds it while it runs; an append never waits for it.
 
-Failures. `health` says what they mean. What a failed append has written is cut off, so that later
+Failures. `health` says what they mean. The bytes of a failed append are cut off, so that later
 appends succeed once there is space.
 
 Not here: high watermark and acknowledgements (replication), and when to flush, roll by time or
@@ -82,8 +82,8 @@ class CommitLog:
         self.flushed_offset = recovered.flushed_offset
         self.last_append_timestamp = recovered.tail.timestamp
         self.lacks_front = recovered.lacks_front
-        """Records are missing before the first segment, or all are: this log cannot be mended by
-        what comes behind its end. Offline as well, until `reset` or `mend`."""
+        """Whether records before the first segment, or all records, are missing. Records appended
+        later cannot repair that. The log is offline until `reset` or `mend`."""
         self.incomplete_reason = recovered.incomplete_reason
         """Why acknowledged records may be missing although everything in the log is valid; "" when
         none is missing. Cleared by `incompleteness_told`."""
@@ -95,12 +95,12 @@ class CommitLog:
         cls, disk: Disk, directory: str, config: LogConfig | None = None, *, clean: bool,
         boot_id: str = "", duplicate_window_us: int = DUPLICATE_WINDOW_US,
     ) -> CommitLog:  # fmt: skip
-        """Recover the log in `directory`; one that never existed is empty.
+        """Recover the log in `directory`. A log that never existed is empty.
 
-        clean: whether the server stopped cleanly: a log that is as its close left it is then
-        accepted without a scan. boot_id: of the machine, now: what was written during this boot is
-        still there, flushed or not. "" when unknown. A damaged log is returned offline, readable up
-        to the damage.
+        clean: whether the server stopped cleanly. A log that its close left unchanged is then
+        accepted without a scan. boot_id: of the machine's current boot, "" when unknown; whatever
+        was written during this boot still exists, flushed or not. A damaged log is returned
+        offline, readable up to the damage.
         """
         config = config or LogConfig()
         try:
@@ -137,18 +137,18 @@ class CommitLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is offline because of damage; what can be read is still valid."""
+        """Whether damage is why the log is offline. What can be read is still valid."""
         return self._health.is_damaged
 
     @property
     def is_lost(self) -> bool:
-        """Whether the records that were here are all gone, and with them their offsets."""
+        """Whether all records of this log, and with them their offsets, are gone."""
         bases = self._storage.segments.base_offsets
         return self.lacks_front and bases[:1] in ([], [self.log_end_offset])
 
     def incompleteness_told(self) -> None:
-        """The metadata knows that this log may lack records (register_node). Raises StorageError,
-        StorageFullError."""
+        """Note that the metadata knows that this log may lack records (register_node). Raises
+        StorageError, StorageFullError."""
         if self.incomplete_reason:
             with self._mutex:
                 self.incomplete_reason = ""
@@ -169,8 +169,8 @@ class CommitLog:
 
     @property
     def tombstones_gone_below(self) -> int:
-        """Compaction has removed tombstones from this log, or from the log it was copied from; all
-        of them were below this offset. Raises StorageError."""
+        """The offset below which compaction may have removed tombstones from this log, or from the
+        log it was copied from; above it none is missing. Raises StorageError."""
         state = self.compaction.state
         return max(state.tombstones_gone_below, state.copied_under)
 
@@ -182,17 +182,18 @@ class CommitLog:
 
     @property
     def committed_below(self) -> int:
-        """Compaction has recorded records below this offset as committed; 0: unknown."""
+        """The offset below which compaction has recorded all records as committed; 0: unknown."""
         return self.compaction.committed_below
 
     @property
     def lost_range(self) -> tuple[int, int] | None:
-        """The first offsets, [start, end), that the disk has lost; None: none."""
+        """The first range of offsets, [start, end), that the disk has lost; None: nothing is
+        lost."""
         return self.damage.first
 
     @property
     def flush_due(self) -> bool:
-        """Whether a sealed segment waits for its flush, which spares recovery a scan."""
+        """Whether a sealed segment waits for a flush. The flush spares recovery a scan."""
         return self._storage.has_sealed_unsynced
 
     # Appending.
@@ -201,10 +202,10 @@ class CommitLog:
         self, batch: EncodedBatch, *, leader_epoch: int, timestamp_us: WallUs,
         now_us: MonotonicUs | None = None,
     ) -> int:  # fmt: skip
-        """As the leader: stamp the batch, write it, return its base offset.
+        """As the leader: stamp the batch, write it, and return its base offset.
 
         now_us: message ids age by it; without it they age by timestamps. Raises StorageFullError
-        (nothing was appended; try later), StorageError.
+        (nothing was appended; try later) and StorageError.
         """
         self._health.require_online()
         base_offset = self.log_end_offset
@@ -229,12 +230,12 @@ class CommitLog:
     ) -> None:  # fmt: skip
         """As a follower: append whole stamped batches, back to back.
 
-        leader_epoch: the epoch they were asked for under; none may be newer. gaps_below: where the
-        gaps that compaction leaves may be; above, none may. now_us: if the
-        leader has just appended them. Raises CorruptBatchError when the bytes are not whole
-        valid batches, DivergedError when they do not continue this log: then none is appended.
-        CannotDecryptError for those that this node could not read: nor then. StorageFullError,
-        StorageError: those that went into the segments before the failure are.
+        leader_epoch: the epoch under which the batches were fetched; none may be newer. gaps_below:
+        the offset below which gaps of compaction may lie; there may be none above. now_us: given if
+        the leader has just appended the batches. Raises CorruptBatchError when the bytes are not
+        whole valid batches, DivergedError when the batches do not continue this log, and
+        CannotDecryptError when this node could not read them: nothing is appended then. Raises
+        StorageFullError, StorageError: batches written to segments before the failure stay.
         """
         self._health.require_online()
         tail = Tail(self.log_end_offset, self.epochs.latest_epoch)
@@ -265,12 +266,12 @@ class CommitLog:
         self.log_end_offset = newest.next_offset
 
     def note_end(self) -> None:
-        """Record the log end: records may be acknowledged before they are flushed, and the next
+        """Record the log end. Records may be acknowledged before they are flushed, and the next
         start in this boot of the machine must know that they existed."""
         self.records.note_end()
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Begin a leadership at the log end; before anything is appended or served under it.
+        """Begin a leadership at the log end, before anything is appended or served under it.
 
         The epoch's first batch makes it durable. Raises FencedEpochError when the log
         knows a newer epoch.
@@ -299,8 +300,8 @@ class CommitLog:
         return segment
 
     def roll_due_us(self) -> WallUs | None:
-        """When the last segment is old enough to be sealed although nothing is appended; None:
-        never, as it is empty or age does not matter. May read an index: any thread."""
+        """When the last segment must be sealed by age even if nothing is appended; None: never,
+        because it is empty or age does not matter. May read an index. For any thread."""
         last = self._storage.segments.last
         if last is None or not last.size:
             return None
@@ -308,7 +309,8 @@ class CommitLog:
             return self._config.roll_due_us(last)
 
     def sealed_spans(self) -> Iterator[Span]:
-        """The sealed segments, oldest first, for retention. Reads as it goes: any thread."""
+        """The sealed segments, oldest first, for retention. Reads indexes lazily. For any
+        thread."""
         with self._health.reading():
             for segment in self._storage.segments.sealed:
                 newest_us = segment.last_timestamp()
@@ -337,10 +339,10 @@ class CommitLog:
     # Reading.
 
     def read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
-        """Where the whole batches from the one that holds `offset` on are, in one segment.
+        """Locate whole batches in one segment, from the batch that holds `offset` on.
 
-        Only batches wholly below `limit_offset`, and not more than `bytes_max` bytes, except that
-        the first always fits. None when the limit leaves nothing. Checks headers, not bodies:
+        Covers only batches wholly below `limit_offset`, and at most `bytes_max` bytes; the first
+        batch always fits. Returns None when the limit leaves nothing. Checks headers, not bodies:
         callers check the CRCs. Raises OffsetOutOfRangeError below the log start and beyond the log
         end, CorruptBatchError with file and position, RecordsDamagedError for a marked range.
         """
@@ -374,7 +376,7 @@ class CommitLog:
         return slice_
 
     def pread(self, slice_: LogSlice) -> bytes:
-        """The bytes of a slice, as stored: `plain_batches` decrypts them.
+        """Read the bytes of a slice, as stored: `plain_batches` decrypts them.
 
         Raises OffsetOutOfRangeError when retention removed it meanwhile, UnavailableError when
         compaction did (read it again), CorruptBatchError when the file is shorter than it was.
@@ -382,7 +384,8 @@ class CommitLog:
         return self._reader.pread(slice_)
 
     def offset_for_timestamp(self, timestamp_us: WallUs) -> tuple[int, int] | None:
-        """Offset and leader epoch of the first record appended at that time or later."""
+        """Offset and leader epoch of the first record appended at that time or later; None: there
+        is none."""
         with self._health.reading():
             header = self._storage.segments.find_timestamp(timestamp_us)
         if header is None:
@@ -395,17 +398,17 @@ class CommitLog:
     # Flushing.
 
     def flush(self) -> int:
-        """Sync everything appended before the call; returns the new flushed offset.
+        """Sync everything appended before the call, and return the new flushed offset.
 
-        Blocks: for the flusher thread. When it fails the log goes offline and stays there.
+        Blocks: for the flusher thread. If it fails, the log goes offline and stays offline.
         """
         with self._mutex:
             return self._flush()
 
     def _flush(self) -> int:
         self._health.require_online()
-        # The offset first: the last segment read after it is at or behind the one it lies in, and
-        # segments sealed in between are on the storage's list.
+        # Read the offset first. The last segment, which is read after it, then lies at or behind
+        # the segment of that offset. Segments sealed in between are on the storage's list.
         target = self.log_end_offset
         last = self._storage.segments.last
         if last is None or (target == self.flushed_offset and self._storage.is_synced()):
@@ -424,10 +427,10 @@ class CommitLog:
     # Removing. For the loop thread. Each may wait for a running flush, and is durable on return.
 
     def truncate(self, offset: int) -> int:
-        """Drop every batch that reaches to `offset` or beyond; returns the new log end, where the
-        last one left ends.
+        """Drop every batch that reaches to `offset` or beyond, and return the new log end: the end
+        of the last batch that is left.
 
-        For a follower whose log departs from its leader's. Durable on return.
+        For a follower whose log has diverged from its leader's.
         """
         with self._mutex:
             self._health.require_online()
@@ -453,19 +456,19 @@ class CommitLog:
         self.damage.cut_to(end)
 
     def reset(self, offset: int) -> None:
-        """Drop everything, damaged or not, and begin anew at `offset`, by the leader's word; a log
-        that has failed is whole again then."""
+        """Drop everything, damaged or not, and begin anew at `offset`, as the leader demands. A
+        failed log is healthy again afterwards."""
         with self._mutex:
             self._health.require_mendable()
             self.records.emptying(offset)
-            # Not earlier: a log whose emptying fails may be revived, with the records that it has.
+            # Not earlier: if emptying fails, the log may be revived with the records that it has.
             with self._noting:
                 self.producers.clear()
             self.epochs = LeaderEpochCache()
             self.log_start_offset = self.flushed_offset = self.log_end_offset = offset
             with self._health.committed("resetting"):
                 self._storage.restart_at(offset)
-            # Not earlier: otherwise a copy that a kill interrupted would be taken for complete.
+            # Not earlier: otherwise a copy interrupted by a kill would be taken for complete.
             self.compaction.forget()
             self.damage.forget()
             self.is_start_unknown = False
@@ -480,13 +483,15 @@ class CommitLog:
             pass  # The log stays offline: what is left is not a log.
 
     def mend(self) -> None:
-        """Drop what is damaged, or what failed operations have left, and all behind it; take what
-        is missing in front for removed; and go online with what can be read. Nothing is done where
-        that is not why the log is offline.
+        """Bring a failed or damaged log back online with the records that can be read.
 
-        Only for a replica that fetches the rest from another one, or where nobody holds more. What
-        was not flushed when the log failed may be missing after a power failure, whatever a later
-        flush says.
+        Drops the damaged part, or what failed operations have left, and everything behind it.
+        Records missing in front count as removed. Does nothing if the log is offline for another
+        reason.
+
+        Only for a replica that fetches the rest from another one, or when no replica holds more.
+        Records that were not flushed when the log failed may be missing after a power failure, even
+        if a later flush succeeds.
         """
         with self._mutex:
             if not (self.is_damaged or self._health.has_failed):
@@ -518,17 +523,18 @@ class CommitLog:
         return bool(sealed) and sealed[0].next_offset <= self.log_start_offset
 
     def begin_advance(self, offset: int) -> None:
-        """Records below `offset` are gone for readers. Waits for nothing: `finish_advance` removes
-        the segments wholly below it.
+        """Hide records below `offset` from readers. Does not block: `finish_advance` removes the
+        segments wholly below it.
 
-        Segments that await their sync stay; calling this again with the log start takes them.
+        Segments that await their sync stay. Calling this again with the log start retires them.
         """
         self._health.require_online()
         self._require_within(offset, 0)
         self._start_at(max(offset, self.log_start_offset))
 
     def finish_advance(self) -> None:
-        """The second half. Blocks: call it in a thread. Does nothing if the log is offline by now.
+        """Remove the segments that `begin_advance` retired. Blocks: call it in a thread. Does
+        nothing if the log is offline by then.
 
         Raises StorageFullError when the checkpoint could not be written.
         """
@@ -539,7 +545,7 @@ class CommitLog:
     def _start_at(self, offset: int) -> None:
         self.log_start_offset = offset
         self._storage.retire_before(offset)
-        # Epochs are kept of every batch that is still there: truncation may make it the last.
+        # Keep the epoch of every batch that is still there: truncation may make it the last one.
         self.epochs.truncate_from_start(self._storage.segments.base_offsets[0])
 
     def _remove_retired(self) -> None:
@@ -557,8 +563,8 @@ class CommitLog:
     def close(self, *, clean: bool) -> None:
         """Stop using the log. clean: flush it, and leave a checkpoint that spares recovery.
 
-        **safety** A log that is offline leaves none: recovery looks at it again. Raises
-        StorageError when that fails; the log is closed nevertheless.
+        **safety** An offline log leaves no checkpoint: recovery checks it again. Raises
+        StorageError when closing fails; the log is closed nevertheless.
         """
         with self._mutex:
             try:
@@ -578,7 +584,7 @@ class CommitLog:
                 self._health.end("the log is closed")
 
     def delete(self) -> None:
-        """Remove the log and its folder. Nothing can be done with it afterwards."""
+        """Remove the log and its folder. The log cannot be used afterwards."""
         with self._mutex:
             self._health.end("the log is deleted")
             with self._health.changing("deleting"):

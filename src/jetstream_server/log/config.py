@@ -12,7 +12,7 @@ from jetstream_server.log.state_files import owner_of
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """When segments roll, how dense their indexes are, and the node's keys."""
+    """When segments are sealed, how dense their indexes are, and the node's keys."""
 
     segment_bytes: int = 256 * 1024 * 1024
     segment_age_us: int | None = None
@@ -22,7 +22,8 @@ class LogConfig:
     keys: Keys | None = None
 
     def encryption_of(self, directory: str) -> Encryption | None:
-        """Of the log in that folder, which is named by its stream's id; None without keys."""
+        """The encryption of the log in that folder, which is named by its stream id; None without
+        keys."""
         return None if self.keys is None else self.keys.of_stream(int(owner_of(directory)))
 
     def is_full(
@@ -39,7 +40,7 @@ class LogConfig:
         return offsets is not None and log_end_offset - segment.base_offset >= offsets
 
     def roll_due_us(self, segment: Segment) -> WallUs | None:
-        """When its age seals a segment; None: never. May read an index."""
+        """When the segment must be sealed because of its age; None: never. May read an index."""
         if self.segment_age_us is None:
             return None
         first = segment.first_timestamp()

@@ -1,4 +1,4 @@
-"""The bad ranges of a log's segments, durably: the file `damage` of a stream's folder.
+"""The bad ranges of a log's segments, kept durably in the file `damage` of a stream's folder.
 
     inspect (any thread) ──> mark ──> save ──(repair.py: fetched, verified, swapped in)──> repaired
 
@@ -6,10 +6,10 @@ Readers get the records before and behind a marked range, and an error at it. **
 a mark lacks records: its replica must not count as in sync (`is_damaged`).
 
 Crash policy. A mark is in memory first and in the file as soon as possible: a crash in between
-leaves damage that nobody has found yet. It leaves the file only after the folder was synced in
-which the repaired segment has its name; of every mark that is read from the file the segment is
-inspected again (replication/drivers/healing.py). A file that cannot be believed means that the
-whole log has to be inspected (`is_unknown`).
+leaves damage that nobody has found yet. A mark leaves the file only after the folder in which the
+repaired segment has its name was synced. Segments with a mark in the file are inspected again
+after a start (replication/drivers/healing.py). If the file cannot be trusted, the whole log has to
+be inspected (`is_unknown`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogDamage:
         self.marked = 0
         """How many bad ranges were found since the log was opened."""
         self.damaged_files: list[DamagedFile] = []
-        """The file itself, if it was not believed."""
+        """The file itself, if it is not trusted."""
         if disk.exists(self._path):
             self._load()
 
@@ -71,7 +71,7 @@ class LogDamage:
 
     @property
     def first(self) -> tuple[int, int] | None:
-        """The first bad range of offsets; (0, 0) when it is unknown which offsets are bad."""
+        """The first bad range of offsets; (0, 0) when the bad offsets are unknown; None: none."""
         if self.ranges:
             return self.ranges[0].start_offset, self.ranges[0].end_offset
         return (0, 0) if self.is_unknown else None
@@ -79,8 +79,8 @@ class LogDamage:
     # For readers.
 
     def limit(self, offset: int, limit_offset: int) -> int:
-        """Up to where records can be read from `offset` on. Raises RecordsDamagedError at a bad
-        range."""
+        """The offset up to which records can be read from `offset` on. Raises RecordsDamagedError
+        if `offset` lies in a bad range."""
         for bad in self.ranges:
             if bad.start_offset <= offset < bad.end_offset:
                 raise RecordsDamagedError(
@@ -94,31 +94,34 @@ class LogDamage:
 
     @property
     def interval_bytes(self) -> int:
-        """Of the log's indexes."""
+        """Bytes between two entries of the log's indexes."""
         return self._storage.interval_bytes
 
     # Finding.
 
     def segments(self) -> list[Segment]:
-        """All of the log's, oldest first."""
+        """All segments of the log, oldest first."""
         segments = self._storage.segments
         last = segments.last
         return segments.sealed if last is None else [*segments.sealed, last]
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The segment that holds `offset`; None: none does."""
+        """The segment that holds `offset`; None: there is none."""
         segments = self._storage.segments
         first = segments.base_offsets[:1]
         return segments.holding(offset) if first and offset >= first[0] else None
 
     def is_as_seen(self, segment: Segment, seen: Inspected) -> bool:
-        """Whether what was inspected is still what the log holds."""
+        """Whether the inspected segment is still in the log and has not been cut since."""
         is_there = segment in self.segments() and not segment.is_gone
         return is_there and segment.size >= seen.size
 
     def mark(self, segment: Segment, seen: Inspected, found: list[BadRange]) -> list[BadRange]:
-        """Note what an inspection of the whole segment has found, in place of what was known of it;
-        returns what is new. Empty as well when the segment was cut or swapped meanwhile."""
+        """Replace the known bad ranges of a segment by those that an inspection of all of it found.
+
+        Returns the ranges that were not known before; none when the segment was cut or swapped
+        since.
+        """
         if not self.is_as_seen(segment, seen):
             return []
         if len(found) > RANGES_MAX:
@@ -137,46 +140,47 @@ class LogDamage:
         return fresh
 
     def is_last(self, segment: Segment) -> bool:
-        """Whether the log still appends to it."""
+        """Whether the log still appends to this segment."""
         return segment is self._storage.segments.last
 
     def begin_swap(self, segment: Segment) -> None:
-        """Before `swap`: or a segment of another size than the checkpoint says would be missing
-        records after a crash. Blocks, for a thread. Raises StorageError."""
+        """Announce a swap. Otherwise, after a crash, a segment whose size differs from the
+        checkpoint would count as missing records. Blocks: call it in a thread. Raises
+        StorageError."""
         with self._mutex:
             self._storage.rewriting.add(segment.base_offset)
             self._save_checkpoint()
 
     def swap(self, segment: Segment, successor: Successor) -> None:
-        """Put its successor in the place of a sealed segment. Durable once the folder is synced;
-        then `repaired`. Raises OSError."""
+        """Replace a sealed segment by its successor. Durable once the folder is synced; call
+        `repaired` then. Raises OSError."""
         swapped = self._storage.swap(
             segment.base_offset, segment.size, successor.size, successor.path, successor.index_path
         )
         assert swapped, "the caller has made sure that it is in the log, and sealed"
 
     def repaired(self, base_offset: int) -> None:
-        """The segment that begins there was replaced by one that was inspected."""
+        """Remove the marks of a segment that was replaced by an inspected one."""
         self._storage.rewriting.discard(base_offset)
         self._replace([bad for bad in self.ranges if bad.base_offset != base_offset])
 
     def inspected_all(self) -> None:
-        """Every segment was inspected, and what was bad in it is marked."""
+        """Note that every segment was inspected, and that everything bad in them is marked."""
         self.is_unknown = False
 
-    # What the log does, which holds the mutex. Each saves what has changed.
+    # The log calls these under its mutex. Each saves what has changed.
 
     def cut_to(self, log_end_offset: int) -> None:
-        """The log ends there now."""
+        """Forget bad ranges that reach beyond the new log end."""
         self._keep([bad for bad in self.ranges if bad.end_offset <= log_end_offset])
 
     def begin_at(self) -> None:
-        """Segments at the start have been removed."""
+        """Forget bad ranges in segments that were removed at the start of the log."""
         first = self._storage.segments.base_offsets[:1]
         self._keep([bad for bad in self.ranges if first and bad.base_offset >= first[0]])
 
     def forget(self) -> None:
-        """The log was emptied."""
+        """Forget everything, because the log was emptied."""
         if self.is_damaged:
             self.is_unknown = False
             self._replace([])
@@ -197,7 +201,7 @@ class LogDamage:
     # The file.
 
     def save(self) -> None:
-        """Durable on return; blocks. Raises StorageError, StorageFullError."""
+        """Write the file; durable on return. Blocks. Raises StorageError, StorageFullError."""
         with self._mutex:
             self._save()
 
@@ -224,7 +228,7 @@ class LogDamage:
 
 
 def view(segment: Segment) -> Inspected:
-    """The segment as it is now, for an inspection. Reads its index: any thread."""
+    """The segment as it is, for an inspection. Reads its index. For any thread."""
     size, next_offset = segment.end
     return Inspected(segment.path, segment.base_offset, next_offset, size, segment.boundaries())
 

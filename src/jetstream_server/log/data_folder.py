@@ -1,13 +1,13 @@
-"""The data folder of a node: its lock, whose it is, and the streams in it.
+"""The data folder of a node: its lock, its identity, and the streams in it.
 
     <data>/lock            held with flock while a server runs
     <data>/meta.json       {"format_version": 1, "cluster": "…", "cluster_id": "…", "node_id": 1,
                            "crc": "…"} (jetstream_protocol.logfiles.identity_file)
-    <data>/runs            what is known of earlier runs (replication.run_book)
+    <data>/runs            what is known of earlier runs (replication.run_record)
     <data>/metadata/       the metadata group's own files
     <data>/streams/<id>/   one log each, and <id>.offsets beside it
-    <data>/quarantine/     streams nobody knows any more, as <id>.<µs when set aside>; taken back
-                           when somebody knows them again
+    <data>/quarantine/     streams that the metadata does not know, as <id>.<µs when set aside>;
+                           taken back when the metadata knows them again
 
 Crash policy: `meta.json` is written before anything else, and once more when the cluster has agreed
 on its id (`join`), before there are any streams. A folder without it is new; one whose `meta.json`
@@ -35,7 +35,7 @@ IDENTITY_NAME = "meta.json"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose folder it is: what meta.json says. "" stands for what is not known yet."""
+    """What meta.json says. "" stands for what is not known yet."""
 
     format_version: int
     cluster: str
@@ -50,21 +50,21 @@ class DataFolder:
         self, disk: Disk, path: str, identity: Identity, lock: int, *, lost_streams: bool
     ) -> None:
         self.lost_streams = lost_streams
-        """Whether the folder of all streams was missing from one that was in use."""
+        """Whether the folder of all streams was missing although the data folder was in use."""
         self._disk = disk
         self._lock = lock
-        # While it is open, its inode is not given to another folder.
+        # While it is open, the file system does not give its inode to another folder.
         self._held = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._identity = identity
         self.path = path
 
     @classmethod
     def open(cls, disk: Disk, path: str, *, node_id: int, cluster: str = "") -> DataFolder:
-        """Lock the folder, making it first where there is none.
+        """Lock the folder, and make it first if there is none.
 
         cluster: the configured name; "" for a node that is alone. Raises StorageError when the
-        folder cannot be written or another server holds it, PreconditionFailedError when it is
-        another cluster's, node's or format's.
+        folder cannot be written or another server holds it, PreconditionFailedError when it
+        belongs to another cluster, node or format.
         """
         path = os.path.abspath(path)
         try:
@@ -88,7 +88,7 @@ class DataFolder:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's; "" until the node has joined one."""
+        """The id of the node's cluster; "" until the node has joined one."""
         return self._identity.cluster_id
 
     @property
@@ -97,7 +97,8 @@ class DataFolder:
 
     def join(self, cluster_id: str) -> None:
         """Record the cluster that the metadata group belongs to. Raises PreconditionFailedError
-        when the folder belongs to another one, StorageError when that cannot be written."""
+        when the folder belongs to another cluster, StorageError when the record cannot be
+        written."""
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id:
@@ -126,12 +127,12 @@ class DataFolder:
         names = os.listdir(os.path.join(self.path, "streams"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    # Streams that are no longer registered: set aside at once, deleted much later if they were
-    # deleted.
+    # Folders of streams that are not registered are set aside at once. They are deleted much later,
+    # and only if the streams were deleted.
 
     def quarantine(self, stream_id: int, wall_us: WallUs) -> None:
-        """Set a stream's folder aside. Only after a metadata barrier has shown that it is not
-        registered."""
+        """Set a stream's folder aside. Call it only after a metadata barrier has shown that the
+        stream is not registered. Raises StorageError."""
         target = os.path.join(self.path, "quarantine", f"{stream_id}.{wall_us}")
         try:
             self._disk.rename(self.stream_directory(stream_id), target)
@@ -144,10 +145,11 @@ class DataFolder:
             raise storage_error(error, f"setting stream {stream_id} aside") from error
 
     def take_back(self, stream_id: int, created_at_us: WallUs) -> bool:
-        """Put a stream's folder back that was set aside, the newest; whether there was one.
+        """Put back the newest folder that was set aside for a stream. Returns whether there was
+        one.
 
-        created_at_us: of the stream that has this id. A folder that was set aside before is another
-        stream's: the id was given out again after metadata had been lost for good.
+        created_at_us: when the stream with this id was created. A folder set aside before then is
+        another stream's: after metadata was lost for good, ids are given out again.
         """
         target = self.stream_directory(stream_id)
         found = [at for known, at in self._quarantined() if known == stream_id]
@@ -166,8 +168,8 @@ class DataFolder:
         return True
 
     def delete_quarantined(self, until_us: WallUs, deleted: Container[int]) -> list[str]:
-        """Delete the folders that were set aside until then and are known to have been deleted;
-        return their names."""
+        """Delete the folders that were set aside until then and whose streams are known to be
+        deleted. Returns the names of the folders."""
         root = os.path.join(self.path, "quarantine")
         names = [
             f"{stream_id}.{at}"
@@ -182,14 +184,14 @@ class DataFolder:
         return names
 
     def _quarantined(self) -> list[tuple[int, int]]:
-        """The ids of streams that were set aside, and when."""
+        """Stream id and time (µs) of each folder that was set aside."""
         names = sorted(os.listdir(os.path.join(self.path, "quarantine")))
         parts = [name.partition(".") for name in names if name.isascii()]
         return [(int(a), int(b)) for a, _, b in parts if a.isdigit() and b.isdigit()]
 
     def why_gone(self) -> str:
-        """Why the path no longer leads to this folder; "" while it does. If it does not, what is
-        written to open files is lost and the lock protects nothing."""
+        """Why the path does not lead to this folder any more; "" while it does. Once it does not,
+        data written to open files is lost and the lock protects nothing."""
         try:
             found = os.stat(self.path)
         except OSError as error:
@@ -200,13 +202,14 @@ class DataFolder:
         return f"another folder has taken the place of the data folder {self.path}"
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder and release its lock."""
         os.close(self._held)
         os.close(self._lock)
 
 
 def _take_lock(path: str) -> int:
-    """The descriptor that holds the lock until it is closed, or the process dies."""
+    """Lock the folder. Returns a descriptor that holds the lock until it is closed or the process
+    ends."""
     lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

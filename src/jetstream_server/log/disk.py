@@ -43,7 +43,7 @@ def is_full(error: OSError) -> bool:
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
-    """The error of our own tree for `error`, met while `doing` (words that name the file)."""
+    """The error of our own tree for `error`. doing: what failed, in words that name the file."""
     reason = error.strerror or str(error)
     if is_full(error):
         return StorageFullError(f"{doing}: {reason}; free space or let retention run")
@@ -51,7 +51,7 @@ def storage_error(error: OSError, doing: str) -> StorageError:
 
 
 class Disk(Protocol):
-    """File operations; all raise OSError."""
+    """File operations. All raise OSError."""
 
     def mutex(self) -> AbstractContextManager[object]:
         """A new lock between the loop and the flusher thread; without threads, a null context."""
@@ -59,30 +59,30 @@ class Disk(Protocol):
     def writable(self, directory: str) -> bool: ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is one. From now on it is that file which is read and written, should
-        somebody have put it in the place of one that is open."""
+        """Whether the file exists. If another process has replaced a file that is open here, the
+        new file is used from then on."""
 
     def size(self, path: str) -> int: ...
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in it, sorted."""
+        """The names in the folder, sorted."""
 
     def make_directory(self, path: str) -> None:
         """Make one folder; its parent must exist."""
 
     def create(self, path: str) -> None:
-        """Make an empty file. FileExistsError when there is one."""
+        """Make an empty file. Raises FileExistsError when there is one."""
 
     def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all the buffers, back to back, from `position` on."""
 
     def pread(self, path: str, position: int, length: int) -> bytes:
-        """Those bytes; fewer only where the file ends."""
+        """Read `length` bytes from `position` on; fewer only where the file ends."""
 
     def read_file(self, path: str) -> bytes: ...
 
     def write_atomic(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace the whole file or leave it as it was; durable: synced before it returns."""
+        """Replace the whole file, or leave it unchanged. durable: it is synced on return."""
 
     def truncate(self, path: str, size: int) -> None: ...
 
@@ -99,7 +99,7 @@ class Disk(Protocol):
 
 
 class _Open:
-    """An open file: closed when it has left the cache and its last user has released it."""
+    """An open file. It is closed once it has left the cache and its last user has released it."""
 
     __slots__ = ("dropped", "fd", "pins")
 
@@ -148,7 +148,7 @@ class OsDisk:
 
     def create(self, path: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-        self._forget(path)  # Somebody else may have removed an earlier file under that name.
+        self._forget(path)  # Another process may have removed an earlier file of that name.
 
     def write(self, path: str, position: int, buffers: Sequence[Buffer]) -> None:
         opened = self._acquire(path)
@@ -156,8 +156,8 @@ class OsDisk:
             wanted = sum(map(len, buffers))
             written = os.pwritev(opened.fd, buffers, position)
             if written != wanted:
-                # Only an almost full disk or a signal cuts a write short; writing the rest shows
-                # which.
+                # A write is cut short only by a signal or an almost full disk. Writing the rest
+                # shows which.
                 rest = memoryview(b"".join(buffers))
                 while written < wanted:
                     written += os.pwrite(opened.fd, rest[written:], position + written)
@@ -236,7 +236,7 @@ class OsDisk:
     # What only a real disk has.
 
     def read_resident(self, path: str, position: int, length: int) -> bytearray | None:
-        """Those bytes; None unless all of them are in the page cache."""
+        """Read those bytes; None unless all of them are in the page cache."""
         data = bytearray(length)
         opened = self._acquire(path)
         try:
@@ -250,7 +250,7 @@ class OsDisk:
         return data if found == length else None
 
     def close(self) -> None:
-        """Close every descriptor that is not in use; the others are closed when they are
+        """Close every descriptor that is not in use. The others are closed when they are
         released."""
         with self._lock:
             entries = list(self._open.values())
@@ -272,7 +272,7 @@ class OsDisk:
         evicted: list[_Open] = []
         with self._lock:
             if self._renames != renames:
-                # A rename may have replaced this path: then the descriptor is the old file's. It
+                # A rename may have replaced this path. The descriptor is then the old file's: it
                 # serves this caller, but must not serve the next one.
                 fresh.dropped = True
                 return fresh

@@ -11,10 +11,8 @@ and a salt of 16 random bytes, which each `Keys` draws when it is made and again
 BATCHES_PER_SALT batches; the nonce counts what was encrypted under the salt. Neither depends on
 offset, epoch or anything on disk: a truncated offset that is written again, a restored folder, or
 two nodes that lead one after the other cannot repeat one.
-
-**safety** What belongs to another stream, or another place, is not decrypted: stream id, offset,
-epoch, times and producer are authenticated.
-
+**safety** A batch of another stream, or moved to another place, is not decrypted: stream id,
+offset, epoch, times and producer are authenticated.
 Randomness is handed in.
 """
 
@@ -60,11 +58,11 @@ from jetstream_server.log.producers import may_hold_ids
 KEY_BYTES: Final = 32
 BATCHES_PER_SALT: Final = 1 << 24
 _CIPHERS_MAX: Final = 1024
-"""Derived keys that are kept: one for each salt that is read."""
+"""How many derived keys are cached: one is needed for each salt that is read."""
 _ENCRYPTED: Final = int(Flags.ENCRYPTED)
 
 Randomness = Callable[[int], bytes]
-"""That many random bytes, fit for keys."""
+"""Returns that many random bytes, fit for keys."""
 
 
 class CannotDecryptError(StorageError):
@@ -72,7 +70,7 @@ class CannotDecryptError(StorageError):
 
 
 def key_id_of(key: bytes) -> str:
-    """16 hexadecimal digits that name a key and tell nothing of it."""
+    """16 hexadecimal digits that name a key and reveal nothing of it."""
     return hmac.digest(key, b"jetstream key id", "sha256")[:KEY_ID_BYTES].hex()
 
 
@@ -89,8 +87,11 @@ class _Salted(NamedTuple):
 
 
 class Keys:
-    """The keys of a node, the active one first. For any thread. encrypts: False: it decrypts only.
-    retired: ids of keys that are gone, which is why their records cannot be read."""
+    """The keys of a node, the active one first. For any thread.
+
+    encrypts: False: the node only decrypts. retired: ids of keys that are gone; their records
+    cannot be read.
+    """
 
     def __init__(
         self,
@@ -113,12 +114,12 @@ class Keys:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The active one first."""
+        """The ids of the keys, the active one first."""
         return tuple(self._keys)
 
     @property
     def for_process(self) -> list[str]:
-        """The keys themselves, for a process of this node."""
+        """The keys themselves, in hexadecimal, for another process of this node."""
         return [key.hex() for key in self._keys.values()]
 
     @classmethod
@@ -126,7 +127,7 @@ class Keys:
         return cls([bytes.fromhex(key) for key in keys], randomness)
 
     def of_stream(self, stream_id: int) -> Encryption:
-        """For the log of one stream."""
+        """The encryption of one stream's log."""
         return Encryption(self, stream_id)
 
     def _salted(self) -> _Salted:
@@ -135,8 +136,8 @@ class Keys:
         return _Salted(key_id, salt, _cipher(key, salt), count())
 
     def encrypt(self, stream_id: int, plain: bytes, header: bytes | bytearray) -> bytes:
-        """Prefix, ciphertext and tag. header: of the batch, as it will be, or what else is to be
-        authenticated."""
+        """Encrypt, and return prefix, ciphertext and tag. header: the batch's final header, or
+        other bytes that are to be authenticated."""
         active = self._active
         assert active is not None, "without a key nothing is encrypted"
         sequence = next(active.numbers)
@@ -150,8 +151,8 @@ class Keys:
     def decrypt(
         self, body: bytes, header: bytes | bytearray, stream_id: int | None = None
     ) -> bytes:
-        """stream_id: whose it must be; None: anyone's. Raises CannotDecryptError,
-        CorruptBatchError."""
+        """Decrypt an encrypted body. stream_id: the stream that it must belong to; None: any.
+        Raises CannotDecryptError, CorruptBatchError."""
         prefix = read_prefix(body)
         if stream_id not in (None, prefix.stream_id):
             raise CannotDecryptError(
@@ -181,7 +182,7 @@ class Keys:
         return cipher
 
     def check(self, key_id: str) -> None:
-        """Raises CannotDecryptError for a key that is not here."""
+        """Raise CannotDecryptError for a key that this node does not have."""
         if self.is_retired(key_id):
             raise CannotDecryptError(
                 f"the records are encrypted with key {key_id}, which is gone by "
@@ -195,11 +196,11 @@ class Keys:
 
 
 NO_KEYS: Final = Keys((), bytes, encrypts=False)
-"""Of a node without encryption."""
+"""The keys of a node without encryption."""
 
 
 def _missing(key_id: str) -> str:
-    """What to say of a key that a node lacks."""
+    """The message about a key that the node lacks."""
     return (
         f"the records are encrypted with key {key_id}, which this node does not have: add it to "
         "the keys of its `encryption`, and restart it"
@@ -207,7 +208,7 @@ def _missing(key_id: str) -> str:
 
 
 class Encryption:
-    """Encrypts and decrypts what one log holds. For any thread."""
+    """Encrypts and decrypts the content of one log. For any thread."""
 
     __slots__ = ("_keys", "_stream_id")
 
@@ -220,11 +221,11 @@ class Encryption:
         return self._keys
 
     def stored(self, batch: EncodedBatch) -> EncodedBatch:
-        """A stamped batch as it is to be stored: encrypted, unless the node only decrypts."""
+        """A stamped batch as it has to be stored: encrypted, unless the node only decrypts."""
         return self.encrypt(batch) if self._keys.encrypts else batch
 
     def encrypt(self, batch: EncodedBatch) -> EncodedBatch:
-        """A stamped batch, encrypted with the active key. Raises MessageTooLargeError."""
+        """Encrypt a stamped batch with the active key. Raises MessageTooLargeError."""
         header = encrypted_header(batch.header)
         plain = batch.body[: body_length(batch.header)]
         if batch.length > BATCH_BYTES_MAX - ENCRYPTION_BYTES:
@@ -235,37 +236,39 @@ class Encryption:
         return as_batch(header, self._keys.encrypt(self._stream_id, plain, header), batch)
 
     def encrypt_bytes(self, batch: bytes) -> bytes:
-        """The same of a batch that is one piece."""
+        """Like `encrypt`, for a batch that is in one piece."""
         header = decode_header(batch)
         parts = bytearray(batch[:HEADER_BYTES]), batch[HEADER_BYTES:]
         encoded = EncodedBatch(*parts, header.record_count, header.last_offset_delta)
         return self.encrypt(encoded).to_bytes()
 
     def decrypt(self, batch: bytes) -> bytes:
-        """One batch as it was before it was encrypted; a plain one as it is.
+        """Return one batch as it was before encryption; a plain batch is returned unchanged.
 
         Raises CannotDecryptError, and CorruptBatchError for bytes that fail their CRC.
         """
         return decrypt_batch(self._keys, batch, self._stream_id)
 
     def decrypt_all(self, data: bytes, *, partly: bool = False) -> bytes:
-        """Whole batches, back to back. Bytes that fail their checks stay as they are: who decodes
-        them finds it out. Raises CannotDecryptError; with `partly` only if the first batch cannot
-        be decrypted, else those before it are returned.
+        """Decrypt whole batches that stand back to back.
+
+        Bytes that fail their checks stay as they are: their decoder notices. Raises
+        CannotDecryptError. With `partly` it raises only if the first batch cannot be decrypted;
+        otherwise it returns the batches before the one that cannot.
         """
         return decrypt_all(self._keys, data, self._stream_id, partly=partly)
 
     def encrypt_state(self, data: bytes, kind: str) -> bytes:
-        """Part of a state file of that kind."""
+        """Encrypt a part of a state file. kind: the file's kind."""
         return self._keys.encrypt(self._stream_id, data, _state_header(kind))
 
     def decrypt_state(self, data: bytes, kind: str) -> bytes:
-        """Raises CannotDecryptError, CorruptBatchError."""
+        """Reverse `encrypt_state`. Raises CannotDecryptError, CorruptBatchError."""
         return self._keys.decrypt(data, _state_header(kind), self._stream_id)
 
 
 def _state_header(kind: str) -> bytes:
-    """What is authenticated in place of a batch's header, and can be none."""
+    """What is authenticated instead of a batch's header. No batch has a header like it."""
     return kind.encode().ljust(HEADER_BYTES, b"\0")
 
 
@@ -285,7 +288,7 @@ def decrypt_batch(keys: Keys, batch: bytes, stream_id: int | None = None) -> byt
     if any(batch[end:]):
         raise CorruptBatchError("batch body fails its CRC")
     stamped = decrypted_header(batch[:HEADER_BYTES])
-    # First the body: `finish` writes the CRCs.
+    # The body first: `finish` writes the CRCs.
     padded_body = finish(stamped, plain)
     return bytes(stamped) + padded_body
 
@@ -315,17 +318,18 @@ def decrypt_all(
 
 
 def plain_batches(encryption: Encryption | None, data: bytes) -> bytes:
-    """Whole batches, decrypted where that is needed; see Encryption.decrypt_all."""
+    """Decrypt those of the batches that are encrypted; see Encryption.decrypt_all."""
     return data if encryption is None else encryption.decrypt_all(data)
 
 
 def check_incoming_keys(
     encryption: Encryption | None, headers: Sequence[BatchHeader], data: bytes
 ) -> dict[int, bytes]:
-    """Before a follower appends the batches in `data`: by base offset, decrypted, those that may
-    hold message ids.
+    """Check that this node has the keys of the batches in `data`, before a follower appends them.
 
-    **safety** What this node could not decrypt as a leader is not taken: the leader goes on without
+    Returns the batches that may hold message ids, decrypted, by base offset.
+
+    **safety** A follower refuses what it could not decrypt as a leader. The leader goes on without
     this replica, and nothing is lost. Raises CannotDecryptError, CorruptBatchError.
     """
     found: dict[int, bytes] = {}

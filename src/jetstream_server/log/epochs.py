@@ -16,14 +16,14 @@ UNDEFINED = -1
 
 
 class EpochEnd(NamedTuple):
-    """The epoch that was found, and where it ends (exclusive). Both -1: not known."""
+    """The epoch that was found, and its exclusive end. Both are -1 when it is not known."""
 
     leader_epoch: int
     end_offset: int
 
 
 class LeaderEpochCache:
-    """Sorted, in memory; the checkpoint keeps a copy."""
+    """Leader epochs and their start offsets, sorted, in memory. The checkpoint keeps a copy."""
 
     __slots__ = ("_entries",)
 
@@ -37,11 +37,11 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> int:
-        """-1 when the log has none."""
+        """The newest epoch; -1 when the log has none."""
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
-        """Begin `leader_epoch` at `start_offset`; drop entries that are not before it in both."""
+        """Begin `leader_epoch` at `start_offset`. Drops entries that are not smaller in both."""
         if leader_epoch == self.latest_epoch and start_offset >= self._entries[-1][1]:
             return
         entries = self._entries
@@ -55,7 +55,7 @@ class LeaderEpochCache:
         return self._entries[at - 1][0] if at else UNDEFINED
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where the newest epoch not above `leader_epoch` ends (references of KIP-279).
+        """Where the newest epoch that is not above `leader_epoch` ends (references of KIP-279).
 
         An epoch newer than all known is undefined. One older than all known ends where the
         oldest known begins.
@@ -70,7 +70,7 @@ class LeaderEpochCache:
         return EpochEnd(entries[above - 1][0] if above else leader_epoch, end)
 
     def end_of(self, leader_epoch: int, log_end_offset: int) -> int:
-        """Where the records end that are of `leader_epoch` or older ones."""
+        """The end of the records of `leader_epoch` and older epochs."""
         above = bisect_right(self._entries, leader_epoch, key=lambda entry: entry[0])
         return self._entries[above][1] if above < len(self._entries) else log_end_offset
 
@@ -80,8 +80,8 @@ class LeaderEpochCache:
             self._entries.pop()
 
     def truncate_from_start(self, log_start_offset: int) -> None:
-        """Forget epochs that end before the new log start. The epoch of the record right before it
-        stays, so that a log that ends there can be compared with this one."""
+        """Forget epochs that end before the new log start. The epoch of the record right before the
+        start stays, so that a log that ends there can be compared with this one."""
         above = bisect_right(self._entries, log_start_offset - 1, key=lambda entry: entry[1])
         if above:
             del self._entries[: above - 1]

@@ -1,10 +1,10 @@
-"""Group commit: a few threads sync logs; one fsync of a log serves all requests that waited for it.
+"""Group commit: a few threads sync logs. One fsync of a log serves all requests that wait for it.
 
-While a log's fsync runs, further requests for that log wait together; the next fsync covers them
-all, since it begins after they were appended. One thread at a time flushes a log, and logs take
+While a log's fsync runs, further requests for that log wait together. The next fsync covers all of
+them, because it begins after they were appended. One thread at a time flushes a log, and logs take
 turns in the order of their first request. There are several threads because file systems commit
 many concurrent requests about as fast as one: a thousand logs one after the other would take
-seconds. Results reach the loop through `call_soon_threadsafe`; those of one log in order.
+seconds. Results reach the loop through `call_soon_threadsafe`; results of one log stay in order.
 
 A failure is reported like a success and never retried here: the log is offline by then.
 """
@@ -40,7 +40,7 @@ class Flusher:
         clock: MonotonicClock = monotonic_clock,
         timed: Callable[[float], object] | None = None,
     ) -> None:
-        """timed: told how long each flush took, in seconds, on the flush's thread."""
+        """timed: called on the flush's thread with the duration of each flush, in seconds."""
         self._clock = clock
         self._timed = timed
         self._call_soon_threadsafe = call_soon_threadsafe
@@ -57,10 +57,10 @@ class Flusher:
             thread.start()
 
     def request(self, log: CommitLog, on_flushed: OnFlushed) -> None:
-        """Flush what `log` holds now. A callback queued twice for one flush is called once.
+        """Flush what `log` holds. A callback queued twice for one flush is called once.
 
-        Raises UnavailableError after `close`, InternalError when a thread died of a bug:
-        acknowledgements that wait for it would wait for ever.
+        Raises UnavailableError after `close`. Raises InternalError when a thread has died of a bug:
+        the acknowledgement that waits for this flush would never be sent.
         """
         with self._wakeup:
             if self._closing:
@@ -75,7 +75,7 @@ class Flusher:
                 callbacks[on_flushed] = None
 
     def close(self) -> None:
-        """Flush what is queued, then end the threads. Blocks until that is done."""
+        """Flush what is queued, then end the threads. Blocks until they have ended."""
         with self._wakeup:
             self._closing = True
             self._wakeup.notify_all()
@@ -108,8 +108,8 @@ class Flusher:
                     self._wakeup.notify_all()
 
     def _next(self) -> CommitLog | None:
-        """The first waiting log that no other thread is flushing; the others take theirs again
-        themselves."""
+        """The first waiting log that no other thread is flushing. A log that is being flushed stays
+        queued for its own thread."""
         return next((log for log in self._queued if log not in self._busy), None)
 
 

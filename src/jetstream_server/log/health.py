@@ -1,13 +1,13 @@
 """What a disk failure means for a log.
 
-* A **full disk** fails the operation and nothing else: StorageFullError, to be tried again.
+* A **full disk** fails the operation and nothing else: StorageFullError; try again later.
 * A **failed read** fails the reader. The place that could not be read is damaged; the rest of the
   log is still valid.
 * **Anything else**, above all a failed fsync, is a failure of the log and takes it offline: appends
   and flushes raise StorageError, reads go on. A failed fsync is never tried again: the kernel may
-  have dropped the pages it could not write, and a second fsync would call that success. The log
-  comes back only by being emptied (`CommitLog.reset`) or, where no replica holds more, with what
-  can be read of it (`CommitLog.mend`).
+  have dropped the pages it could not write, and a second fsync would report success. The log
+  comes back only by being emptied (`CommitLog.reset`) or, when no replica holds more, with the
+  records that can be read (`CommitLog.mend`).
 * **Damage** found when the log was opened takes it offline too, until the damaged records are
   discarded.
 """
@@ -35,22 +35,22 @@ class Health:
         self.on_failure: Callable[[], None] | None = None
 
     def require_online(self) -> None:
-        """Raises StorageError."""
+        """Raise StorageError if the log is offline."""
         if self.offline_reason:
             raise StorageError(f"{self._directory} is offline: {self.offline_reason}")
 
     def require_mendable(self) -> None:
-        """Raises StorageError for a log that is offline for another reason than failure or damage:
-        closed, deleted, or never opened."""
+        """Raise StorageError if the log is offline for another reason than failure or damage: it
+        was closed or deleted, or was never opened."""
         if not (self.has_failed or self._is_damaged):
             self.require_online()
 
     def end(self, reason: str) -> None:
-        """The log takes no more operations; an older reason stays."""
+        """Accept no more operations. An older reason stays."""
         self.offline_reason = self.offline_reason or reason
 
     def fail(self, reason: str) -> None:
-        """The log has failed. Of several failures the first is reported."""
+        """Take the log offline because of a failure. Only the first failure is reported."""
         if self.has_failed or (self.offline_reason and not self._is_damaged):
             return
         self.has_failed = True
@@ -61,11 +61,11 @@ class Health:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage is what keeps the log offline."""
+        """Whether damage keeps the log offline."""
         return self._is_damaged
 
     def mended(self) -> None:
-        """The failed or damaged part has left the log."""
+        """Bring the log online again: the failed or damaged part has left it."""
         self._is_damaged = self.has_failed = False
         self.offline_reason = ""
 
@@ -87,14 +87,14 @@ class Health:
 
     @contextmanager
     def committed(self, doing: str) -> Iterator[None]:
-        """Wraps code that must succeed: otherwise files and memory would differ."""
+        """Wraps code that must succeed: if it failed half-way, files and memory would differ."""
         try:
             yield
         except OSError as error:
             raise self._take_offline(error, doing) from error
 
     def failure(self, error: OSError, doing: str) -> StorageError:
-        """The error to raise for `error`; takes the log offline unless the disk was only full."""
+        """The error to raise for `error`. Takes the log offline unless the disk was only full."""
         if is_full(error):
             return storage_error(error, f"{doing} {self._directory}")
         return self._take_offline(error, doing)

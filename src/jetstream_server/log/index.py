@@ -1,8 +1,8 @@
 """The sparse index of one segment, in memory.
 
 Entries (offset, position, append timestamp) lie in one flat array: 4 KiB of log cost 24 bytes and
-no object. Finding one is a bisection; the batches between two entries are walked by their headers.
-The layout of the file, and when it is trusted: jetstream_protocol.logfiles.
+no object. A lookup bisects the entries, then walks the headers of the batches between two of them.
+jetstream_protocol.logfiles describes the file's layout and when it is trusted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NEVER_INDEXED = -(1 << 62)
 class Index:
     """Grows with its segment, at the end only.
 
-    Another thread may read meanwhile: an entry is added by one call under the interpreter's lock,
-    and lookups never go beyond the length that they saw first.
+    Another thread may read at the same time: an entry is added by one call under the
+    interpreter's lock, and a lookup never goes beyond the length that it saw first.
     """
 
     __slots__ = ("_entries", "_interval_bytes", "_last_position")
@@ -35,29 +35,29 @@ class Index:
         return len(self._entries) // FIELDS
 
     def add(self, offset: int, position: int, timestamp: WallUs) -> None:
-        """Add the batch at `position`, if the last entry is far enough away."""
+        """Add the batch at `position` if the last entry is at least an interval away."""
         if position - self._last_position >= self._interval_bytes:
             self._entries.extend((offset, position, timestamp))
             self._last_position = position
 
     def entry(self, slot: int) -> tuple[int, int, WallUs]:
-        """Offset, position and append timestamp of entry `slot`."""
+        """Offset, position and append timestamp (µs) of entry `slot`."""
         at = slot * FIELDS
         offset, position, timestamp = self._entries[at : at + FIELDS]
         return offset, position, WallUs(timestamp)
 
     def slot_of_offset(self, offset: int) -> int:
-        """The last entry at or before `offset`; -1: none."""
+        """Slot of the last entry at or before `offset`; -1: none."""
         entries = self._entries
         return bisect_right(range(len(self)), offset, key=lambda i: entries[i * FIELDS]) - 1
 
     def slot_of_position(self, position: int) -> int:
-        """The last entry at or before `position`; -1: none."""
+        """Slot of the last entry at or before `position`; -1: none."""
         entries = self._entries
         return bisect_right(range(len(self)), position, key=lambda i: entries[i * FIELDS + 1]) - 1
 
     def slot_before_timestamp(self, timestamp: WallUs) -> int:
-        """The last entry appended before `timestamp`; -1: none."""
+        """Slot of the last entry appended before `timestamp`; -1: none."""
         entries = self._entries
         return (
             bisect_left(range(len(self)), timestamp, key=lambda i: WallUs(entries[i * FIELDS + 2]))
@@ -78,5 +78,6 @@ class Index:
     def from_bytes(
         cls, data: bytes, base_offset: int, log_length: int, interval_bytes: int
     ) -> Index:
-        """Raises CorruptBatchError unless the file is intact and this segment's."""
+        """Read an index. Raises CorruptBatchError unless it is intact and belongs to this
+        segment."""
         return cls(interval_bytes, index_file.decode(data, base_offset, log_length))

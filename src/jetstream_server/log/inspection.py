@@ -6,8 +6,8 @@ bad range then ends at the next index entry, or at a valid batch from which vali
 that entry. **safety** A payload may contain stored batches: a valid batch inside a bad one proves
 nothing.
 
-Reads only, and may run in any thread while the log grows; if a segment was cut or swapped
-meanwhile, the result is discarded (`LogDamage.mark` checks that).
+Only reads. May run in any thread while the log grows. If a segment was cut or swapped meanwhile,
+the result is discarded (`LogDamage.mark` checks that).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jetstream_protocol.logfiles.scan import SCAN_BYTES, Tail, Window, find_vali
 from jetstream_server.log.index import Index
 
 PAGE_BYTES = 4096
-"""A device fails to read whole pages, as the page cache reads them."""
+"""A device fails to read whole pages, because the page cache reads whole pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Inspected:
     boundaries: Index
 
     def boundary_behind(self, position: int) -> tuple[int, int]:
-        """Position and offset of the next batch that is known to begin behind `position`; the end
-        of the segment if none is."""
+        """Position and offset of the next batch that is known to begin behind `position`; the
+        segment's end if none is known."""
         slot = self.boundaries.slot_of_position(position) + 1
         if slot < len(self.boundaries):
             offset, found, _ = self.boundaries.entry(slot)
@@ -67,25 +67,28 @@ class Inspected:
 
 
 class Source(Protocol):
-    """What an inspection needs of a disk."""
+    """The part of a disk that an inspection needs."""
 
     def exists(self, path: str) -> bool: ...
 
     def pread(self, path: str, position: int, length: int) -> bytes:
-        """Those bytes, fewer where the file ends. Raises OSError."""
+        """Read those bytes; fewer where the file ends. Raises OSError."""
 
 
 def inspect(
     disk: Source, segment: Inspected, start: tuple[int, int] | None = None,
     end_position: int | None = None,
 ) -> list[BadRange]:  # fmt: skip
-    """The bad ranges, in order. start: position and offset of the batch to begin at; end_position:
-    where to end, at the end of the batch that reaches there. None: the segment's."""
+    """The bad ranges, in order.
+
+    start: position and offset of the first batch to check; None: the segment's first.
+    end_position: check up to the end of the batch that reaches there; None: the whole segment.
+    """
     return _Inspection(disk, segment).run(start, end_position)
 
 
 def inspect_at(disk: Source, segment: Inspected, offset: int, bytes_max: int) -> list[BadRange]:
-    """The same, around `offset` and for about `length` bytes behind it."""
+    """The bad ranges around `offset`, within about `bytes_max` bytes behind it."""
     start = segment.boundary_before(offset)
     end = segment.boundary_behind(start[0])[0] + bytes_max
     return inspect(disk, segment, start, end)
@@ -124,7 +127,7 @@ class _Inspection:
         return self._found
 
     def _read(self, position: int, length: int) -> bytes:
-        """Those bytes, zeros for the pages that cannot be read."""
+        """Read those bytes, with zeros for the pages that cannot be read."""
         path = self._segment.path
         try:
             data = self._disk.pread(path, position, length)
@@ -147,7 +150,7 @@ class _Inspection:
         return pages
 
     def _check(self, window: Window, position: int, tail: Tail) -> tuple[BatchHeader | None, str]:
-        """The header, if it can be believed, and what is wrong with the batch; "": nothing."""
+        """The header, if it is intact, and what is wrong with the batch; "": nothing is."""
         try:
             header = window.header(position)
         except CorruptBatchError as error:
@@ -171,7 +174,7 @@ class _Inspection:
         return "the device cannot read it" if refused else ""
 
     def _behind(self, bad: int, header: BatchHeader | None, tail: Tail) -> tuple[int, int]:
-        """Where the batch behind the bad one begins: position and offset."""
+        """Position and offset of the batch behind the bad one."""
         if header is not None:
             return bad + header.length, header.next_offset
         boundary = self._segment.boundary_behind(bad)
@@ -186,8 +189,8 @@ class _Inspection:
             at = found
 
     def _leads_to(self, position: int, boundary: tuple[int, int]) -> int | None:
-        """The base offset of the batch there, if batches follow it without a gap up to where
-        others are known to begin."""
+        """The base offset of the batch at `position`, if valid batches lead from it to `boundary`
+        without a gap; None otherwise."""
         end, end_offset = boundary
         window = Window(self._read, end, SCAN_BYTES)
         first = window.header(position).base_offset

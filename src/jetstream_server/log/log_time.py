@@ -1,4 +1,4 @@
-"""How much time has passed in a log, independent of wall clocks. Message ids age by it.
+"""Measures how much time has passed in a log, independent of wall clocks. Message ids age by it.
 
 Append timestamps come from the leaders' wall clocks, which may be hours apart. So the time between
 two batches is taken from:
@@ -11,11 +11,11 @@ two batches is taken from:
 Invariants.
 * It never falls from batch to batch.
 * **safety** It never runs ahead of real time: otherwise message ids would be forgotten within their
-  window. It may run behind: a node does not count the time in which it was down. (If a wall clock
+  window. It may run behind: a node does not count the time while it was down. (If a wall clock
   is set during a leadership, later copies of the log measure that time wrongly.)
 
-The time of the first batch is its own timestamp, as an origin only. No clock here: callers pass
-monotonic times (µs).
+The time of the first batch is its own timestamp, only as an origin. This module reads no clock:
+callers pass monotonic times (µs).
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from jetstream_protocol.batch import BatchHeader
 from jetstream_protocol.types import NO_EPOCH, MonotonicUs, WallUs
 
 LogTimeUs = NewType("LogTimeUs", int)
-"""The time of a log, see above. It is no clock's: only differences within one log mean anything."""
+"""The time of a log, in µs, see above. Only differences within one log have a meaning."""
 
 
 class LogTimeImage(NamedTuple):
-    """time_us: of the last batch that was looked at; timestamp, leader_epoch: its own."""
+    """time_us: the log's time at the last batch that was looked at. timestamp, leader_epoch: of
+    that batch."""
 
     time_us: LogTimeUs = LogTimeUs(0)
     timestamp: WallUs = WallUs(0)
@@ -38,7 +39,7 @@ class LogTimeImage(NamedTuple):
 
 
 class LogTime:
-    """Receives the batches that matter, in order; others may be left out."""
+    """Receives the batches that matter, in order. Others may be left out."""
 
     __slots__ = ("_read_at_us", "image")
 

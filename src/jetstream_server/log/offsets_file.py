@@ -23,7 +23,7 @@ from jetstream_server.log.state_files import owner_of
 
 
 def read_offsets(disk: Disk, directory: str) -> Offsets | None:
-    """None when there is no file."""
+    """Read the offsets file; None when there is none. Raises OSError."""
     try:
         data = disk.read_file(directory + OFFSETS_SUFFIX)
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def read_offsets(disk: Disk, directory: str) -> Offsets | None:
 
 
 class OffsetsFile:
-    """boot_id: of the machine, now; "" when that is not known, and then no log end is noted."""
+    """boot_id: of the machine's current boot; "" when unknown: no log end is recorded then."""
 
     __slots__ = ("_boot_id", "_disk", "_owner", "_written", "bounds", "end_offset", "path")
 
@@ -48,7 +48,7 @@ class OffsetsFile:
         """The last log end recorded in this boot of the machine."""
 
     def adopt(self, found: Offsets | None) -> None:
-        """Take over what the file contains."""
+        """Take over the content of the file."""
         if found is None:
             return
         if found.damage:
@@ -68,7 +68,7 @@ class OffsetsFile:
         self._disk.write(self.path, BOUNDS_END, (bytes(END_AT - BOUNDS_END),))
 
     def write_bounds(self, bounds: Bounds, *, durable: bool = False) -> None:
-        """durable: everything written to this file so far is on disk on return."""
+        """Write the bounds. durable: everything written to this file so far is synced on return."""
         if bounds != self.bounds:
             self._write(BOUNDS_AT, encode_bounds(self._owner, bounds))
             self.bounds = bounds
@@ -85,7 +85,7 @@ class OffsetsFile:
             self.end_offset = log_end_offset
 
     def create(self) -> None:
-        """Make the file, unless it is there; its name is not synced."""
+        """Make the file if there is none. Its name is not synced."""
         if not self._disk.exists(self.path):
             self._disk.create(self.path)
 

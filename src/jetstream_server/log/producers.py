@@ -9,18 +9,18 @@ producer has at most five in flight, so any batch that it repeats is among them.
 most.
 
 Everything here except the times follows from the batches in the log: the leader and its followers
-`note` each batch they append, and `truncate` with their logs. So a new leader knows what its log
-holds without reading it, and `producers_file.py` can save and rebuild this state.
+`note` each batch they append, and `truncate` with their logs. So a new leader knows the content of
+its log without reading it, and `producers_file.py` can save and rebuild this state.
 
 Invariants.
-* **safety** The state always matches the log: it holds nothing at or behind the log end, and after
-  a truncation a producer stands where it stood before. The caller must check that a duplicate is
-  *committed* before it is acknowledged.
+* **safety** The state always matches the log: it holds nothing at or behind the log end, and a
+  truncation resets each producer to its earlier position. The caller must check that a duplicate
+  is *committed* before it is acknowledged.
 * **safety** A producer never skips a sequence, and an unknown producer must begin with 0. Otherwise
-  earlier batches, still in flight or lost in a failover and to be repeated, could not be stored any
-  more.
+  earlier batches that are still in flight, or were lost in a failover and will be repeated, could
+  never be stored.
 
-No clock and no I/O. Times are the log's (log_time.py, µs): append timestamps are of wall clocks
+No clock and no I/O. Times are the log's (log_time.py, µs): append timestamps come from wall clocks
 that may be hours apart.
 """
 
@@ -49,7 +49,7 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.log.log_time import LogTime, LogTimeImage, LogTimeUs
 
 PRODUCERS_MAX: Final = 10_000
-"""Per stream: about 10 MiB. Beyond it the producer that was silent longest is forgotten."""
+"""Per stream: about 10 MiB. Above it the producer that was silent longest is forgotten."""
 IDLE_US: Final = 24 * 3600 * 1_000_000
 """A producer that is silent for this long is forgotten; no publisher retries for a day."""
 MESSAGE_IDS_MAX: Final = 1 << 17
@@ -61,12 +61,12 @@ DUPLICATE_WINDOW_US: Final = 120 * 1_000_000
 NOTHING: Final[Mapping[int, bytes]] = {}
 
 LOST: Final = 2**31 - 1
-"""The last sequence of a producer of which more was truncated away than was remembered. None comes
-after it."""
+"""The last sequence of a producer of which more batches were truncated than were remembered. No
+sequence comes after it."""
 
 _HEADERS: Final = int(Flags.HEADERS)
-# Ids are in batches that leaders made of messages: those they never compress, and a producer's
-# batch with an id in it they refuse.
+# Message ids occur only in batches that leaders made of single messages, which leaders never
+# compress. A producer's batch that carries an id is refused.
 _MAY_HOLD_IDS: Final = _HEADERS | COMPRESSION_MASK
 _NAME: Final = header_names.MSG_ID.encode()
 # The same rule as in ingest (headers.py): the header counts only in a block that follows the
@@ -75,8 +75,8 @@ _MESSAGE_ID: Final = re.compile(rb"\r\n" + _NAME + rb"[ \t]*+:[ \t]*+([^\r\n\x00
 
 
 def concerns(header: bytes | bytearray) -> bool:
-    """Whether a batch with these header bytes may have to be noted. Much cheaper than decoding it,
-    and most batches need not be noted."""
+    """Whether a batch with these header bytes may have to be noted. Much cheaper than decoding the
+    batch, and most batches need not be noted."""
     flags, _, producer_id = producer_fields(header)
     return bool(producer_id >= 0 or flags & _MAY_HOLD_IDS == _HEADERS)
 
@@ -94,9 +94,12 @@ class StoredBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """batches: the last ones, oldest first, in consecutive sequence; none of a producer whose last
-    ones were truncated away. time_us: of its last batch. known_from: the log has to reach so far
-    for the batch before those to be in it."""
+    """What is remembered of a producer.
+
+    batches: the last ones, oldest first, in consecutive sequence; none if they were truncated away.
+    time_us: the log's time of the last batch. known_from: the log holds the batch before `batches`
+    only if it reaches back to this offset.
+    """
 
     last_sequence: int
     time_us: LogTimeUs
@@ -105,7 +108,7 @@ class Producer(NamedTuple):
 
 
 class MessageId(NamedTuple):
-    """A record that carries an id; known_by: the id, or the digest of a long one."""
+    """A record that carries an id. known_by: the id, or the digest of a long id."""
 
     offset: int
     time_us: LogTimeUs
@@ -113,15 +116,15 @@ class MessageId(NamedTuple):
 
 
 def _known_by(message_id: bytes) -> bytes:
-    """The key under which an id is remembered: an id may be as long as a message."""
+    """The key under which an id is remembered. An id may be as long as a message."""
     if len(message_id) <= ID_BYTES_MAX:
         return message_id
     return blake2b(message_id, digest_size=32).digest()
 
 
 class Producers:
-    """See the module. Owned by the log's thread; `image` may be taken by another one that holds
-    the lock under which the log calls whatever changes it."""
+    """See the module. Owned by the log's thread. Another thread may take `image` while it holds the
+    lock under which the log changes this object."""
 
     __slots__ = ("_entries", "_message_ids", "_producers", "_time", "window_us")
 
@@ -133,7 +136,7 @@ class Producers:
         time: LogTimeImage | None = None,
     ) -> None:
         self.window_us = window_us
-        """How long message ids are remembered; 0: not at all."""
+        """How long message ids are remembered, in µs; 0: not at all."""
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers)  # least recent first
         self._message_ids: deque[MessageId] = deque()  # oldest first
         self._entries: dict[bytes, MessageId] = {}  # the newest of each id
@@ -144,7 +147,7 @@ class Producers:
     # Checks by the leader before it appends.
 
     def check(self, producer_id: int, sequence: int) -> StoredBatch | None:
-        """None if the batch is the producer's next; otherwise the batch that it repeats.
+        """Return None if the batch is the producer's next, otherwise the batch that it repeats.
 
         Raises OutOfSequenceError for a batch that is neither.
         """
@@ -167,7 +170,7 @@ class Producers:
         )
 
     def offset_of(self, message_id: bytes, now_us: MonotonicUs) -> int | None:
-        """The offset of the record that carries this id, if it came within the window."""
+        """The offset of the record with this id, if it came within the window; otherwise None."""
         entry = self._entries.get(_known_by(message_id))
         if entry is None or not self.window_us:
             return None
@@ -176,14 +179,14 @@ class Producers:
     # Called at every append, truncation and reset.
 
     def note(self, header: BatchHeader, body: bytes, now_us: MonotonicUs | None = None) -> None:
-        """A batch was appended; body: as stored, with or without padding. now_us: if it has just
-        been made; None: it was made some time ago."""
+        """Note an appended batch. body: as stored, with or without padding. now_us: given if the
+        batch has just been made; None: it was made some time ago."""
         time_us = self.note_header(header, now_us)
         if self.window_us and may_hold_ids(header):
             self.note_ids(header, body, time_us)
 
     def note_header(self, header: BatchHeader, now_us: MonotonicUs | None = None) -> LogTimeUs:
-        """All of `note` but the message ids; returns the log's time, for `note_ids`."""
+        """Note everything except the message ids. Returns the log's time, for `note_ids`."""
         time = self._time
         time_us = time.copied(header) if now_us is None else time.appended(header, now_us)
         if header.producer_id >= 0:
@@ -191,7 +194,7 @@ class Producers:
         return time_us
 
     def note_ids(self, header: BatchHeader, body: bytes, time_us: LogTimeUs) -> None:
-        """The message ids in a batch of that time."""
+        """Note the message ids in a batch of that time."""
         found = message_ids(header, body)
         for offset, message_id in found:
             self._remember(MessageId(offset, time_us, _known_by(message_id)))
@@ -244,11 +247,11 @@ class Producers:
             del self._entries[entry.known_by]
 
     def truncate(self, log_end_offset: int) -> None:
-        """Forget what is not in the log any more.
+        """Forget what the log does not hold any more.
 
-        If all remembered batches of a producer went, its position is the sequence before them: only
-        the first lost batch may come next. If that one is unknown too, no batch of this producer is
-        accepted any more.
+        If all remembered batches of a producer were truncated, its position is the sequence before
+        them: only the first lost batch may come next. If that batch is unknown too, no batch of
+        this producer is accepted any more.
         """
         for producer_id, producer in list(self._producers.items()):
             kept = tuple(b for b in producer.batches if b.next_offset <= log_end_offset)
@@ -270,8 +273,8 @@ class Producers:
             self._forget(self._message_ids.pop())
 
     def lose_front(self, log_start_offset: int) -> None:
-        """Forget what the disk has lost in front of the log. **safety** It was perhaps never
-        committed, and is not there: a repetition must not be acknowledged, but stored."""
+        """Forget the records that the disk has lost in front of the log. **safety** They may never
+        have been committed: a repetition must be stored, not acknowledged."""
         for producer_id, producer in list(self._producers.items()):
             kept = tuple(b for b in producer.batches if b.base_offset >= log_start_offset)
             if not kept:
@@ -292,8 +295,8 @@ class Producers:
         now_us: MonotonicUs | None = None,
         decrypted: Mapping[int, bytes] = NOTHING,
     ) -> None:
-        """Batches were appended that stand back to back in `data`, from `start` on; see `note`.
-        decrypted: by base offset, those that are encrypted there and may hold ids."""
+        """Note appended batches that stand back to back in `data`, from `start` on; see `note`.
+        decrypted: batches that are encrypted in `data` and may hold ids, by base offset."""
         for header in headers:
             if header.producer_id >= 0 or may_hold_ids(header):
                 plain = decrypted.get(header.base_offset)
@@ -310,7 +313,7 @@ class Producers:
         self._entries.clear()
         self._time = LogTime()
 
-    # Read by others.
+    # For other parts.
 
     def __bool__(self) -> bool:
         return bool(self._producers or self._message_ids)
@@ -323,14 +326,14 @@ class Producers:
         )
 
     def image(self) -> tuple[tuple[tuple[int, Producer], ...], tuple[MessageId, ...], LogTimeImage]:
-        """Everything remembered, oldest first: the arguments of another one."""
+        """Everything that is remembered, oldest first: the arguments to build an equal object."""
         return tuple(self._producers.items()), tuple(self._message_ids), self._time.image
 
 
 def message_ids(header: BatchHeader, body: bytes) -> list[tuple[int, bytes]]:
-    """Offset and id of each record of a batch that carries one.
+    """Offset and id of each record of a batch that carries an id.
 
-    One search for the whole batch; nothing per record where no id is in it. body: as stored.
+    One search covers the whole batch; records without an id cost nothing. body: as stored.
     """
     try:
         batch = Batch.of_checked(header, body[: header.body_length])

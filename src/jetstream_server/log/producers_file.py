@@ -3,14 +3,14 @@
     JSLC 1 <crc32c>\\n
     {"kind":"producers","owner":"17","end_offset":4096,"leader_epoch":3,"producers":[…],…}\\n
 
-It says what `Producers` remembered of the log below `end_offset`, whose last record there was of
+It holds what `Producers` remembered of the log below `end_offset`, where the last record was of
 `leader_epoch`. Logs that agree on the epoch of a record agree on all records before it. So the file
-is trusted exactly if the log has a record of that epoch there; a file from before a truncation is
-recognised. The batches behind it are read; recovery scans them anyway.
+is trusted only if the log has a record of that epoch there; a file from before a truncation is
+recognised and ignored. The batches behind it are read: recovery scans them anyway.
 
 Crash policy: written atomically before each checkpoint. If it is missing, damaged or of another
-history, the batches of the last day are read instead. **safety** Never ahead of the log, and never
-less than it holds of the last day, as far as that can be read.
+history, the batches of the last day are read instead. **safety** The state is never ahead of the
+log, and never lacks anything of the log's last day that can be read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Saved(NamedTuple):
     producers: Producers
 
     def fits(self, tail: Tail, epochs: LeaderEpochCache) -> bool:
-        """Whether it belongs to the log that ends at `tail`."""
+        """Whether the file belongs to the log that ends at `tail`."""
         behind = tail.offset < self.end_offset
         return not behind and epochs.epoch_at(self.end_offset - 1) == self.leader_epoch
 
@@ -86,7 +86,8 @@ def write_producers(
 def read_producers(
     disk: Disk, directory: str, window_us: int, encryption: Encryption | None = None
 ) -> Saved | None:
-    """None when there is none. Raises CorruptBatchError, CannotDecryptError, OSError."""
+    """Read the file; None if there is none. Raises CorruptBatchError, CannotDecryptError,
+    OSError."""
     try:
         data = disk.read_file(f"{directory}/{PRODUCERS_NAME}")
     except FileNotFoundError:
@@ -112,7 +113,7 @@ def _decrypted(hidden: str, encryption: Encryption | None) -> Any:
 
 
 def _decode(state: dict[str, Any], window_us: int) -> Saved:
-    """Raises CorruptBatchError for what no server has written."""
+    """Decode the state. Raises CorruptBatchError if no server can have written it."""
     try:
         producers = tuple(
             (
@@ -139,7 +140,7 @@ def _decode(state: dict[str, Any], window_us: int) -> Saved:
 
 
 class ProducersRecovery:
-    """Used once, while a log is opened: `note` for each batch that is scanned, then `finish`."""
+    """Used once, while a log is opened: `note` for each scanned batch, then `finish`."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class ProducersRecovery:
         self._encryption = encryption
         self._expected = checkpoint.producers
         self.damage = ""
-        """Why the file is not trusted; "" when it is, or when none was needed."""
+        """Why the file is not trusted; "" when it is, or when no file was needed."""
         self._saved = self._read(disk, directory) if self._expected else None
         self._producers = Producers(window_us) if self._saved is None else self._saved.producers
         self._behind = 0 if self._saved is None else self._saved.end_offset
@@ -172,16 +173,16 @@ class ProducersRecovery:
         return saved
 
     def note(self, segment: Segment, position: int, header: BatchHeader) -> None:
-        """A batch was found in the log. Raises OSError."""
+        """Note a batch that was found in the log. Raises OSError."""
         if header.base_offset >= self._behind and _matters(header):
             self._producers.note(*_plain(segment, position, header, self._encryption))
 
     def finish(
         self, segments: Sequence[Segment], scanned_from: int, tail: Tail, epochs: LeaderEpochCache
     ) -> Producers:
-        """The state of the log in `segments`; [scanned_from, tail) has been noted.
+        """The state of the log in `segments`, of which [scanned_from, tail) has been noted.
 
-        Reads a day of it, if the file does not match the checkpoint. Raises OSError.
+        Reads a day of the log if the file does not match the checkpoint. Raises OSError.
         """
         if not self._expected:
             return self._producers  # Nothing before the scanned part matters.
@@ -191,7 +192,7 @@ class ProducersRecovery:
         return self._replayed(_of_the_last_day(segments))
 
     def _replayed(self, segments: Sequence[Segment]) -> Producers:
-        """The bodies, which hold the ids, are read only where the ids still count."""
+        """Read the last day again. Reads bodies, which hold the ids, only where ids still count."""
         producers = Producers(self._window_us)
         with_ids: deque[tuple[LogTimeUs, Segment, int, BatchHeader]] = deque()
         for segment in segments:
@@ -218,8 +219,8 @@ def _matters(header: BatchHeader) -> bool:
 def _plain(
     segment: Segment, position: int, header: BatchHeader, encryption: Encryption | None
 ) -> tuple[BatchHeader, bytes]:
-    """Header and body, decrypted, as far as it can hold message ids; without a body where the key
-    is gone. Raises OSError."""
+    """Header and body, decrypted; no body if it cannot hold message ids or its key is gone. Raises
+    OSError."""
     if not may_hold_ids(header):
         return header, b""
     if encryption is None:
@@ -232,8 +233,8 @@ def _plain(
 
 
 def _of_the_last_day(segments: Sequence[Segment]) -> Sequence[Segment]:
-    """The last segments, at least all that hold batches of a day: where the leader changed, the
-    timestamps of a segment may be of two clocks, so its time does not count."""
+    """The last segments, at least all that hold batches of a day. A segment in which the leader
+    changed may have timestamps of two clocks, so its time does not count."""
     first, passed_us = len(segments), 0
     later: BatchHeader | None = None
     while first > 0 and passed_us < IDLE_US:

@@ -1,6 +1,6 @@
-"""The state files of one log, read once when it is opened, and which of them are damaged.
+"""Reads the state files of a log once, when it is opened, and notes which of them are damaged.
 
-A damaged file stops nothing: `damaged` says what is done instead, and the node logs it.
+A damaged file stops nothing: `damaged` says what the node does instead, and the node logs it.
 
 **safety** A compacted log, or a copy of one, that lost its file must not be taken for a complete
 log: its state is rebuilt from the batches (compaction/state.py). The checkpoint says whether there
@@ -49,7 +49,7 @@ class RecoveredState:
         """Whether the state of compaction had to be rebuilt."""
 
     def record(self, boot_id: str) -> Recorded:
-        """Checkpoint and offsets file. Raises OSError."""
+        """The checkpoint and the offsets file. Raises OSError."""
         recorded = Recorded(self._checkpoint(), read_offsets(self._disk, self._directory), boot_id)
         if recorded.offsets_damage:
             path = self._directory + OFFSETS_SUFFIX
@@ -68,7 +68,8 @@ class RecoveredState:
     def compaction(
         self, checkpoint: LogCheckpoint | None, segments: Sequence[Segment]
     ) -> CompactionState | None:
-        """None: it cannot be read now. segments: what recovery found of the log. Raises OSError."""
+        """The compaction state; None: it cannot be read at the moment. segments: what recovery
+        found of the log. Raises OSError."""
         is_expected = checkpoint is not None and checkpoint.compaction
         reason = "the file is missing"
         if COMPACTION_NAME in self._names:
@@ -86,7 +87,8 @@ class RecoveredState:
         return state
 
     def producers_damaged(self, reason: str) -> None:
-        """reason: why the file `producers` is not trusted; "" when it is."""
+        """Note the file `producers` as damaged. reason: why it is not trusted; "": it is
+        trusted."""
         if reason:
             self._note(PRODUCERS_NAME, reason, _BATCHES)
 

@@ -1,19 +1,19 @@
 """Opens a log: finds what it holds, where it ends, and whether the last append was torn.
 
 After a clean close the checkpoint says where the log ends, and nothing is read. Otherwise every
-batch from the recovery point's segment on is checked (CRCs and continuity), which also rebuilds the
-indexes of those segments and the epochs. If the check stops early:
+batch from the recovery point's segment on is checked (CRCs and continuity). The check also rebuilds
+the epochs and the indexes of those segments. If it stops early:
 
 * a torn tail (see jetstream_protocol.logfiles.scan) behind everything on record is cut off;
 * anything else leaves all bytes unchanged and the log offline: readable up to the damage, without
   appends, because acknowledged records may follow in the file.
 
 **safety** The record (recorded.py) is compared with the files. Anything missing, in front, between
-two segments, at the end or altogether, is damage, never retention and never an empty log. In the
-boot of the machine that wrote the log, nothing written is lost: an end below the recorded log end
-is damage, and only an append that the end of the file cuts short is torn. If that cannot be known,
-because the record is missing, a cut makes the log *incomplete*: readable, but not trusted until its
-node has reported it (restart_trust.py).
+two segments, at the end or altogether, is damage; it is never taken for retention or for an empty
+log. During the boot of the machine that wrote the log, nothing written is lost: an end below the
+recorded log end is damage, and an append is torn only if the file's end cuts it short. If that
+cannot be known, because the record is missing, a cut makes the log *incomplete*: readable, but not
+trusted until its node has reported it (restart_trust.py).
 
 **safety** Missing or corrupt state never deletes data: without a checkpoint or index recovery only
 reads more.
@@ -51,13 +51,13 @@ from jetstream_server.log.state_files import DamagedFile
 
 @dataclass(slots=True)
 class Recovered:
-    """A log as it was found. `segments[unsynced_from:]` may hold bytes that no fsync covered.
+    """A log as it was found. No fsync may have covered the bytes of `segments[unsynced_from:]`.
 
     offline_reason: what is damaged; "" when nothing is. lacks_front: records before the first
     segment, or all records, are missing: only another replica can repair the log.
-    incomplete_reason: why records that were cut off may have been acknowledged; "" when they were
-    not. is_start_unknown: it may lack records in front as well. compaction: None if it could not
-    be read. has_lost_compaction: it was rebuilt. damaged_files: state files that are not
+    incomplete_reason: why records that were cut off may have been acknowledged; "" when none can
+    have been. is_start_unknown: the log may lack records in front as well. compaction: None if it
+    could not be read. has_lost_compaction: it was rebuilt. damaged_files: state files that are not
     trusted.
     """
 
@@ -80,7 +80,7 @@ class Recovered:
 
     @property
     def has_compaction(self) -> bool:
-        """Whether the file `compaction` is there, or was."""
+        """Whether the file `compaction` exists, or existed."""
         return self.checkpoint.compaction or self.compaction != CompactionState()
 
     @property
@@ -112,7 +112,7 @@ def recover(
     """Open the log in `directory`; repair it where that loses nothing. Raises OSError,
     StorageError.
 
-    boot_id: of the machine, now; "" when unknown: unflushed records may be lost then.
+    boot_id: of the machine's current boot; "" when unknown: unflushed records may be lost then.
     """
     exists = disk.exists(directory)
     if exists and not disk.writable(directory):
@@ -176,14 +176,15 @@ def _doubt(directory: str, found: Recovered) -> str:
 
 
 def _is_start_unknown(found: Recovered) -> bool:
-    """An earlier run may have had that doubt, and recorded the first segment as the start."""
+    """Whether an earlier run may have had this doubt and recorded the first segment as the
+    start."""
     recorded, begins_late = found.recorded, found.segments and found.segments[0].base_offset
     is_in_doubt = recorded.is_nothing or recorded.mark & Mark.INCOMPLETE
     return bool(found.incomplete_reason and begins_late and is_in_doubt)
 
 
 def _loss_in_front(directory: str, found: Recovered) -> str:
-    """What is missing before the first segment, or altogether; "" when nothing is."""
+    """What is missing before the first segment, or that everything is; "" when nothing is."""
     recorded, segments = found.recorded, found.segments
     start = recorded.log_start_offset
     if recorded.mark & Mark.EMPTYING:
@@ -237,7 +238,7 @@ def _trust(found: Recovered, producers: ProducersRecovery) -> None:
 
 
 class _Scan:
-    """One pass over the segments from the recovery point's on."""
+    """One pass over the segments from the recovery point's segment on."""
 
     def __init__(
         self, disk: Disk, directory: str, found: Recovered, producers: ProducersRecovery,
@@ -258,8 +259,8 @@ class _Scan:
         self._tail = Tail(start, self._epochs.latest_epoch, timestamp)
 
     def _first_unlisted(self) -> int:
-        """The first segment of which the checkpoint does not say how long it is, although it may
-        lie below the recovery point: it was the last one when that was written."""
+        """The first segment whose length the checkpoint does not record although it may lie below
+        the recovery point. It was the last segment when the checkpoint was written."""
         known = self._found.checkpoint.segments
         if known is None:
             return len(self._segments)
@@ -275,7 +276,7 @@ class _Scan:
         )
 
     def run(self, interval_bytes: int) -> None:
-        """Fill in what was found."""
+        """Scan the segments and fill in what was found."""
         segments, found = self._segments, self._found
         for slot in range(self._first, len(segments)):
             index = Index(interval_bytes)
@@ -309,8 +310,8 @@ class _Scan:
         )
 
     def _scan_segment(self, segment: Segment, index: Index) -> int:
-        """Check and index every batch; return the number of bytes. CorruptBatchError at the first
-        bad."""
+        """Check and index every batch, and return the number of bytes. Raises CorruptBatchError at
+        the first bad batch."""
         tail = self._tail
         if segment.base_offset != tail.offset:
             raise CorruptBatchError(
@@ -332,7 +333,7 @@ class _Scan:
         segment.adopt_index(index)
 
     def _stop_at(self, slot: int, error: CorruptBatchError, index: Index) -> None:
-        """Cut off a torn tail. Leave corruption unchanged and report where it is."""
+        """Cut off a torn tail, or leave corruption unchanged and report where it is."""
         bad, later = self._segments[slot], self._segments[slot + 1 :]
         evidence = self._evidence_of_damage(bad, error.position, later)
         if evidence:
@@ -350,7 +351,7 @@ class _Scan:
             del self._segments[slot:]
 
     def _evidence_of_damage(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
-        """Why this cannot be a torn append; "" when it can."""
+        """Why this cannot be a torn append; "" when it can be one."""
         recorded = self._found.recorded
         valid = self._find_valid_behind(bad, position, later)
         if valid:
@@ -365,7 +366,8 @@ class _Scan:
         return ""
 
     def _note_cut(self, bad: Segment, position: int) -> None:
-        """**safety** Before the cut: after it a second start would find nothing wrong."""
+        """Record the cut before it is made. **safety** After the cut another start would find
+        nothing wrong."""
         recorded = self._found.recorded
         if recorded.may_be_same_boot and not recorded.is_same_boot:
             self._found.incomplete_reason = (
@@ -380,11 +382,11 @@ class _Scan:
             )
 
     def _begins_in_place(self, bad: Segment, position: int) -> bool:
-        """Whether the segment itself continues the log, and only some of its batches do not."""
+        """Whether the segment itself continues the log and only some of its batches do not."""
         return position > 0 or bad.base_offset == self._tail.offset
 
     def _find_valid_behind(self, bad: Segment, position: int, later: Sequence[Segment]) -> str:
-        """A description of where a valid batch is; "" when there is none."""
+        """A description of the place of a valid batch behind the bad one; "" when there is none."""
         tail = self._tail
         found = find_valid_behind(bad.read, position, bad.size, tail)
         if found is not None:
@@ -396,7 +398,7 @@ class _Scan:
         return ""
 
     def _cut(self, bad: Segment, position: int, later: Sequence[Segment]) -> None:
-        """Remove segments without a valid batch, newest first, so that no gap appears meanwhile."""
+        """Remove segments without a valid batch, newest first, so that no gap ever appears."""
         for segment in reversed(later):
             segment.remove()
         if self._begins_in_place(bad, position):

@@ -34,7 +34,8 @@ EpochAt = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Lies ready, synced. gaps_end_at: the last offset before which compaction left a gap."""
+    """A segment's successor, complete and synced. gaps_end_at: the last offset before which
+    compaction left a gap."""
 
     path: str
     index_path: str
@@ -45,8 +46,10 @@ class Successor:
 def check_fetched(
     data: bytes, start_offset: int, bad: BadRange, epoch_at: EpochAt, *, has_gaps: bool
 ) -> tuple[int, int]:
-    """The number of bytes of `data`, another replica's batches from `start_offset` on, that belong
-    in the bad range, and the offset where they end.
+    """Check batches that another replica sent for a bad range.
+
+    data: its batches from `start_offset` on. Returns the number of bytes that belong in the bad
+    range, and the offset where they end.
 
     has_gaps: the stream is or was compacted, so batches may be missing. Raises CorruptBatchError
     for an invalid batch, DivergedError for one that does not fit here.
@@ -83,8 +86,8 @@ def _check_place(
 
 
 class Repair:
-    """One successor. Methods raise OSError, and CorruptBatchError or DivergedError when the given
-    batches cannot replace the bad ones."""
+    """Writes one successor. Methods raise OSError, and CorruptBatchError or DivergedError when the
+    given batches cannot replace the bad ones."""
 
     def __init__(
         self, disk: Disk, segment: Inspected, token: str, *, interval_bytes: int, epoch_at: EpochAt,
@@ -106,7 +109,7 @@ class Repair:
         self._disk.create(self.path)
 
     def copy_until(self, position: int) -> None:
-        """Copy the good batches up to there."""
+        """Copy the good batches up to that position."""
         while self._copied_to < position:
             length = min(_COPY_BYTES, position - self._copied_to)
             data = self._disk.pread(self._segment.path, self._copied_to, length)
@@ -116,11 +119,11 @@ class Repair:
             self._copied_to += length
 
     def add(self, data: bytes | memoryview) -> None:
-        """Put these batches behind what there is; `replaced` says in place of what."""
+        """Append these batches to the successor; `replaced` names the range that they replace."""
         self._write(data)
 
     def replaced(self, bad: BadRange) -> None:
-        """The bad range has been replaced by what was added since its position was reached."""
+        """Note that the batches added since the bad range was reached replace it."""
         self._copied_to = bad.end_position
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -167,7 +170,7 @@ class Repair:
         return self._disk.pread(self.path, position, length)
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the files that were written."""
         for path in (self.path, self.index_path):
             if self._disk.exists(path):
                 self._disk.remove(path)
@@ -179,9 +182,9 @@ def may_repair_exactly(
     """Whether a compacted log may copy only the bad ranges from a log that was compacted
     differently.
 
-    **safety** Not if tombstones behind the start of a range were removed. If they left this log,
-    the other may give back what they deleted. If they left the other, this one would keep what they
-    deleted.
+    **safety** It may not if tombstones behind the start of a range were removed. If they were
+    removed from this log, the other log may bring back records that they deleted. If they were
+    removed from the other log, this log would keep records that they deleted.
     """
     start = min(each.start_offset for each in bad)
     return max(gone_here_below, gone_there_below) <= start

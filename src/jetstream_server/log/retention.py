@@ -1,4 +1,5 @@
-"""Which records are beyond the limits of age, bytes and messages. Pure: the driver removes them.
+"""Decides which records exceed the limits of age, bytes and messages. Pure: the driver removes
+them.
 
 Rules.
 * Whole segments, oldest first; never the last one, which takes the appends.
@@ -27,7 +28,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """0: unlimited. Messages are counted by offsets, compacted ones included."""
+    """The limits of a stream; 0: unlimited. Compacted records count as messages, by their
+    offsets."""
 
     max_age_us: int = 0
     max_bytes: int = 0
@@ -36,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """log_start_offset: the first offset to keep. due_us: when the next segment will be too old, if
+    """log_start_offset: the first offset to keep. due_us: when the next segment becomes too old if
     nothing is appended; None: never."""
 
     log_start_offset: int
@@ -53,7 +55,7 @@ def judge(
     bound_offset: int,
     wall_us: WallUs,
 ) -> Verdict:
-    """What to keep of a log of `size_bytes`; its sealed segments are given oldest first.
+    """Decide what to keep of a log of `size_bytes`. Its sealed segments come oldest first.
 
     Looks at one segment more than it removes.
     """

@@ -3,11 +3,11 @@
 Only the last segment of a log grows; the others are sealed and never change again. A segment holds
 no descriptor and, until the first lookup, no index.
 
-Where bytes in the middle are known to be bad (`bad`), lookups go around them: a *stretch* lies
-between two such ranges.
+Lookups go around bytes in the middle that are known to be bad (`bad`). A *stretch* lies between two
+such ranges.
 
-Invariant: `end` is the pair (bytes, next offset) up to which the file is known to be batches. It
-is replaced as one, so that a reader in another thread never sees half an append.
+Invariant: `end` is the pair (bytes, next offset) up to which the file is known to hold batches. It
+is replaced as a whole, so that a reader in another thread never sees half an append.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from jetstream_server.log.index import Index
 from jetstream_server.log.inspection import BadRange
 
 _SEEK_BYTES = 8192
-"""Read at a time between two index entries, which are little more than 4 KiB apart when the
-batches are small; of large batches it reads one header and some body."""
+"""Bytes read at a time between two index entries. Entries are little more than 4 KiB apart when
+batches are small; of a large batch this reads one header and a part of the body."""
 
 _RECENT_MAX = 4
-"""Followers that keep up ask for what was appended since their last question: one batch when
-messages come one at a time, a few under load."""
+"""Followers that keep up fetch what was appended since their last fetch: one batch when messages
+come one at a time, a few under load."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Whole batches in one segment file: what to send, and which offsets that covers."""
+    """Whole batches in one segment file: the bytes to send, and the offsets that they cover."""
 
     path: str
     position: int
@@ -48,12 +48,12 @@ class LogSlice:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was removed or swapped for another one. Call it *after* opening the
-        file: False then means that it is the file the slice was chosen from."""
+        """Whether the file was removed or swapped. Call it *after* opening the file: False then
+        means that the opened file is the one from which the slice was chosen."""
         return self.source is not None and self.source.is_gone
 
     def check_is_there(self) -> None:
-        """Raise FileNotFoundError for a slice that is gone, as if its file had not been opened."""
+        """Raise FileNotFoundError if the slice is gone, as if its file could not be opened."""
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "removed or compacted meanwhile", self.path)
 
@@ -83,11 +83,11 @@ class Segment:
         """The ranges that cannot be read, in order. Replaced, never changed."""
         self.is_gone = False  # out of the log: its file is removed, or is another segment's
         self._recent: tuple[tuple[int, int], ...] = ()
-        """Base offset and position of the last batches that were written, newest last."""
+        """Base offset and position of the batches written last, newest last."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, interval_bytes: int) -> Segment:
-        """A new, empty segment file; its name is not yet synced."""
+        """Make a new, empty segment file. Its name is not synced yet."""
         segment = cls(
             disk, directory, base_offset, 0, base_offset,
             interval_bytes=interval_bytes, index=Index(interval_bytes),
@@ -97,7 +97,7 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes of batches."""
+        """Bytes of batches in the file."""
         return self.end[0]
 
     @property
@@ -106,7 +106,7 @@ class Segment:
 
     @property
     def index(self) -> Index:
-        """Loaded when first needed, and rebuilt from the batches unless the file is good."""
+        """The index. Loaded when first needed; rebuilt from the batches if its file is not good."""
         index = self._index
         if index is None:
             index = self._load_index() or self._rebuild_index()
@@ -116,7 +116,7 @@ class Segment:
         return self._disk.pread(self.path, position, length)
 
     def headers(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the batches in [start, end) outside of `bad`. CorruptBatchError
+        """Position and header of each batch in [start, end) outside of `bad`. CorruptBatchError
         names the file."""
         try:
             for bad in self.bad:
@@ -131,7 +131,7 @@ class Segment:
         return walk(self.read, start, end, bodies=False, chunk_bytes=_SEEK_BYTES)
 
     def header_at(self, position: int) -> BatchHeader:
-        """The header of the batch that begins there. CorruptBatchError names the file."""
+        """The header of the batch that begins at `position`. CorruptBatchError names the file."""
         try:
             return decode_header(self.read(position, HEADER_BYTES))
         except CorruptBatchError as error:
@@ -140,8 +140,8 @@ class Segment:
     # Looking up.
 
     def tail_from(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
-        """All batches from the one that begins at `offset` on, if that is known without a read and
-        they lie within both bounds; None: it has to be looked up."""
+        """All batches from the one that begins at `offset` on, if they are known without a read and
+        lie within both limits; None: they have to be looked up."""
         size, next_offset = self.end
         if next_offset > limit_offset:
             return None
@@ -151,8 +151,8 @@ class Segment:
         return None
 
     def locate(self, offset: int) -> tuple[int, BatchHeader]:
-        """Position and header of the batch that holds `offset`, which lies in this segment; in a
-        gap, of the first one behind it."""
+        """Position and header of the batch that holds `offset`. If `offset` lies in a gap: of the
+        first batch behind it."""
         try:
             return self._seek(offset)
         except CorruptBatchError:
@@ -162,8 +162,8 @@ class Segment:
             return self._seek(offset)
 
     def locate_end(self, offset: int) -> tuple[int, int]:
-        """Where the batches wholly below `offset` end: position, and offset. A gap behind them is
-        not counted in: what is appended next would not admit it."""
+        """Where the batches wholly below `offset` end: position and offset. A gap behind them is
+        not included: the next append could not continue from there."""
         position, header = self.locate(offset)
         if not header.flags & Flags.AFTER_GAP:
             return position, header.base_offset
@@ -173,7 +173,7 @@ class Segment:
         return before or (0, self.base_offset)
 
     def _stretch(self, offset: int) -> tuple[int, int, int, int]:
-        """Where the good bytes around `offset` begin and end: position and offset of both."""
+        """Start and end of the good bytes around `offset`: position and offset of both."""
         position, begins_at = 0, self.base_offset
         for bad in self.bad:
             if bad.start_offset > offset:
@@ -201,7 +201,7 @@ class Segment:
     def slice_from(
         self, position: int, header: BatchHeader, bytes_max: int, limit_offset: int
     ) -> LogSlice:
-        """The batch at `position` and those behind it that fit in both bounds."""
+        """The batch at `position` and the batches behind it that fit within both limits."""
         _, _, size, next_offset = self._stretch(header.base_offset)
         reach = position + bytes_max
         if next_offset <= limit_offset and size <= reach:
@@ -212,7 +212,7 @@ class Segment:
         index = self.index
         slot = min(index.slot_of_position(reach), index.slot_of_offset(limit_offset))
         if slot >= 0:
-            # All before an entry at or below the limit lies wholly below the limit.
+            # All batches before an entry at or below the limit lie wholly below the limit.
             entry_offset, entry_position, _ = index.entry(slot)
             if entry_position > end:
                 end, end_offset = entry_position, entry_offset
@@ -222,7 +222,7 @@ class Segment:
     def _extend(
         self, end: int, end_offset: int, reach: int, limit_offset: int, size: int
     ) -> tuple[int, int]:
-        """Move (end, end offset) over the whole batches behind that fit in both bounds."""
+        """Move (end, end offset) over the whole batches behind it that fit within both limits."""
         last, before = (end, end_offset), (end, end_offset)
         try:
             for _, following, next_offset in skim(
@@ -241,12 +241,12 @@ class Segment:
         return last
 
     def first_timestamp(self) -> WallUs | None:
-        """Append timestamp of the first batch; None: no batch."""
+        """Append timestamp (µs) of the first batch; None: the segment is empty."""
         index = self.index
         return index.entry(0)[2] if len(index) else None
 
     def last_timestamp(self) -> WallUs:
-        """Append timestamp of the last batch of a sealed segment."""
+        """Append timestamp (µs) of the last batch of a sealed segment."""
         if self._last_timestamp is None:
             index = self.index
             start = index.entry(len(index) - 1)[1] if len(index) else 0
@@ -269,7 +269,7 @@ class Segment:
     # Changing.
 
     def write(self, buffers: tuple[bytes | bytearray | memoryview, ...]) -> None:
-        """Write behind the last batch. `end` does not move: `wrote` does that, per batch."""
+        """Write behind the last batch. Does not move `end`: `wrote` does, for each batch."""
         self._disk.write(self.path, self.end[0], buffers)
 
     def wrote(self, base_offset: int, next_offset: int, length: int, timestamp: WallUs) -> None:
@@ -295,7 +295,7 @@ class Segment:
         self._disk.truncate(self.path, position)
 
     def remove(self) -> None:
-        """Remove both files; one that is gone already is no concern."""
+        """Remove both files. A file that is missing already is no error."""
         self.remove_index()
         if self._disk.exists(self.path):
             self._disk.remove(self.path)
@@ -303,8 +303,8 @@ class Segment:
     # The index's file.
 
     def boundaries(self) -> Index:
-        """Where batches begin, as far as known without reading them: from the index in memory or
-        from its file. Nothing is known without either."""
+        """Where batches begin, as far as it is known without reading them: from the index in memory
+        or from its file. Empty if there is neither."""
         if self._index is not None:
             return self._index
         try:
@@ -319,7 +319,7 @@ class Segment:
         self._index_is_loaded = False
 
     def save_index(self) -> None:
-        """Write the index's file, unless it says the same already."""
+        """Write the index file, unless it has the same content already."""
         if self._index is None or self._index_is_loaded:
             return
         data = self._index.to_bytes(self.base_offset, self.size)
@@ -332,7 +332,7 @@ class Segment:
         self._index_is_loaded = True
 
     def unload_index(self) -> None:
-        """Free the index's memory, if its file can give it back."""
+        """Free the memory of the index if its file can restore it."""
         if self._index_is_loaded:
             self._index = None
 

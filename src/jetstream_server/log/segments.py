@@ -1,7 +1,7 @@
 """The segments of a log, in order of their base offsets, and what spans several of them.
 
-The list is replaced, never changed, so that a reader in another thread keeps the one it began
-with. Only the loop thread replaces it. A log that was ever written to has at least one segment;
+The list is replaced, never changed, so that a reader in another thread keeps the list with which it
+began. Only the loop thread replaces it. A log that was ever written to has at least one segment;
 the last one grows.
 """
 
@@ -48,7 +48,7 @@ class Segments:
         return [segment.base_offset for segment in self._list]
 
     def holding(self, offset: int) -> Segment:
-        """The segment that holds `offset`. Raises CorruptBatchError before the first one."""
+        """The segment that holds `offset`. Raises CorruptBatchError before the first segment."""
         segments = self._list
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
         if not at:
@@ -68,7 +68,7 @@ class Segments:
         return None
 
     def _last_begun_before(self, segments: list[Segment], timestamp: WallUs) -> int:
-        """The slot of the last segment whose first batch is older than that; -1: none."""
+        """The slot of the last segment whose first batch is older than `timestamp`; -1: none."""
         low, high = 0, len(segments)
         while low < high:
             middle = (low + high) // 2
@@ -81,7 +81,7 @@ class Segments:
         return low - 1
 
     def note_loaded(self, segment: Segment) -> None:
-        """A segment's index was used: keep only a few in memory."""
+        """Note that a segment's index was used. Keeps only a few in memory."""
         if segment is self._list[-1] or segment in self._loaded:
             return
         self._loaded.append(segment)
@@ -95,7 +95,7 @@ class Segments:
             self.note_loaded(sealed)
 
     def replace(self, old: Segment, new: Segment) -> None:
-        """Replace the segment: another file holds its batches now."""
+        """Replace a segment whose batches another file holds."""
         self._keep([new if segment is old else segment for segment in self._list], [old])
 
     def drop_behind(self, offset: int) -> list[Segment]:

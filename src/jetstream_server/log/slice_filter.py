@@ -1,8 +1,8 @@
-"""Whole batches of a slice that a reader's filter cannot rule out, in as few slices as is sensible.
+"""Selects the batches of a slice that a reader's filter cannot rule out, in few slices.
 
-A batch is left out only if its checksums hold and nothing in it is wanted. Damaged bytes are kept:
-the reader finds them damaged and asks again, as it does without a filter. So is what cannot be
-decrypted.
+A batch is left out only if its checksums are right and nothing in it is wanted. Damaged bytes are
+kept: the reader finds the damage and fetches again, as it does without a filter. Batches that
+cannot be decrypted are kept too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jetstream_server.log.encryption import CannotDecryptError, Encryption
 from jetstream_server.log.segment import LogSlice
 
 GAP_BYTES_MAX = 32 * 1024
-"""What lies between two batches is sent along up to this: a further slice costs more."""
+"""Up to this many bytes between two batches are sent along: another slice would cost more."""
 
 
 class SliceFilter:
-    """Goes over one slice, batch by batch; `kept` holds what is to be sent of it so far.
+    """Goes over one slice, batch by batch. `kept` holds the slices to send so far.
 
-    bytes_max: of what is kept; the first batch is always kept whole if `takes_first`. next_offset:
-    behind the last batch that was looked at and dealt with. looked_at: bytes, unpacked.
+    bytes_max: of the kept batches; if `takes_first`, the first batch is kept whole even if it is
+    longer. next_offset: behind the last batch that was handled. looked_at: bytes, uncompressed.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SliceFilter:
         self.looked_at = 0
 
     def steps(self) -> Iterator[None]:
-        """One batch after the other, until the slice or the room is used up."""
+        """Handle one batch after the other, until the slice or the room is used up."""
         position = 0
         while position < len(self._data):
             try:
@@ -76,7 +76,7 @@ class SliceFilter:
         return self._keep(position, header.length, header.base_offset, header.next_offset)
 
     def _keep(self, position: int, length: int, base_offset: int, next_offset: int) -> bool:
-        """False: there is no room for it."""
+        """Keep those bytes; False: there is no room for them."""
         start = self._found.position + position
         last = self.kept[-1] if self.kept else None
         gap = start - (last.position + last.length) if last else 0

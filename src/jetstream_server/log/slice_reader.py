@@ -17,14 +17,14 @@ from jetstream_server.log.segment import LogSlice
 
 
 class Bounded(Protocol):
-    """What reading needs of a log."""
+    """The part of a log that reading needs."""
 
     log_start_offset: int
     log_end_offset: int
 
 
 class SliceReader:
-    """For any thread."""
+    """Reads slices of one log. For any thread."""
 
     __slots__ = ("_disk", "_log")
 
@@ -33,7 +33,7 @@ class SliceReader:
         self._log = log
 
     def pread(self, slice_: LogSlice) -> bytes:
-        """See CommitLog."""
+        """See CommitLog.pread."""
         try:
             data = self._disk.pread(slice_.path, slice_.position, slice_.length)
             slice_.check_is_there()
@@ -61,7 +61,7 @@ class SliceReader:
         return RecordsDamagedError(message, start, first_offset)
 
     def removed(self) -> OffsetOutOfRangeError:
-        """Retention was faster."""
+        """The error for records that retention removed meanwhile."""
         return OffsetOutOfRangeError(
             "the records were removed while they were read",
             self._log.log_start_offset,

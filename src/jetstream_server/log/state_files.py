@@ -1,10 +1,10 @@
 """Reads and writes state files: atomically, with a checksum.
 
-A file that is damaged raises CorruptBatchError. The reader then goes on without it and keeps a
-`DamagedFile`, which the node logs: a disk that changes files must be noticed.
+A damaged file raises CorruptBatchError. Its reader then goes on without it and keeps a
+`DamagedFile`, which the node logs: operators must learn of a disk that changes files.
 
-The format is jetstream_protocol.logfiles.checkpoint_file's. Other parts of a replica keep their
-own small state the same way, under another kind and owner (the high watermarks, for one).
+jetstream_protocol.logfiles.checkpoint_file defines the format. Other parts of a replica keep their
+own small state in the same way, under another kind and owner (for example the high watermarks).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def owner_of(directory: str) -> str:
 
 
 def read_log_checkpoint(disk: Disk, directory: str) -> LogCheckpoint | None:
-    """None when there is none: the whole log is scanned then. Raises CorruptBatchError, OSError."""
+    """Read the checkpoint; None when there is none: the whole log is scanned then. Raises
+    CorruptBatchError, OSError."""
     try:
         data = disk.read_file(f"{directory}/{CHECKPOINT_NAME}")
     except FileNotFoundError:
@@ -40,13 +41,13 @@ def read_log_checkpoint(disk: Disk, directory: str) -> LogCheckpoint | None:
 
 
 def write_log_checkpoint(disk: Disk, directory: str, checkpoint: LogCheckpoint) -> None:
-    """Durable on return. Raises OSError; the log decides what that means."""
+    """Write the checkpoint; durable on return. Raises OSError, which the log interprets."""
     disk.write_atomic(f"{directory}/{CHECKPOINT_NAME}", checkpoint.to_bytes(owner_of(directory)))
 
 
 def read_state(disk: Disk, path: str, kind: str, owner: str) -> dict[str, Any] | None:
     """The state saved by `write_state`; None when there is no file. Raises CorruptBatchError when
-    it is damaged or another owner's, StorageError."""
+    it is damaged or belongs to another owner, StorageError when it cannot be read."""
     try:
         return checkpoint_file.decode(disk.read_file(path), kind, owner)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""The files of one log: which there are, what of them is synced, and what the checkpoint says.
+"""The files of one log: which exist, which of them are synced, and what the checkpoint says.
 
-Knows nothing of epochs, watermarks or failure policy: those belong to the commit log, which owns
-one of these. After any change, also an interrupted one, recovery finds the log as it was before or
-after it.
+Knows nothing of epochs, watermarks or failure policy: the commit log, which owns this object, does.
+After any change, even an interrupted one, recovery finds the log as it was before or after the
+change.
 
 Two lists say what must be synced. The loop thread adds an entry only *after* it has written the
-data; `sync`, on the flusher thread, empties the lists only *after* its caller has chosen the offset
+data. `sync`, on the flusher thread, empties the lists only *after* its caller has chosen the offset
 to reach. So nothing below that offset is missed.
 
 Methods raise OSError, and CorruptBatchError where they read.
@@ -29,7 +29,7 @@ from jetstream_server.log.state_files import write_log_checkpoint
 
 
 class LogStorage:
-    """See the module. `checkpoint` is the one on disk, as far as it is trusted."""
+    """See the module. `checkpoint` is the one on disk, as far as it can be trusted."""
 
     __slots__ = (
         "_disk", "_encryption", "_exists", "_offsets", "_retired", "_unsynced_directories",
@@ -61,8 +61,8 @@ class LogStorage:
         if recovered.unsynced_from < len(recovered.segments):
             self._unsynced_directories.append(directory)
         if recovered.exists and recovered.recorded.flushed_offset == 0:
-            # No flush has synced the folder's own name yet: the process may have died right after
-            # making it, before it held a segment.
+            # No flush has synced the name of the folder itself yet: the process may have died right
+            # after making it, before it held a segment.
             self._unsynced_directories.append(self._parent)
 
     @property
@@ -74,7 +74,7 @@ class LogStorage:
         return bool(self._unsynced_segments)
 
     def begin_segment(self, base_offset: int) -> Segment:
-        """A new last segment; the one before is sealed."""
+        """Begin a new last segment, and seal the one before."""
         sealed = self.segments.last
         self.make_folder()
         segment = Segment.create(self._disk, self.directory, base_offset, self.interval_bytes)
@@ -86,12 +86,12 @@ class LogStorage:
         return segment
 
     def look_for_folder(self) -> None:
-        """Before the log is begun anew: somebody may have removed its folder, or the file beside
-        it."""
+        """Check whether another process removed the folder, or the file beside it, before the log
+        is begun anew."""
         self._exists = self._disk.exists(self.directory) and self._disk.exists(self._offsets.path)
 
     def make_folder(self) -> None:
-        """Before anything is written to it: a stream that holds nothing has none."""
+        """Make the folder before anything is written to it: an empty stream has none."""
         if not self._exists:
             if not self._disk.exists(self.directory):
                 self._disk.make_directory(self.directory)
@@ -102,7 +102,7 @@ class LogStorage:
     # Compaction.
 
     def sealed_and_synced(self) -> list[Segment]:
-        """The segments whose files change no more, unless compaction swaps them."""
+        """The segments whose files do not change any more, unless compaction swaps them."""
         unsynced = self._unsynced_segments[:1]
         sealed = self.segments.sealed
         return sealed[: sealed.index(unsynced[0])] if unsynced and unsynced[0] in sealed else sealed
@@ -110,8 +110,8 @@ class LogStorage:
     def swap(
         self, base_offset: int, size: int, size_after: int, path: str, index_path: str
     ) -> bool:
-        """Put the file at `path` in place of a sealed segment; False when there is no such segment
-        of `size` bytes. Durable once the folder is synced."""
+        """Replace a sealed segment by the file at `path`; False when there is no such segment of
+        `size` bytes. Durable once the folder is synced."""
         found = [s for s in self.segments.sealed if s.base_offset == base_offset and s.size == size]
         if not found:
             return False
@@ -134,7 +134,7 @@ class LogStorage:
     # Syncing.
 
     def is_synced(self) -> bool:
-        """Whether only the last segment may hold bytes that are not on disk."""
+        """Whether everything before the last segment is synced."""
         return not self._unsynced_segments and not self._unsynced_directories
 
     def sync(self, last: Segment) -> None:
@@ -145,13 +145,13 @@ class LogStorage:
         self.sync_directories()
 
     def sync_directories(self) -> None:
-        """The names of everything that was made."""
+        """Sync the names of all new files."""
         while self._unsynced_directories:
             self._disk.fsync_directory(self._unsynced_directories.pop(0))
 
     def sealed_below(self, offset: int) -> tuple[tuple[int, int, int], ...]:
-        """Base offset, next offset and bytes of the sealed segments wholly below `offset`; -1 bytes
-        of those that are being rewritten."""
+        """Base offset, next offset and bytes of each sealed segment wholly below `offset`; bytes is
+        -1 for a segment that is being rewritten."""
         return tuple(
             (s.base_offset, s.next_offset, -1 if s.base_offset in self.rewriting else s.size)
             for s in self.segments.sealed
@@ -159,8 +159,9 @@ class LogStorage:
         )
 
     def save(self, checkpoint: LogCheckpoint, producers: Producers, leader_epoch: int) -> None:
-        """Write the checkpoint durably, if it says anything new, and before it what de-duplication
-        remembered at its recovery point; leader_epoch: of the last record below that."""
+        """Write the checkpoint durably if it says anything new. Before it, write what
+        de-duplication remembered at its recovery point. leader_epoch: of the last record below that
+        point."""
         if checkpoint != self.checkpoint:
             if checkpoint.producers:
                 write_producers(
@@ -180,14 +181,15 @@ class LogStorage:
     # Removing. Durable on return, except where said.
 
     def cut(self, segment: Segment, position: int, log_end_offset: int) -> None:
-        """Drop everything from `position` of `segment` on; the batch there began at that offset."""
+        """Drop everything from `position` of `segment` on. log_end_offset: the base offset of the
+        batch that begins there."""
         self._drop_behind(segment.base_offset)
         segment.truncate(position, log_end_offset)
         self._disk.fsync(segment.path)
 
     def retire_before(self, offset: int) -> None:
-        """Take the segments wholly below `offset` out of the log, oldest first; not the last one,
-        and none that awaits its sync. No I/O: `remove_retired` removes the files."""
+        """Take the segments wholly below `offset` out of the log, oldest first, except the last one
+        and those that await their sync. No I/O: `remove_retired` removes the files."""
         unsynced = self._unsynced_segments[:1]
         if unsynced:
             offset = min(offset, unsynced[0].base_offset)
@@ -196,16 +198,17 @@ class LogStorage:
             self._retired.append(segment)
 
     def remove_retired(self) -> None:
-        """Remove what was retired, oldest first.
+        """Remove the files of retired segments, oldest first.
 
-        Not synced: a file that comes back after a power failure is removed again.
+        The removal is not synced: a file that comes back after a power failure is removed again.
         """
         while self._retired:
             self._retired[0].remove()
             self._retired.pop(0)
 
     def restart_at(self, offset: int) -> None:
-        """Remove all segments and begin one at `offset`. The checkpoint promises nothing by now."""
+        """Remove all segments, and begin one at `offset`. The checkpoint must promise nothing by
+        then."""
         self.remove_retired()
         self._drop_behind(-1)
         self._remove_strays()  # What an earlier failed attempt has left.
@@ -213,7 +216,7 @@ class LogStorage:
         self.sync_directories()
 
     def drop_damaged(self) -> None:
-        """Remove what recovery left out of the segments because of damage."""
+        """Remove the files that recovery left out of the segments because of damage."""
         self.remove_retired()
         self._remove_strays()
         last = self.segments.last

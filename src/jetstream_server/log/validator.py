@@ -1,7 +1,7 @@
-"""What a follower checks before it appends the bytes of another log.
+"""Checks the bytes of another log before a follower appends them.
 
-**safety** Offsets, epochs, lengths and both CRCs: the sender may have truncated and appended again
-between choosing a range and sending it, or its disk may have damaged the bytes.
+**safety** Checks offsets, epochs, lengths and both CRCs: the sender may have truncated and appended
+again between choosing a range and sending it, or its disk may have damaged the bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from jetstream_protocol.logfiles.scan import Tail, check_body
 def check_incoming(
     data: bytes, tail: Tail, leader_epoch_max: int | None, gaps_below: int
 ) -> list[BatchHeader]:
-    """The headers of the batches in `data`, all of which continue the log at `tail`.
+    """The headers of the batches in `data`, if all of them continue the log at `tail`.
 
-    leader_epoch_max: the epoch the bytes were asked for under; None: any. gaps_below: **safety** a
-    batch may follow a gap of compaction if it begins at or below this offset: only committed
-    records are compacted, so any other gap would mean lost records. Raises CorruptBatchError when
-    they are not whole valid batches, DivergedError when they do not continue the log.
+    leader_epoch_max: the epoch under which the bytes were fetched; None: any. gaps_below:
+    **safety** a batch may follow a gap of compaction only if it begins at or below this offset:
+    only committed records are compacted, so any other gap would mean lost records. Raises
+    CorruptBatchError when the bytes are not whole valid batches, DivergedError when they do not
+    continue the log.
     """
     headers: list[BatchHeader] = []
     position = 0
@@ -49,7 +50,7 @@ def last_gap(headers: Sequence[BatchHeader]) -> int:
 
 
 def count_fitting(headers: Sequence[BatchHeader], room: int) -> int:
-    """How many of the batches fit into `room` bytes; at least the first."""
+    """How many of the batches fit into `room` bytes; at least one."""
     count = 0
     for header in headers:
         room -= header.length

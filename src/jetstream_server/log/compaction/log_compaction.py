@@ -3,12 +3,12 @@
     plan ──> Task ──(another process: compaction_pass.run)──> swap for each segment ──> finish
 
 A swap is one rename over the segment's file, on the thread that owns the log: a lookup sees the old
-file or the new one. A slice that was chosen before still names the old one: `LogSlice.is_gone`
-tells, after opening the file, that it may be the wrong one.
+file or the new one. A slice chosen before the swap still names the old file. After opening the
+file, its reader checks `LogSlice.is_gone` to learn whether it may have opened the wrong one.
 
-Crash policy. Before the rename the log is as it was and the new files are temporary ones, which
+Crash policy. Before the rename the log is unchanged and the new files are temporary files, which
 recovery removes. After it, the segment holds all that had to stay. The state is written last, once
-the renames are synced: a pass that did not reach this point is repeated.
+the renames are synced: a pass that did not get so far is repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LogCompaction:
 
     @property
     def state(self) -> CompactionState:
-        """Raises StorageError."""
+        """The state; read again if reading it has failed before. Raises StorageError."""
         if self._state is None:
             self._state = read_compaction(self._disk, self._storage.directory)
         return self._state
@@ -87,10 +87,12 @@ class LogCompaction:
         )
 
     def begin(self, task: Task) -> None:
-        """Call before the first swap. Blocks: call it in a thread. **safety** A leader with this
-        log must know after a restart that its gaps are committed, otherwise no follower would
-        accept them. It must know which tombstones may be missing, otherwise a follower would keep
-        what they deleted."""
+        """Record what the pass may remove, before its first swap. Blocks: call it in a thread.
+
+        **safety** After a restart, a leader with this log must know that its gaps are committed;
+        otherwise no follower would accept them. It must also know which tombstones may be missing;
+        otherwise a follower would keep the records that they deleted.
+        """
         with self._mutex:
             self._require_uncut(task)
             state = self.state
@@ -107,15 +109,15 @@ class LogCompaction:
 
     @property
     def committed_below(self) -> int:
-        """What is below this offset was committed; 0 where that is not known."""
+        """The offset below which all records were committed; 0: unknown."""
         try:
             return self.state.committed_below
         except StorageError:
             return 0
 
     def swap(self, task: Task, rewritten: Rewritten) -> bool:
-        """Put a segment's successor in its place; False, and it is removed, when the segment is
-        not in the log any more, or not as it was."""
+        """Replace a segment's file by its successor. Returns False, and removes the successor, when
+        the segment is not in the log any more, or has changed."""
         self._health.require_online()
         folder = self._storage.directory
         names = (segment_name(rewritten.base_offset), index_name(rewritten.base_offset))
@@ -140,8 +142,11 @@ class LogCompaction:
                     self._disk.remove(f"{folder}/{name}")
 
     def finish(self, task: Task, state: CompactionState) -> None:
-        """The pass has ended. Blocks: call it in a thread. If the log was cut during the pass, its
-        result is discarded: records appended since are not clean."""
+        """Record the result of a pass that has ended. Blocks: call it in a thread.
+
+        Raises UnavailableError if the log was cut during the pass: records appended since are not
+        clean, so the result is discarded.
+        """
         with self._mutex:
             self._health.require_online()
             self._require_uncut(task)
@@ -167,13 +172,12 @@ class LogCompaction:
             raise UnavailableError("the log was cut while it was compacted")
 
     def abandon(self) -> None:
-        """The running pass has read bad bytes: its result is discarded, and it swaps no more
-        segments."""
+        """Discard the running pass, which has read bad bytes: it swaps no more segments."""
         self._token = ""
 
     def note_repaired(self, start_offset: int) -> None:
-        """Records from this offset on come from another log, which may hold records that this one
-        had removed."""
+        """Note that records from this offset on come from another log. That log may hold records
+        that this one had removed."""
         state = self.state
         if start_offset < state.cleaned_to:
             self._token = ""
@@ -181,15 +185,15 @@ class LogCompaction:
                 self._write(replace(state, cleaned_to=start_offset))
 
     def cut_to(self, log_end_offset: int) -> None:
-        """The log is about to be cut at this offset, or recovery found its end there: the next
-        records are not clean. **safety** They are not committed either."""
+        """Note that the log is about to be cut at this offset, or that recovery found its end
+        there: later records are not clean. **safety** They are not committed either."""
         self._token = ""
         state = self.state.cut_to(log_end_offset)
         if state != self.state:
             self._write(state)
 
     def forget(self) -> None:
-        """The log was emptied: forget everything."""
+        """Forget everything, because the log was emptied."""
         self._token = ""
         try:
             is_known = self.state != CompactionState()
@@ -200,8 +204,11 @@ class LogCompaction:
             self._write(self._state)
 
     def lead_from(self, log_end_offset: int) -> None:
-        """A leadership begins at this log end. After an unclean election the log that this one was
-        copied from may have continued; what this log says about it no longer holds."""
+        """Begin a leadership at this log end.
+
+        After an unclean election the log from which this one was copied may have continued. What
+        this log records about that part does not hold any more.
+        """
         with self._mutex:
             state = self.state.cut_to(log_end_offset)
             state = replace(
@@ -214,19 +221,20 @@ class LogCompaction:
                 self._write(state)
 
     def note_copied_under(self, tombstones_gone_below: int) -> None:
-        """Begin to copy the log of a leader that has removed tombstones below this offset."""
+        """Note that the copied log's leader has removed tombstones below this offset."""
         if tombstones_gone_below != self.state.copied_under:
             with self._mutex:
                 self._begin(replace(self.state, copied_under=tombstones_gone_below))
 
     def note_committed(self, offset: int) -> None:
-        """Gaps up to this offset are about to enter this log: records below it were committed."""
+        """Note that records below this offset were committed. Call it before gaps up to this offset
+        enter the log."""
         if offset > self.state.committed_below:
             with self._mutex:
                 self._begin(replace(self.state, committed_below=offset))
 
     def opened(self, *, is_rebuilt: bool) -> None:
-        """is_rebuilt: the file was lost, and recovery has rebuilt what it could."""
+        """Write the state if recovery rebuilt it. is_rebuilt: the file was lost."""
         if is_rebuilt:
             try:
                 with self._mutex:
@@ -235,8 +243,8 @@ class LogCompaction:
                 pass  # It is valid for this run; the next start rebuilds it again.
 
     def _begin(self, state: CompactionState) -> None:
-        """Write the state, perhaps the first of this log. From then on the checkpoint says that the
-        file exists, so that its loss is noticed."""
+        """Write the state, perhaps for the first time in this log. From then on the checkpoint says
+        that the file exists, so that its loss is noticed."""
         self._write(state)
         if not self._storage.checkpoint.compaction:
             self._save()

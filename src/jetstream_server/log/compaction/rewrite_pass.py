@@ -49,7 +49,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a pass is to do; see Rewriter. cleaned_to: no two records below have the same key."""
+    """What a pass has to do; see Rewriter. cleaned_to: below this offset no two records have the
+    same key."""
 
     directory: str
     token: str
@@ -74,7 +75,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """The keys are mapped up to here; the rest is for a later pass."""
+    """The keys are mapped up to `end_offset`. The rest of the log is left to a later pass."""
 
     end_offset: int
     keys: int
@@ -82,7 +83,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The successor of a segment lies ready, `size` bytes of it, synced."""
+    """The successor of a segment is ready: `size` bytes, synced."""
 
     base_offset: int
     size: int
@@ -90,7 +91,8 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """tombstones: how many are left below the end. bytes: of the segments that were gone over."""
+    """The pass has ended. tombstones: how many are left below its end offset. bytes_before,
+    bytes_after: the size of the covered segments."""
 
     bytes_before: int
     bytes_after: int
@@ -102,16 +104,18 @@ Step = Mapped | Rewritten | Done
 
 
 def temporary_name(name: str, token: str) -> str:
-    """Where the successor of a file is written; the token keeps two passes apart."""
+    """Name of the file to which a file's successor is written. The token keeps passes apart."""
     return f"{name}.{token}{TEMPORARY_SUFFIX}"
 
 
 def run(
     disk: Disk, task: Task, pause: Pause, encryption: Encryption | None = None
 ) -> Iterator[Step]:
-    """Raises OSError, and CorruptBatchError with file and position.
+    """Do one pass, and yield a step whenever one is complete. Raises OSError, and
+    CorruptBatchError with file and position.
 
-    What was encrypted is encrypted anew, with the active key; what cannot be decrypted stays.
+    Encrypted batches are encrypted again with the active key. Batches that cannot be decrypted
+    stay as they are.
     """
     latest = _map(disk, task, pause, encryption)
     yield Mapped(latest.end_offset, len(latest))
@@ -129,7 +133,7 @@ def run(
 
 
 def _map(disk: Disk, task: Task, pause: Pause, encryption: Encryption | None) -> LatestOffsets:
-    """Map keys behind the clean part to their last offsets, until the map is full."""
+    """Map the keys behind the clean part to their last offsets, until the map is full."""
     latest = LatestOffsets(task.cleaned_to, task.keys_max)
     for source in task.sources:
         if source.next_offset <= task.cleaned_to:
@@ -151,7 +155,7 @@ def _rewrite(
     disk: Disk, task: Task, source: Source, rewriter: Rewriter, pause: Pause,
     encryption: Encryption | None,
 ) -> int | None:  # fmt: skip
-    """Write the segment's successor; returns its size, None when nothing changes."""
+    """Write the segment's successor, and return its size in bytes; None when nothing changes."""
     writer = _Writer(disk, task, source)
     position = 0
     rewriter.begin_segment(source.base_offset)
@@ -174,7 +178,7 @@ def _rewrite(
 
 
 def _decrypted(header: BatchHeader, data: bytes, encryption: Encryption | None) -> bytes | None:
-    """The batch without encryption; None: its key is not here. Raises CorruptBatchError."""
+    """The batch without encryption; None: its key is not known here. Raises CorruptBatchError."""
     if not header.flags & _ENCRYPTED:
         return data
     try:
@@ -186,7 +190,7 @@ def _decrypted(header: BatchHeader, data: bytes, encryption: Encryption | None) 
 def _batches(
     disk: Disk, task: Task, source: Source, pause: Pause
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Header and bytes of each batch of a segment; the body is not yet checked."""
+    """Header and bytes of each batch of a segment. The body is not checked yet."""
     path = f"{task.directory}/{segment_name(source.base_offset)}"
     window = Window(_reader(disk, path), source.size, SCAN_BYTES)
     position = 0
@@ -215,8 +219,8 @@ def _reader(disk: Disk, path: str) -> Read:
 
 
 class _Writer:
-    """The successor of one segment, with its index. Nothing is written until something differs: in
-    a mostly clean log most segments stay unchanged."""
+    """Writes the successor of one segment, with its index. Writes nothing until the first
+    difference: in a mostly clean log most segments stay unchanged."""
 
     def __init__(self, disk: Disk, task: Task, source: Source) -> None:
         self._disk = disk
@@ -233,7 +237,7 @@ class _Writer:
         self._size = 0
 
     def begin(self) -> None:
-        """The successor differs from here on: write the unchanged part before."""
+        """Note that the successor differs from here on. Writes the unchanged part first."""
         if self._begun:
             return
         self._begun = True
@@ -244,7 +248,7 @@ class _Writer:
             self._disk.write(self._path, position, [part])
 
     def add(self, data: bytes) -> None:
-        """A batch, or nothing."""
+        """Append a batch to the successor; no bytes: the batch was removed."""
         if not data:
             return
         header = decode_header(data[:HEADER_BYTES])
@@ -263,7 +267,7 @@ class _Writer:
         self._pending = 0
 
     def finish(self) -> int | None:
-        """Sync it; returns its size, None when it would be the same."""
+        """Sync the successor, and return its size in bytes; None when nothing has changed."""
         if not self._begun:
             return None
         self._write()

@@ -37,8 +37,8 @@ from jetstream_protocol.batch import (
 from jetstream_protocol.columns import Flags
 
 KEY_BYTES_KEPT: Final = 32
-"""Longer keys are mapped by a digest of as many bytes, so that a map's size is bounded by its
-number of keys. Two keys share one with a chance that no amount of data makes real."""
+"""Longer keys are mapped by a digest of this many bytes, so that the number of keys bounds the
+size of a map. The chance that two keys share a digest is negligible for any amount of data."""
 
 _KEYS: Final = int(Flags.KEYS)
 _AFTER_GAP: Final = int(Flags.AFTER_GAP)
@@ -87,11 +87,11 @@ class LatestOffsets:
         self.end_offset = batch.header.next_offset
 
     def skip(self, header: BatchHeader) -> None:
-        """A batch without keys, or with keys that nobody can decrypt."""
+        """Pass over a batch without keys, or with keys that this node cannot decrypt."""
         self.end_offset = header.next_offset
 
     def are_latest(self, keys: Sequence[bytes | None], offsets: Sequence[int]) -> list[bool]:
-        """For each record whether no later one in the stretch has its key."""
+        """For each record, whether no later record in the stretch has its key."""
         latest = map(self._latest.get, _mapped(keys), repeat(-1))
         return list(map(operator.le, latest, offsets))
 
@@ -99,8 +99,9 @@ class LatestOffsets:
 class Rewriter:
     """Reads a log from its start, batch by batch, and says what remains of each.
 
-    tombstones_below: tombstones before this offset go. kept_base_offsets: batches that stay, even
-    if empty. `tombstones` counts those that stayed below the stretch's end; `records_removed`.
+    tombstones_below: tombstones before this offset are removed. kept_base_offsets: batches that
+    stay, even if empty. `tombstones` counts the tombstones that stayed below the stretch's end,
+    `records_removed` the removed records.
     """
 
     __slots__ = (
@@ -120,7 +121,7 @@ class Rewriter:
         self.tombstones = 0
 
     def begin_segment(self, base_offset: int) -> None:
-        """The batches that follow are of the segment that begins there."""
+        """Note that the next batches belong to the segment with this base offset."""
         self._next_offset = base_offset
 
     def rewrite(self, data: bytes, *, ends_segment: bool) -> bytes:
@@ -138,26 +139,26 @@ class Rewriter:
         stays = begins_epoch or ends_segment or header.base_offset in self._kept_base_offsets
         if not kept and not stays:
             return b""
-        # A batch that was emptied before is removed, unless it has to stay.
+        # A batch that was empty already is removed, unless it has to stay.
         after_gap = self._advance(header)
         if keep is not None and kept < header.record_count:
             return _without(batch, keep, after_gap)
         return _marked(data, header, after_gap)
 
     def leave(self, data: bytes) -> bytes:
-        """A stamped batch that cannot be decrypted stays, whatever it holds."""
+        """Keep a stamped batch that cannot be decrypted, whatever it holds."""
         header = decode_header(data)
         self._leader_epoch = header.leader_epoch
         return _marked(data, header, self._advance(header))
 
     def _advance(self, header: BatchHeader) -> bool:
-        """Whether there is a gap before the batch."""
+        """Move past the batch, and return whether there is a gap before it."""
         after_gap = header.base_offset > self._next_offset
         self._next_offset = header.next_offset
         return after_gap
 
     def _keep(self, batch: Batch) -> list[bool] | None:
-        """For each record whether it stays; None: all do."""
+        """For each record, whether it stays; None: all of them do."""
         header = batch.header
         if not header.flags & _KEYS or header.base_offset >= self._latest.end_offset:
             return None

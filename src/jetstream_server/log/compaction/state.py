@@ -1,10 +1,10 @@
-"""The file `compaction` of a log: how far it is clean, and since when.
+"""The file `compaction` of a log: how far the log is clean, and since when.
 
 `passes` are ends of earlier passes, (`WallUs`, cleaned to), oldest first: a tombstone below the end
-of a pass that is older than the grace time may go. A file that is missing or damaged is rebuilt
-from the batches (`rebuilt`): nothing counts as clean then: the next pass covers everything again,
-and tombstones stay for another grace time. **safety** Tombstones that compaction may have removed
-count as removed: a follower that may hold what they deleted copies the log anew.
+of a pass that is older than the grace time may be removed. A file that is missing or damaged is
+rebuilt from the batches (`rebuilt`). Nothing counts as clean then: the next pass covers everything
+again, and tombstones stay for another grace time. **safety** Tombstones that compaction may have
+removed count as removed: a follower that may hold the records they deleted copies the log anew.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from jetstream_server.log.state_files import owner_of, read_state
 
 KIND: Final = "compaction"
 PASSES_MAX: Final = 64
-"""Beyond this number every second pass is forgotten; its tombstones wait for the next one."""
+"""Above this number every second pass is forgotten. Its tombstones wait for the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionState:
-    """cleaned_to: no two records below have the same key. tombstones: how many are left there;
-    tombstones_gone_below: some before this were or are being removed. swept_below: of the last pass
-    that ended, the offset before which it removed them. copied_under: the leader's, when this log
-    began to be copied from it. committed_below: what is below was committed; no gap ends behind it.
-    ended_at_us and what follows: of the last pass."""
+    """What compaction knows of a log.
+
+    cleaned_to: below it no two records have the same key. tombstones: how many are left below it.
+    tombstones_gone_below: some tombstones before it were or are being removed. swept_below: offset
+    below which the last completed pass removed tombstones. copied_under: the leader's
+    `tombstones_gone_below` when the copying of this log began. committed_below: all records below
+    it were committed; no gap ends behind it. ended_at_us and all later fields describe the last
+    pass.
+    """
 
     cleaned_to: int = 0
     passes: tuple[tuple[WallUs, int], ...] = ()
@@ -49,13 +53,13 @@ class CompactionState:
     records_removed: int = 0
 
     def tombstones_below(self, wall_us: WallUs, grace_us: int) -> int:
-        """Tombstones before this offset have had their grace time."""
+        """The offset below which tombstones have had their grace time."""
         return max((end for at_us, end in self.passes if at_us + grace_us <= wall_us), default=0)
 
     def after_pass(self, cleaned_to: int, wall_us: WallUs, grace_us: int) -> CompactionState:
-        """The state after a pass that ended now; the caller fills in its results."""
+        """The state after a pass that ended at `wall_us`; the caller fills in its results."""
         below = self.tombstones_below(wall_us, grace_us)
-        # Of the passes whose grace time is over only the furthest still matters.
+        # Of the passes whose grace time is over, only the one that went furthest still matters.
         passes = [entry for entry in self.passes if entry[0] + grace_us > wall_us]
         over = [entry for entry in self.passes if entry[0] + grace_us <= wall_us]
         if over:
@@ -83,7 +87,7 @@ class CompactionState:
 
 
 def read_compaction(disk: Disk, directory: str) -> CompactionState:
-    """Nothing is known about a log without that file. Raises CorruptBatchError, StorageError."""
+    """Read the state; an empty one if there is no file. Raises CorruptBatchError, StorageError."""
     values = read_state(disk, f"{directory}/{COMPACTION_NAME}", KIND, owner_of(directory))
     if values is None:
         return CompactionState()
@@ -100,10 +104,10 @@ def read_compaction(disk: Disk, directory: str) -> CompactionState:
 def rebuilt(segments: Sequence[Segment]) -> CompactionState:
     """Rebuild the state from the batches, for a log whose file is lost. Raises OSError.
 
-    Each record that compaction removed left a mark behind it: offset deltas in its batch, or a gap
-    before the next one. So nothing is missing behind the last mark, and what is before it was
-    committed. `copied_under` cannot be rebuilt: an incomplete copy begins anew wherever its leader
-    has removed tombstones behind its end.
+    Every record that compaction removed left a mark behind it: offset deltas in its batch, or a
+    gap before the next batch. So nothing is missing behind the last mark, and everything before
+    it was committed. `copied_under` cannot be rebuilt: an incomplete copy is copied anew if its
+    leader has removed tombstones behind its end.
     """
     gone_below = 0
     for segment in reversed(segments):
@@ -119,8 +123,8 @@ def rebuilt(segments: Sequence[Segment]) -> CompactionState:
 
 
 def _mark(header: BatchHeader) -> int:
-    """The offset below which compaction has surely removed records; 0 if this batch is
-    unchanged."""
+    """The offset below which this batch proves that compaction has removed records; 0: the batch
+    proves nothing."""
     if header.flags & Flags.OFFSET_DELTAS:
         return header.next_offset
     return header.base_offset if header.flags & Flags.AFTER_GAP else 0
