@@ -24,15 +24,15 @@ Body columns, in this order, those after the first only when their flag says so:
     timestamps i64[n]
     offset deltas i32[n]
 
-Invariants. `body_crc` is computed once by whoever builds the batch and covers the body as stored
-(compressed, without padding); the leader re-stamps three fields and the header CRC, nothing else,
-unless it encrypts the body (encrypted_body.py).
-`length` is header + body + padding to 8. A batch covers the offsets
-[base_offset, base_offset + last_offset_delta], even where compaction has removed records; where it
-has removed whole batches, the next one says so by AFTER_GAP.
+Invariants. Whoever builds the batch computes `body_crc` once, over the body as stored (compressed,
+without padding). The leader stamps three fields and the header CRC again, and nothing else, unless
+it encrypts the body (encrypted_body.py). `length` is header + body + padding to 8. A batch covers
+the offsets [base_offset, base_offset + last_offset_delta], even where compaction has removed
+records. Where it has removed whole batches, the flag AFTER_GAP of the next batch says so.
 
-CRCs prove integrity, not honesty: `Batch.check_columns` must pass before a producer's batch is
-appended or a stranger's buffers are handed to Arrow (a wild offset crashes the process).
+CRCs prove integrity, not honesty. `Batch.check_columns` must pass before a producer's batch is
+appended, or before buffers of unknown origin are given to Arrow (a wild offset crashes the
+process).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _STAMP = struct.Struct("<qqq")
 _STAMP_AT = 16
 _PRODUCER = struct.Struct("<iq")
 _PRODUCER_AT = 52
-# A few fields, several times faster than `decode_header`, which has to check what is settled on.
+# These read a few fields, several times faster than `decode_header` with its checks.
 extent_fields = struct.Struct("<4s2xHI4xq20xI").unpack_from
 """Magic, flags, length, base_offset, last_offset_delta."""
 size_fields = struct.Struct("<6xH36xII").unpack_from
@@ -94,11 +94,11 @@ extend_crc32c = google_crc32c.extend
 COMPRESSION_MASK = 3
 _KNOWN_FLAGS = 2047
 ENCRYPTION_BYTES = 64
-"""How much longer encryption makes a body (encrypted_body.py)."""
+"""How many bytes encryption adds to a body (encrypted_body.py)."""
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in the order of the bytes (without magic and header CRC)."""
+    """The fields of a batch's header, in the order of the bytes, without magic and header CRC."""
 
     version: int
     flags: int
@@ -126,7 +126,7 @@ class BatchHeader(NamedTuple):
 
 
 def decode_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises CorruptBatchError unless every field can be true.
+    """Decode the header at `position`. Raises CorruptBatchError unless every field is possible.
 
     The header's CRC is checked; the body's is not (`Batch.decode` does that).
     """
@@ -145,7 +145,7 @@ def decode_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> 
 
 
 def _header_problem(header: BatchHeader) -> str:
-    """Why a header with a good CRC is refused; "": it is not."""
+    """Why a header with a good CRC is refused; "": it is accepted."""
     if header.version != VERSION:
         return f"batch version {header.version}; this software reads version {VERSION}"
     if header.flags & ~_KNOWN_FLAGS or header.flags & COMPRESSION_MASK == COMPRESSION_MASK:
@@ -191,13 +191,13 @@ class EncodedBatch:
 
     @property
     def fits(self) -> bool:
-        """Whether readers accept a batch of that size, encrypted or not."""
+        """Whether readers accept a batch of this size, encrypted or not."""
         return (
             self.length <= BATCH_BYTES_MAX - ENCRYPTION_BYTES and self.record_count <= RECORDS_MAX
         )
 
     def set_producer(self, producer_id: int, sequence: int) -> None:
-        """Write the producer's two fields: a producer may renumber what it has not sent yet."""
+        """Write the producer's two fields. A producer may renumber batches not sent yet."""
         _PRODUCER.pack_into(self.header, _PRODUCER_AT, sequence, producer_id)
 
     def stamp(self, base_offset: int, leader_epoch: int, append_timestamp: WallUs) -> None:
@@ -211,7 +211,7 @@ class EncodedBatch:
 
 
 def with_flags(data: bytes, flags: int) -> bytes:
-    """The batch in `data` with these flags instead of its own."""
+    """Return the batch in `data` with other flags."""
     header = bytearray(data[:HEADER_BYTES])
     _FLAGS.pack_into(header, _FLAGS_AT, flags)
     _U32.pack_into(header, _CRC_AT, crc32c(bytes(header[:_CRC_AT])))
@@ -219,7 +219,7 @@ def with_flags(data: bytes, flags: int) -> bytes:
 
 
 class _BodyBuilder:
-    """Collects aligned columns."""
+    """Collects columns, each aligned to 8 bytes."""
 
     __slots__ = ("length", "parts")
 
@@ -236,17 +236,18 @@ class _BodyBuilder:
             self.length += padding
 
     def add_strings(self, items: Sequence[bytes]) -> None:
-        """An offsets column and a data column."""
+        """Add an offsets column and a data column."""
         self.add(array("i", accumulate(map(len, items), initial=0)).tobytes())
         self.add(b"".join(items))
 
     def add_nullable(self, items: Sequence[bytes | None], nulls: bool) -> None:
-        """The same with an Arrow validity bitmap (bit set: present) behind it, if `nulls`."""
+        """Like `add_strings`; if `nulls`, with an Arrow validity bitmap (bit set: present) behind
+        it."""
         if not nulls:
             self.add_strings(items)  # type: ignore[arg-type]  # the caller found no None
             return
         self.add_strings([item or b"" for item in items])
-        # Binary digits, last record first: text of base two converts in linear time.
+        # Binary digits, last record first: `int` converts base-two text in linear time.
         digits = "".join(["0" if item is None else "1" for item in reversed(items)])
         self.add(int(digits or "0", 2).to_bytes((len(items) + 7) // 8, "little"))
 
@@ -324,7 +325,7 @@ def seal(
     producer_id: int = NO_PRODUCER,
     timestamps: tuple[int, int] = (0, 0),
 ) -> EncodedBatch:
-    """A batch around its columns, each padded; not yet stamped. timestamps: least and greatest."""
+    """Put a header before padded columns; not yet stamped. timestamps: least and greatest, µs."""
     length = padded(HEADER_BYTES + len(data))
     padding = length - HEADER_BYTES - len(data)
     header = bytearray(HEADER_BYTES)
@@ -336,7 +337,7 @@ def seal(
 
 
 def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:
-    """Add the subject column in its shorter form; returns the flag it needs."""
+    """Add the subject column in its shorter form, and return the flag that it needs."""
     if not isinstance(subjects, bytes):
         if not subjects or subjects.count(subjects[0]) != len(subjects):
             body.add_strings(subjects)
@@ -346,8 +347,8 @@ def _add_subjects(body: _BodyBuilder, subjects: bytes | Sequence[bytes]) -> int:
     return 0
 
 
-# google_crc32c takes bytes and other buffers that cannot move: a bytearray and its views are none,
-# this is. Of one size, because each size makes a type.
+# google_crc32c takes bytes and other buffers that cannot move. A bytearray and its views can move;
+# this type cannot. It has one size, because ctypes makes a new type for each size.
 _Piece = ctypes.c_char * (32 * 1024)
 _TAKES_PIECES = google_crc32c.implementation == "c"
 
@@ -355,8 +356,8 @@ _TAKES_PIECES = google_crc32c.implementation == "c"
 def _part(
     buffer: bytes | bytearray | memoryview, start: int, stop: int
 ) -> tuple[bytes | memoryview, int]:
-    """Part of a buffer, and its CRC. Of a bytearray it is a view, so received bytes are not
-    copied."""
+    """Part of a buffer, and its CRC. The part of a bytearray is a view, so that received bytes are
+    not copied."""
     view = memoryview(buffer)[start:stop]
     if not isinstance(buffer, bytearray) or not _TAKES_PIECES:
         copy = bytes(view)
@@ -369,10 +370,10 @@ def _part(
 
 
 class Batch:
-    """A decoded view of one batch: columns are sliced out on demand, nothing per record before.
+    """A decoded view of one batch. Columns are cut out when they are needed; records cost nothing.
 
     `decode` checks both CRCs and that the columns lie within the body; `check_columns` checks
-    every record's bounds. body: of a bytearray that was decoded, a view; it must not change then.
+    every record's bounds. body: a view if a bytearray was decoded, which must not change then.
     """
 
     __slots__ = ("body", "header", "layout")
@@ -384,7 +385,7 @@ class Batch:
 
     @classmethod
     def decode(cls, buffer: bytes | bytearray | memoryview, position: int = 0) -> Batch:
-        """The batch at `position`. Raises CorruptBatchError (`position` says where)."""
+        """Decode the batch at `position`. Raises CorruptBatchError, which has the position."""
         header = decode_header(buffer, position)
         end = position + header.length
         if end > len(buffer):
@@ -401,7 +402,7 @@ class Batch:
 
     @classmethod
     def of(cls, header: BatchHeader, data: bytes) -> Batch:
-        """The batch of a header and the bytes behind it, padding included. Raises
+        """The batch made of a header and the bytes behind it, padding included. Raises
         CorruptBatchError."""
         body = data[: header.body_length]  # The same object where there is no padding.
         if crc32c(body) != header.body_crc or any(data[header.body_length :]):
@@ -410,7 +411,7 @@ class Batch:
 
     @classmethod
     def of_checked(cls, header: BatchHeader, body: bytes | memoryview) -> Batch:
-        """The batch of a header and a body as stored (without padding), whose CRCs were checked.
+        """The batch made of a header and a stored body (without padding) whose CRCs were checked.
 
         Raises CorruptBatchError unless the columns lie within the body.
         """
@@ -427,7 +428,7 @@ class Batch:
     def check_columns(self) -> None:
         """Raise CorruptBatchError unless every record lies within its columns.
 
-        Takes a few nanoseconds per record; needed for bytes from outside, not for the server's own.
+        Takes a few nanoseconds per record. Needed for bytes from outside, not for the server's own.
         """
         layout = self.layout
         for name, column in (
@@ -495,7 +496,7 @@ class Batch:
         return self._strings(self.layout.subjects)
 
     def timestamps(self) -> list[int]:
-        """Each record's timestamp, µs: its producer's, else the append timestamp."""
+        """Each record's timestamp in µs: its producer's, else the append timestamp."""
         if self.layout.timestamps < 0:
             return [self.header.append_timestamp] * len(self)
         return ints(self.body, self.layout.timestamps, len(self), "q")
@@ -538,7 +539,7 @@ class Batch:
 
 
 def iterate(buffer: bytes | bytearray | memoryview, *, file: str = "") -> Iterator[Batch]:
-    """Decode the whole batches that `buffer` is made of. Raises CorruptBatchError."""
+    """Decode the whole batches that `buffer` consists of. Raises CorruptBatchError."""
     position = 0
     while position < len(buffer):
         try:

@@ -1,4 +1,4 @@
-"""Compression of batch bodies; decompression does not trust the size that a body claims."""
+"""Compression of batch bodies. Decompression does not trust the size that a body claims."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def compress(data: bytes, compression: int) -> bytes:
 
 
 def decompress(data: bytes | memoryview, compression: int, length: int) -> bytes:
-    """Exactly `length` bytes, never more in memory: decompression stops there, and a longer body is
-    refused.
+    """Decompress to exactly `length` bytes. Stops there, so that a longer body needs no more
+    memory.
 
-    Raises CorruptBatchError.
+    Raises CorruptBatchError for a body of another length, or one that cannot be decompressed.
     """
     try:
         if compression == ZSTD:
-            # zstd.decompress() would believe the size the frame claims; this stops where told.
+            # zstd.decompress() would trust the size that the frame claims; this stops at a limit.
             plain = zstd.ZstdDecompressor().decompress(data, max_length=length + 1)
         else:
             plain = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=length + 1)

@@ -1,7 +1,7 @@
-"""The columns of a batch's body: where each stands, and rows cut out of them.
+"""The columns of a batch's body: where each begins, and how rows are cut out of them.
 
-Nothing here looks at a record before its rows are asked for. Cutting rows out is the hot path of
-every reader that wants Python objects: `_slices.pyx` does it in C where the extension was built.
+Nothing here looks at a record before its rows are needed. Cutting rows out is the hot path of
+every reader that wants Python objects: `_slices.pyx` does it in C if the extension was built.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Flags(IntEnum):
     """Which columns a body has, how it is compressed (the two lowest bits are one number), and
     whether it is encrypted.
 
-    No `IntFlag`, whose operators take a microsecond each: a reader of small batches would feel it.
+    Not an `IntFlag`: its operators take a microsecond each, which slows readers of small batches.
     """
 
     ZSTD = body_compression.ZSTD
@@ -47,12 +47,12 @@ class Flags(IntEnum):
 
 
 def padded(length: int) -> int:
-    """Columns begin at multiples of 8."""
+    """Round up to a multiple of 8: columns begin there."""
     return (length + 7) & ~7
 
 
 def ints(body: Body, position: int, count: int, code: str) -> list[int]:
-    """`count` integers: code "i" of 32 bits, "q" of 64."""
+    """Read `count` integers. code: "i" for 32 bits, "q" for 64."""
     width = 4 if code == "i" else 8
     column: array[int] = array(code)
     column.frombytes(body[position : position + width * count])
@@ -60,7 +60,7 @@ def ints(body: Body, position: int, count: int, code: str) -> list[int]:
 
 
 def pure_slices(body: Body, offsets_at: int, data_at: int, count: int) -> list[bytes] | None:
-    """The items of a column of byte strings; None: its offsets do not start at 0 and grow."""
+    """The items of a column of byte strings; None if its offsets do not start at 0 or ever fall."""
     offsets = ints(body, offsets_at, count + 1, "i")
     data = bytes(body[data_at : data_at + max(0, offsets[-1])])
     items = [data[a:b] for a, b in zip(offsets, islice(offsets, 1, None), strict=False)]
@@ -87,7 +87,8 @@ else:
 
 
 class Column(NamedTuple):
-    """A column of byte strings: positions in the body. `validity` is -1 where all are present."""
+    """A column of byte strings: positions in the body. `validity` is -1 if every item is
+    present."""
 
     offsets: int
     data: int
@@ -96,7 +97,7 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where each column of a body stands. Found in O(1), without looking at the records."""
+    """Where each column of a body begins. Found in O(1), without looking at the records."""
 
     values: Column
     keys: Column | None
@@ -108,7 +109,7 @@ class Layout(NamedTuple):
 
 
 class _LayoutReader:
-    """Walks a body's columns, refusing to step outside it."""
+    """Walks a body's columns, and refuses to step outside of the body."""
 
     __slots__ = ("body", "count", "end", "position")
 

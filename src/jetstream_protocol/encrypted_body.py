@@ -1,13 +1,13 @@
-"""How the body of an encrypted batch is laid out. docs/file_formats.md, "Encrypted batches", is the
-normative text; the server encrypts and decrypts (log/encryption.py).
+"""The layout of an encrypted batch's body. docs/file_formats.md, "Encrypted batches", is the
+normative text. The server encrypts and decrypts (log/encryption.py).
 
     0   u16      version (1)               16  i64      stream id
     2   u16      cipher (1: AES-256-GCM)   24  16 bytes salt
     4   u32      reserved (0)              40  u64      sequence
     8   8 bytes  key id                    48  ciphertext, tag of 16 bytes
 
-**safety** `authenticated` is what the tag covers beside the body: all of the header but what is
-computed from the ciphertext, and but AFTER_GAP, which compaction sets without the body.
+**safety** Beside the body, the tag covers what `authenticated` returns: the whole header, except
+fields computed from the ciphertext and AFTER_GAP, which compaction sets without touching the body.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLAGS_AT, _LENGTH_AT, _BODY_CRC_AT, _BODY_LENGTH_AT, _CRC_AT = 6, 8, 12, 80, 84
 
 
 class Prefix(NamedTuple):
-    """What stands before the ciphertext. key_id: as its 16 hexadecimal digits."""
+    """The bytes before the ciphertext. key_id: as 16 hexadecimal digits."""
 
     key_id: str
     stream_id: int
@@ -51,12 +51,12 @@ class Prefix(NamedTuple):
 
     @property
     def nonce(self) -> bytes:
-        """Of AES-GCM, 12 bytes."""
+        """The nonce for AES-GCM, 12 bytes."""
         return self.sequence.to_bytes(12, "little")
 
 
 def read_prefix(body: bytes | memoryview, position: int = 0) -> Prefix:
-    """Raises CorruptBatchError for a version or cipher that is not known here."""
+    """Read a prefix. Raises CorruptBatchError for an unknown version or cipher."""
     if len(body) - position < PREFIX_BYTES:
         raise CorruptBatchError("an encrypted batch body cut short")
     version, cipher, _, key_id, stream_id, salt, sequence = _PREFIX.unpack_from(body, position)
@@ -91,7 +91,7 @@ def encrypted_header(plain: bytes | bytearray) -> bytearray:
 
 
 def decrypted_header(encrypted: bytes | bytearray) -> bytearray:
-    """The header that the batch had before, without the CRCs."""
+    """The header of the batch before it was encrypted, without the CRCs."""
     header = bytearray(encrypted)
     (flags,) = _FLAGS.unpack_from(header, _FLAGS_AT)
     (body_length,) = _U32.unpack_from(header, _BODY_LENGTH_AT)
@@ -106,14 +106,14 @@ def _set(header: bytearray, flags: int, body_length: int) -> None:
 
 
 def finish(header: bytearray, body: bytes) -> bytes:
-    """Write both CRCs into `header`; returns the body with its padding."""
+    """Write both CRCs into `header`, and return the body with its padding."""
     _U32.pack_into(header, _BODY_CRC_AT, crc32c(body))
     _U32.pack_into(header, _CRC_AT, crc32c(bytes(header[:_CRC_AT])))
     return body + bytes(padded(HEADER_BYTES + len(body)) - HEADER_BYTES - len(body))
 
 
 def body_length(header: bytes | bytearray) -> int:
-    """Of the body as stored, without padding."""
+    """Length of the body as stored, without padding, in bytes."""
     return int(_U32.unpack_from(header, _BODY_LENGTH_AT)[0])
 
 
@@ -122,5 +122,5 @@ def is_encrypted(header: bytes | bytearray) -> bool:
 
 
 def as_batch(header: bytearray, body: bytes, plain: EncodedBatch) -> EncodedBatch:
-    """An encrypted batch in place of the plain one."""
+    """An encrypted batch that replaces the plain one."""
     return EncodedBatch(header, finish(header, body), plain.record_count, plain.last_offset_delta)

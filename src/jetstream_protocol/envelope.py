@@ -1,7 +1,7 @@
-"""The envelope: wraps a NATS payload to carry more than its bytes.
+"""The envelope: wraps a NATS payload so that it carries more than the value.
 
-An envelope holds one record (with a key, a header block, a null value) or one whole batch, and
-may ask for an ack at an inbox of its own. docs/protocol.md is the normative text.
+An envelope holds one record (with a key, a header block, a null value) or one whole batch. It may
+ask for an ack at an inbox of its own. docs/protocol.md is the normative text.
 
     0   8s  cookie 89 "JSENV" 0d 0a      24  u32 key_length
     8   u32 crc, CRC32C of all behind    28  u32 header_block_length
@@ -10,13 +10,13 @@ may ask for an ack at an inbox of its own. docs/protocol.md is the normative tex
     14  u16 flags                        36  ack inbox, correlation, key, header block,
     16  i64 expected_offset, -1 none         then up to the end the value, or the batch
 
-Invariants. Nothing that is not exactly an envelope is one: a payload that merely begins with the
-cookie is a plain message, so `parse` returns None instead of raising. Whatever it returns can be
-answered safely: **safety** the ack inbox cannot carry a second protocol line, nor one too long for
-NATS, and the correlation id is text. What a batch holds is not looked at: see producer_batch.py.
+Invariants. Only an exact envelope counts as one: a payload that merely begins with the cookie is a
+plain message, so `parse` returns None and does not raise. A returned envelope can be answered
+safely: **safety** its ack inbox cannot inject a second protocol line and is not too long for NATS,
+and its correlation id is text. The content of a batch is not checked here: see producer_batch.py.
 
-The cookie begins with a byte that begins no UTF-8 text, so no text and no JSON is ever looked at
-twice.
+The cookie begins with a byte that never begins UTF-8 text, so text and JSON are recognised as plain
+messages at once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ COOKIE: Final = b"\x89JSENV\r\n"
 VERSION: Final = 1
 NO_EXPECTATION: Final = -1
 TEXT_BYTES_MAX: Final = 255
-"""Of an ack inbox and of a correlation id: NATS ends a connection whose control line grows beyond
-its limit (4 KiB by default), and the connection it would end is the server's."""
+"""Upper bound on an ack inbox and on a correlation id. NATS closes a connection whose control line
+exceeds its limit (4 KiB by default); here that would be the server's connection."""
 
 _HEADER: Final = struct.Struct("<8sIBBHqIIHH")
 HEADER_BYTES: Final = _HEADER.size
@@ -54,19 +54,19 @@ class Flags(IntEnum):
     KEY = 1
     """The record has a key, perhaps an empty one."""
     TOMBSTONE = 2
-    """The value is null; nothing stands where it would."""
+    """The value is null, and takes no bytes."""
     ACK_LEADER = 4
-    """The ack is to come once the leader has appended, not once it is committed."""
+    """Send the ack once the leader has appended the record, not once it is committed."""
 
 
 _KNOWN_FLAGS: Final = 7
 
 
 class RecordEnvelope(NamedTuple):
-    """One record. value: None is a tombstone. key: None for none. header_block: b"" for none.
+    """One record. value: None: a tombstone. key: None: no key. header_block: b"": none.
 
-    ack_inbox: the subject to acknowledge at, b"" for none. correlation: repeated in the ack, b""
-    for none. expected_offset: store it only as the record of this offset, -1 for no matter which.
+    ack_inbox: the subject of the ack, b"": none. correlation: repeated in the ack, b"": none.
+    expected_offset: store the record only at this offset; -1: at any.
     """
 
     value: bytes | None
@@ -79,9 +79,9 @@ class RecordEnvelope(NamedTuple):
 
 
 class BatchEnvelope(NamedTuple):
-    """One batch, as its producer sent it: nothing of `batch` has been checked.
+    """One batch, as its producer sent it. Nothing in `batch` has been checked.
 
-    expected_offset: store it only if its first record gets this offset.
+    expected_offset: store the batch only if its first record gets this offset.
     """
 
     batch: bytes
@@ -105,7 +105,7 @@ def encode_record(
     ack_leader: bool = False,
 ) -> bytes:
     """The payload to publish; see RecordEnvelope. Raises InvalidRequestError for an ack inbox,
-    correlation id or expected offset that no server would accept."""
+    correlation id or expected offset that servers refuse."""
     flags = 0 if key is None else Flags.KEY
     flags |= Flags.TOMBSTONE if value is None else 0
     flags |= Flags.ACK_LEADER if ack_leader else 0
@@ -128,7 +128,7 @@ def encode_batch(
     expected_offset: int = NO_EXPECTATION,
     ack_leader: bool = False,
 ) -> bytes:
-    """The payload to publish; see BatchEnvelope. Raises as `encode_record`."""
+    """The payload to publish; see BatchEnvelope. Raises the same errors as `encode_record`."""
     _check(ack_inbox, correlation, expected_offset)
     return _sealed(
         _HEADER.pack(
@@ -155,7 +155,7 @@ def _check(ack_inbox: bytes, correlation: bytes, expected_offset: int) -> None:
             f"a correlation id is UTF-8 text of at most {TEXT_BYTES_MAX} bytes"
         )
     if not NO_EXPECTATION <= expected_offset < 1 << 63:
-        raise InvalidRequestError("an expected offset is not negative")
+        raise InvalidRequestError("an expected offset must not be negative")
 
 
 def _may_be_inbox(found: bytes) -> bool:
@@ -171,7 +171,7 @@ def _may_be_correlation(found: bytes) -> bool:
 
 
 def parse(payload: bytes) -> Envelope | None:
-    """The envelope a payload is; None for a plain message. Never raises for its contents."""
+    """Parse an envelope; None if the payload is a plain message. Never raises for its content."""
     if len(payload) < HEADER_BYTES or not payload.startswith(COOKIE):
         return None
     (
@@ -183,7 +183,7 @@ def parse(payload: bytes) -> Envelope | None:
     lengths = (ack_inbox_length, correlation_length, key_length, header_block_length)
     at, to_correlation, to_key, to_block, to_rest = accumulate(lengths, initial=HEADER_BYTES)
     ack_inbox, correlation = payload[at:to_correlation], payload[to_correlation:to_key]
-    # A batch is nearly all of it, and is copied once.
+    # The batch is nearly all of the payload, and is copied only once.
     rest = payload[to_rest:]
     if (
         to_rest > len(payload)

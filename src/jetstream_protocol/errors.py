@@ -61,7 +61,7 @@ class JetstreamError(Exception):
 
     @property
     def code(self) -> str:
-        """Its code in CODES; a private subclass has the code of its base class."""
+        """The error's code in CODES. A private subclass has the code of its base class."""
         return next(CODES[cls].code for cls in type(self).__mro__ if cls in CODES)
 
     def to_proto(self) -> common_pb2.Error:
@@ -90,11 +90,11 @@ class StreamNotFoundError(NotFoundError):
 
 
 class NoStreamError(NotFoundError):
-    """No stream listens on that subject: nobody has stored the message."""
+    """No stream listens on that subject: the message was not stored."""
 
 
 class AmbiguousStreamError(JetstreamError):
-    """The name fits several streams, `candidates`: say name@subject."""
+    """The name fits several streams, `candidates`. Name one as name@subject."""
 
     def __init__(self, message: str, candidates: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ class AmbiguousStreamError(JetstreamError):
 
 
 class StreamExistsError(JetstreamError):
-    """There is such a stream with other settings, or one of that name on another subject."""
+    """A stream of that name exists with other settings, or on another subject."""
 
 
 class PreconditionFailedError(JetstreamError):
@@ -127,15 +127,15 @@ class StreamPausedError(JetstreamError):
 
 
 class PermissionDeniedError(JetstreamError):
-    """No rule allows it to this principal."""
+    """No rule allows this principal to do it."""
 
 
 class UnauthenticatedError(JetstreamError):
-    """The caller is not identified: it has no token or certificate, or not a valid one."""
+    """The caller is not identified: it has no valid token or certificate."""
 
 
 class QuotaExceededError(JetstreamError):
-    """The principal has as many streams or groups as it may; nothing was done."""
+    """The principal already has as many streams or groups as it may have; nothing was done."""
 
 
 class OffsetOutOfRangeError(JetstreamError):
@@ -154,7 +154,7 @@ class OffsetOutOfRangeError(JetstreamError):
 
 
 class DivergedError(JetstreamError):
-    """The log agrees with the reader up to `end_offset` of `epoch`, not beyond."""
+    """The log agrees with the reader's up to `end_offset` of `epoch`, and not beyond."""
 
     def __init__(self, message: str, epoch: int = -1, end_offset: int = 0) -> None:
         super().__init__(message)
@@ -169,7 +169,7 @@ class DivergedError(JetstreamError):
 
 
 class _RedirectError(JetstreamError):
-    """Carries the node to ask instead, if that is known."""
+    """Carries the address of the node to ask instead, if it is known."""
 
     retriable = True
 
@@ -199,13 +199,14 @@ class FencedEpochError(JetstreamError):
 
 
 class UnknownEpochError(JetstreamError):
-    """The request comes from a newer leader epoch than the node has heard of."""
+    """The request comes from a newer leader epoch than the node knows."""
 
     retriable = True
 
 
 class UnavailableError(JetstreamError):
-    """Nobody can answer now: no leader, not reachable, stopping, over a bound. Nothing was done."""
+    """The request cannot be served now: no leader, not reachable, stopping, over a limit. Nothing
+    was done."""
 
     retriable = True
 
@@ -215,15 +216,15 @@ class TooManyRequestsError(UnavailableError):
 
 
 class NotEnoughReplicasError(UnavailableError):
-    """Too few replicas are in sync; it was refused before anything was appended."""
+    """Too few replicas are in sync. The request was refused before anything was appended."""
 
 
 class UnknownOutcomeError(JetstreamError):
-    """It may have been done or not: nobody could say in time."""
+    """The request may or may not have been carried out: the answer did not come in time."""
 
 
 class NotEnoughReplicasAfterAppendError(UnknownOutcomeError):
-    """It was appended, and too few replicas were in sync to commit it."""
+    """The records were appended, but too few replicas were in sync to commit them."""
 
 
 class StorageError(JetstreamError):
@@ -231,7 +232,7 @@ class StorageError(JetstreamError):
 
 
 class StorageFullError(StorageError):
-    """A node's disk is full, or nearly so: it takes no records."""
+    """A node's disk is full or nearly full: it takes no records."""
 
     retriable = True
 
@@ -248,8 +249,8 @@ class CorruptBatchError(StorageError):
 
 
 class RecordsDamagedError(StorageError):
-    """A replica cannot read its records [start_offset, end_offset): another one may, which
-    `retriable` says; this one can from `end_offset` on."""
+    """This replica cannot read its records [start_offset, end_offset), but can from `end_offset`
+    on. `retriable`: whether another replica may have them."""
 
     def __init__(
         self, message: str, start_offset: int = 0, end_offset: int = 0, *, retriable: bool = True
@@ -281,7 +282,7 @@ class Spelling:
 
 
 CODES: dict[type[JetstreamError], Spelling] = {
-    # NATS JetStream's own err_code where it has one for the same thing, ours from 20000 on.
+    # NATS JetStream's own err_code where it has one for the same error; ours begin at 20000.
     InvalidRequestError: Spelling("invalid_request", "INVALID_ARGUMENT", 400, 10003),
     UnsupportedHeaderError: Spelling("unsupported_header", "INVALID_ARGUMENT", 400, 20001),
     MessageTooLargeError: Spelling("message_too_large", "INVALID_ARGUMENT", 400, 10054),
@@ -321,7 +322,7 @@ _BY_CODE = {spelling.code: cls for cls, spelling in CODES.items()}
 
 
 def from_proto(error: common_pb2.Error) -> JetstreamError:
-    """The error a peer sent, as its class; an unknown code becomes an InternalError."""
+    """The error that a peer sent, as its class. An unknown code becomes an InternalError."""
     cls = _BY_CODE.get(error.code)
     if cls is None:
         return InternalError(f"{error.message} (unknown error code {error.code!r})")

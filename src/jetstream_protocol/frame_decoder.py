@@ -1,15 +1,15 @@
-"""Data-plane frames out of a byte stream, without I/O; for both ends of a connection.
+"""Decodes data-plane frames from a byte stream, without I/O; for both ends of a connection.
 
-    room = decoder.room()              where the next bytes belong …
-        None: decoder.feed(data)       … anywhere: read some, and hand them over
-        else: decoder.filled(count)    … there: `count` of them have been received into it
+    room = decoder.room()              where to read the next bytes to …
+        None: decoder.feed(data)       … anywhere: read some bytes, and pass them
+        else: decoder.filled(count)    … into `room`: `count` bytes were received there
     while frame := decoder.next(): …
 
-Frames are cut out of what was read. The tail of a long one is received straight into a buffer of
-its own, so that its batches are not copied on their way to their decoding or to the log.
+Frames are cut out of the bytes read. The tail of a long frame is received directly into its own
+buffer, so that its batches are not copied before they are decoded or appended to the log.
 
-Bounds. A prefix is checked before anything is held for its frame. Held are what was fed and not yet
-taken, and one tail.
+Bounds. A prefix is checked before memory is held for its frame. The decoder holds bytes that were
+fed and not yet taken, and at most one tail.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from jetstream_protocol.errors import InvalidRequestError
 from jetstream_protocol.frames import PREFIX_BYTES, TAILED, Prefix, decode_prefix
 
 IN_PLACE_BYTES = 16 * 1024
-"""A tail that lacks more is received into its own buffer. To join less to what has been read is
-cheaper than one more system call."""
+"""A tail that still lacks more bytes than this is received into its own buffer. Copying fewer bytes
+is cheaper than one more system call."""
 
-# A bytearray that has not been set to zero: it is received into from end to end.
+# A bytearray that is not set to zero, because received bytes fill it from end to end.
 _unset = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
     ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
 )
 
 
 class Frame(NamedTuple):
-    """`tail` is whole batches, back to back; b"" in every frame that carries none."""
+    """One frame. `tail` holds whole batches, back to back; b"": the frame carries none."""
 
     kind: int
     correlation: int
@@ -41,14 +41,14 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """See the module. `next` raises InvalidRequestError for bytes that are not the protocol's, and
-    is of no use then."""
+    """See the module. `next` raises InvalidRequestError for bytes that violate the protocol; the
+    decoder cannot be used afterwards."""
 
     __slots__ = ("_at", "_bytes_max", "_filled", "_head", "_held", "_prefix", "_tail", "wanted")
 
     def __init__(self, frame_bytes_max: int, wanted: Container[int] | None = None) -> None:
         self.wanted = wanted
-        """The kinds of which a frame may begin now; None: all."""
+        """The frame kinds that are accepted; None: all."""
         self._bytes_max = frame_bytes_max
         self._held = b""
         self._at = 0  # what lies before it in `_held` has been taken
@@ -59,36 +59,36 @@ class FrameDecoder:
 
     @property
     def missing(self) -> int:
-        """How many bytes the tail that is received in place still lacks; 0 while none is."""
+        """How many bytes are missing from the tail being received; 0: no tail is."""
         return 0 if self._tail is None else len(self._tail) - self._filled
 
     @property
     def held(self) -> int:
-        """How many bytes were fed and not yet taken."""
+        """How many bytes were fed and not taken yet."""
         return len(self._held) - self._at
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether all that has arrived was whole frames, and these were taken."""
+        """Whether every received byte belongs to a frame that was taken."""
         return self._prefix is None and self._at == len(self._held)
 
     def room(self) -> memoryview | None:
-        """Where the next bytes belong; None: to `feed`."""
+        """The memory for the next bytes; None: pass them to `feed`."""
         if self._tail is None or self._filled == len(self._tail):
             return None
         return memoryview(self._tail)[self._filled :]
 
     def filled(self, count: int) -> None:
-        """`count` bytes were received into `room`."""
+        """Note that `count` bytes were received into `room`."""
         self._filled += count
 
     def feed(self, data: bytes) -> None:
-        """The next bytes, while there is no `room` for them."""
+        """Take the next bytes. Call it only while `room` returns None."""
         self._held = self._held[self._at :] + data if self._at < len(self._held) else data
         self._at = 0
 
     def next(self) -> Frame | None:
-        """The next frame, if all of it is here."""
+        """Take the next frame; None: it is not complete yet. Raises InvalidRequestError."""
         prefix = self._prefix
         if prefix is None:
             if len(self._held) - self._at < PREFIX_BYTES:
@@ -115,7 +115,8 @@ class FrameDecoder:
         return frame
 
     def _begun(self) -> Prefix:
-        """The prefix of the frame that begins here; checked before more of it is awaited."""
+        """Take the prefix of the next frame, and check it before more bytes of the frame are
+        awaited."""
         prefix = decode_prefix(self._held, self._bytes_max, self._at)
         self._at += PREFIX_BYTES
         if self.wanted is not None and prefix.kind not in self.wanted:
@@ -125,7 +126,7 @@ class FrameDecoder:
         return prefix
 
     def _begin_tail(self, middle: int, length: int) -> None:
-        """Receive the tail in place from here on: its head has arrived, up to `middle`."""
+        """Receive the rest of the tail in its own buffer. Its bytes so far begin at `middle`."""
         self._head = self._held[self._at : middle]
         self._filled = len(self._held) - middle
         self._tail = tail = _unset(None, length)

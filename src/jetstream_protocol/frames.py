@@ -1,16 +1,16 @@
-"""Data-plane frames: how heads and raw batches share one TCP connection.
+"""Data-plane frames: how message heads and raw batches share one TCP connection.
 
-    u32  length       of all that follows, little-endian
+    u32  length       of everything that follows, little-endian
     u8   kind         one of Kind
     u8   reserved     0
     u16  head_length
-    u32  correlation  chosen by the asker, repeated in the answer
+    u32  correlation  chosen by the caller, repeated in the answer
     head              a protobuf message of proto/jetstream/v1/dataplane.proto
     tail              whole batches, as stored; only in frames of a kind in TAILED
 
-A connection starts with HELLO and its reply; then requests may be pipelined, and answers come in
-any order. A frame from a client is at most REQUEST_BYTES_MAX long: longer, malformed or unknown
-frames close the connection. docs/protocol.md, "Data plane", is the normative text.
+A connection starts with HELLO and its reply. Then requests may be pipelined, and answers come in
+any order. A frame from a client is at most REQUEST_BYTES_MAX long: a longer, malformed or unknown
+frame closes the connection. docs/protocol.md, "Data plane", is the normative text.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def encode(kind: Kind, correlation: int, head: bytes, tail_length: int = 0) -> b
 def decode_prefix(
     data: bytes | bytearray | memoryview, bytes_max: int, position: int = 0
 ) -> Prefix:
-    """The first PREFIX_BYTES of the frame at `position`. Raises InvalidRequestError when they
-    cannot be those of one.
+    """Decode the first PREFIX_BYTES of the frame at `position`. Raises InvalidRequestError unless
+    they are a valid prefix.
 
-    `bytes_max` bounds the whole frame.
+    bytes_max: the most bytes that the whole frame may have.
     """
     length, kind, reserved, head_length, correlation = _PREFIX.unpack_from(data, position)
     if length + 4 > bytes_max:

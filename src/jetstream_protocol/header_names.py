@@ -1,4 +1,4 @@
-"""The NATS headers by which publishers ask for something; docs/protocol.md explains them."""
+"""The NATS headers with which publishers state what they want; docs/protocol.md explains them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """What a producer may send as a batch, and how a leader checks it.
 
 A producer computes its own checksums, so they do not prove that the contents are valid. **safety**
-Before such a batch is appended everything in it is checked, because from then on every reader takes
-the leader's word: the bounds of every column, the decompressed size, the subject, and that no
-column is in it which only the server writes. docs/protocol.md, "Envelopes", lists the rules.
+Everything in such a batch is checked before it is appended, because from then on every reader
+trusts the leader. Checked are the bounds of every column, the decompressed size, the subject, and
+that the batch has no column that only the server may write. docs/protocol.md, "Envelopes", lists
+the rules.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from jetstream_protocol.errors import (
 from jetstream_protocol.types import WallUs
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What a compressed body may hold. Sixteen times NATS's default `max_payload`; a few kilobytes that
-expand to the 64 MiB of the largest batch would cost the server, and each reader, far more than
+"""Upper bound on a decompressed body. Sixteen times NATS's default `max_payload`. A few kilobytes
+that expand to the 64 MiB of the largest batch would cost the server, and each reader, far more than
 their sender."""
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
-"""A producer's unacknowledged batches; as many of its last ones are remembered, and recognised when
-they are repeated."""
+"""Upper bound on a producer's unacknowledged batches. The leader remembers this many of its last
+batches, and recognises them when they are repeated."""
 
 _SETTABLE: Final = int(
     Flags.ZSTD | Flags.LZ4 | Flags.VALUE_VALIDITY | Flags.KEYS | Flags.KEY_VALIDITY
@@ -44,7 +45,7 @@ _SETTABLE: Final = int(
 
 
 def unpacked_bytes(data: bytes) -> int:
-    """What `open_batch` may have to unpack; of what claims too much nothing is."""
+    """Bytes that `open_batch` may have to decompress; 0 if the batch claims more than it may."""
     if len(data) < HEADER_BYTES:
         return 0
     flags, _, claimed = size_fields(data)
@@ -54,8 +55,8 @@ def unpacked_bytes(data: bytes) -> int:
 def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
     """The batch in `data`, ready to be stamped and appended to a log, and a view of it.
 
-    subject: what NATS delivered it on. What the leader stamps may be anything in `data`. Raises
-    InvalidRequestError, MessageTooLargeError and CorruptBatchError, which say what is wrong.
+    subject: the subject on which NATS delivered it. The fields that the leader stamps may have any
+    value in `data`. Raises InvalidRequestError, MessageTooLargeError and CorruptBatchError.
     """
     if len(data) < HEADER_BYTES:
         raise CorruptBatchError("batch header cut short")
@@ -82,12 +83,12 @@ def open_batch(data: bytes, subject: bytes) -> tuple[EncodedBatch, Batch]:
 
 
 def _check_claims(flags: int, record_count: int, uncompressed_length: int) -> None:
-    """Before anything is decompressed or allocated."""
+    """Check the header's claims before anything is decompressed or allocated."""
     foreign = flags & ~_SETTABLE
     if foreign:
         raise InvalidRequestError(
-            f"batch flags {foreign:#x} are not a producer's to set: one subject for all, and "
-            "nothing that only the server writes"
+            f"producers must not set the batch flags {foreign:#x}: send one subject for all "
+            "records, and nothing that only the server writes"
         )
     if not record_count:
         raise InvalidRequestError("a batch without records")
@@ -102,10 +103,11 @@ def _check_producer(producer_id: int, sequence: int) -> None:
     is_nobody = (producer_id, sequence) == (NO_PRODUCER, -1)
     if not is_nobody and (producer_id < 0 or sequence < 0):
         raise InvalidRequestError(
-            f"producer id {producer_id} with sequence {sequence}: both -1, or neither negative"
+            f"producer id {producer_id} with sequence {sequence}: both must be -1, or neither "
+            "negative"
         )
 
 
 def _text(subject: bytes) -> str:
-    """Short enough to be quoted in the error."""
+    """The subject, shortened so that it can be quoted in an error."""
     return ascii(subject[:64].decode("utf-8", "backslashreplace"))

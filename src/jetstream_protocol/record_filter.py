@@ -1,9 +1,9 @@
-"""Which records a reader wants: those on subjects of a pattern, those with a key, or both.
+"""Selects the records a reader wants: those on subjects of a pattern, those with a key, or both.
 
-A server calls `may_hold` on whole batches. It may be wrong in one direction only: it may send a
-batch without a wanted record, but never leaves out a batch with one. So it looks for bytes in
-columns, which costs nothing per record. The reader always picks the rows with `rows`, so the result
-is right even from a server that knows no filter.
+A server calls `may_hold` on whole batches. It may err in one direction only: it may send a batch
+without a wanted record, but never leaves out a batch with one. So it looks for bytes in columns,
+which costs nothing per record. The reader always picks the rows with `rows`, so the result is right
+even if the server does not filter.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jetstream_protocol.errors import InvalidRequestError
 
 
 class RecordFilter:
-    """subject: a NATS subject or pattern, "": any. key: None: any, also none.
+    """subject: a NATS subject or pattern; "": any. key: None: any key or none.
 
-    Raises InvalidRequestError for what is no pattern, and for a filter of nothing.
+    Raises InvalidRequestError for an invalid pattern, and if neither subject nor key is given.
     """
 
     __slots__ = ("_literal", "_pattern", "key", "subject")
 
     def __init__(self, subject: str = "", key: bytes | None = None) -> None:
         if not subject and key is None:
-            raise InvalidRequestError("a filter is of a subject, of a key, or of both")
+            raise InvalidRequestError("a filter needs a subject, a key, or both")
         if subject:
             subjects.check_pattern(subject)
         self.subject = subject
@@ -60,7 +60,7 @@ class RecordFilter:
         return column is not None and self.key in batch.data(column)
 
     def rows(self, batch: Batch) -> Sequence[int]:
-        """Which rows of the batch are wanted, in order. Raises CorruptBatchError."""
+        """The indexes of the wanted rows of the batch, in order. Raises CorruptBatchError."""
         rows: Sequence[int] = range(len(batch))
         if self._pattern is not None:
             if batch.layout.subjects is None:
@@ -77,7 +77,7 @@ class RecordFilter:
 
 
 def _longest_literal(pattern: str) -> bytes:
-    """What stands in every subject of the pattern: `orders.eu.` of `orders.eu.>`."""
+    """The longest text in every subject of the pattern: `orders.eu.` of `orders.eu.>`."""
     runs, run = [""], ""
     for token in pattern.split("."):
         if token in ("*", ">"):

@@ -1,10 +1,11 @@
-"""Batches that are restored into a log with their old offsets and times, and how they are checked.
+"""Checks batches that are restored into a log with their old offsets and times.
+
 A client that restores a stream sends batches of a backup, or batches made of records of another
-system. **safety** Every byte is checked as a producer's would be: readers take the leader's word
-from then on. docs/protocol.md, "Restoring", lists the rules.
+system. **safety** Every byte is checked as in a producer's batch: from then on readers trust the
+leader. docs/protocol.md, "Restoring", lists the rules.
 
 Invariant: the batches that `open_restored` returns follow each other without a gap. Offsets that
-the source no longer has are covered by batches without records (`filler`).
+the source has lost or removed are covered by batches without records (`filler`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from jetstream_protocol.producer_batch import EXPANDED_BYTES_MAX
 from jetstream_protocol.types import WallUs
 
 RESTORE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one request: a few milliseconds of a worker thread to check. gRPC reads a request into memory
-before anybody can refuse it."""
+"""Upper bound on one request: a worker thread checks it in a few milliseconds. gRPC reads a whole
+request into memory before the server can refuse it."""
 
 
 class RestoredBatch(NamedTuple):
-    """A batch to be appended as it is, and what it says of itself."""
+    """A batch to be appended unchanged, and the fields of its header."""
 
     encoded: EncodedBatch
     base_offset: int
@@ -44,7 +45,7 @@ class RestoredBatch(NamedTuple):
 def open_restored(data: bytes) -> list[RestoredBatch]:
     """The batches in `data`, each ready to be stamped, without their producers.
 
-    Raises InvalidRequestError, MessageTooLargeError and CorruptBatchError, which say what is wrong.
+    Raises InvalidRequestError, MessageTooLargeError and CorruptBatchError.
     """
     if not data:
         raise InvalidRequestError("nothing to restore: the request holds no batch")

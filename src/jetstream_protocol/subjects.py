@@ -1,7 +1,7 @@
 """NATS subjects and patterns: validity, matching, overlap, and what a stream may be named.
 
 A subject is tokens joined by dots. In a pattern, `*` stands for one token and `>`, as the last
-token, for one or more. Everything here is text in, answer out; ingest compiles patterns once.
+token, for one or more. All functions are pure. Ingest compiles patterns once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _TOKEN = re.compile(r"[^\s\x00-\x20\x7f.]+")
 
 INTERNAL_PREFIX = "__"
-"""How the names of the server's own streams begin; nobody else's may."""
+"""Prefix of the names of the server's own streams. Users' streams must not have it."""
 
 RESERVED = ("$SYS.>", "$JS.>", "_INBOX.>")
-"""Subjects that carry NATS's own traffic: a stream that overlaps one must not acknowledge."""
+"""Subjects of NATS's own traffic: a stream that overlaps one must not acknowledge."""
 
 INGEST_SUBJECTS = "_INGEST.>"
-"""Where publishers choose the stream of a keyed group. What is published there is stored under the
-rest of its subject."""
+"""First token of the subjects on which publishers choose the stream of a keyed group. A message is
+stored under the rest of its subject."""
 
 PARTITIONS_MAX = 10_000
-"""Streams of a keyed group."""
+"""Upper bound on the streams of a keyed group."""
 
 
 def check_name(name: str) -> None:
@@ -51,22 +51,22 @@ def check_own_name(name: str) -> None:
 
 
 def check_partition(group: str, partition: int, partitions: int) -> None:
-    """Raise InvalidRequestError unless a stream can be this partition of that group; 0 partitions:
-    it is none."""
+    """Raise InvalidRequestError unless a stream can be this partition of that group. partitions: 0:
+    the stream is not a partition."""
     if not partitions and not partition:
         return
     if not 0 <= partition < partitions <= PARTITIONS_MAX:
         raise InvalidRequestError(
-            f"invalid partition {partition} of {partitions}: they count from 0, and a group has 1 "
-            f"to {PARTITIONS_MAX}"
+            f"invalid partition {partition} of {partitions}: partitions count from 0, and a group "
+            f"has 1 to {PARTITIONS_MAX}"
         )
     if not group:
-        raise InvalidRequestError("a stream that is a partition needs the group of which it is one")
+        raise InvalidRequestError("a stream that is a partition must name its group")
 
 
 def ingest_prefix(group: str, partition: int) -> str:
-    """What publishers put in front of a subject to choose the partition of a keyed group. A dot in
-    the group's name is written %2E, so that the name is one token."""
+    """The prefix with which publishers choose the partition of a keyed group. A dot in the group's
+    name is written as %2E, so that the name is one token."""
     return f"_INGEST.{group.replace('.', '%2E')}.{partition}."
 
 
@@ -86,7 +86,7 @@ def check_pattern(subject: str) -> None:
 
 
 def check_literal(subject: str) -> None:
-    """Raise InvalidRequestError unless one can publish to `subject`: valid, without wildcards."""
+    """Raise InvalidRequestError unless `subject` is valid and has no wildcard."""
     check_pattern(subject)
     if is_pattern(subject):
         raise InvalidRequestError(f"cannot publish to {subject!r}: it contains a wildcard")
@@ -134,7 +134,7 @@ def covers(outer: str, inner: str) -> bool:
 
 
 def to_regex(pattern: str) -> bytes:
-    """A bytes regex that fully matches the literal subjects `pattern` matches."""
+    """A bytes regex that matches exactly the literal subjects that `pattern` matches."""
     parts = []
     for token in pattern.split("."):
         if token == "*":

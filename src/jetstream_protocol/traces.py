@@ -1,4 +1,4 @@
-"""The header by which a message says which trace it belongs to (W3C Trace Context).
+"""The header that says which trace a message belongs to (W3C Trace Context).
 
 `traceparent: 00-<trace id>-<span id>-<flags>`; bit 0 of the flags says that the trace is recorded
 ("sampled"). A message whose trace is not recorded is like one without the header.
@@ -16,7 +16,7 @@ _HEADER = re.compile(
 
 
 class TraceParent(NamedTuple):
-    """The span that a message was published in. Both ids are not 0."""
+    """The span in which a message was published. Neither id is 0."""
 
     trace_id: int
     span_id: int

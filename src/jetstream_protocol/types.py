@@ -1,8 +1,8 @@
 """Distinct types for numbers that must not be mixed up.
 
-A time is what one of three clocks shows, in microseconds. Times of different clocks cannot be
+A time is the reading of one of three clocks, in microseconds. Times of different clocks cannot be
 compared, so each clock has its type. A duration is a plain int, and so is the result of arithmetic:
-a time that is computed is given its type again, `MonotonicUs(now_us + PAUSE_US)`.
+a computed time is given its type again, `MonotonicUs(now_us + PAUSE_US)`.
 """
 
 from typing import NewType
@@ -15,15 +15,15 @@ StreamId = NewType("StreamId", int)
 """The metadata revision of a stream's creation; never reused."""
 
 WallUs = NewType("WallUs", int)
-"""The time of day, since the Unix epoch, UTC: record timestamps, and times that files keep. It may
+"""The time of day, since the Unix epoch, UTC: record timestamps, and times kept in files. It may
 be set forward and back, and may differ by hours between nodes."""
 
 MonotonicUs = NewType("MonotonicUs", int)
-"""Time since some moment of this boot of the machine: for how long something takes. Nobody sets it.
-It stands still while the machine is suspended, and means nothing on another machine."""
+"""Time since some moment of this boot of the machine, to measure durations. It is never set. It
+stands still while the machine is suspended, and means nothing on another machine."""
 
 BootUs = NewType("BootUs", int)
-"""As MonotonicUs, but it goes on while the machine is suspended: for leases."""
+"""Like MonotonicUs, but it goes on while the machine is suspended: for leases."""
 
 NO_EPOCH = LeaderEpoch(-1)
 NO_NODE = NodeId(-1)

@@ -3,8 +3,9 @@
     JSLC 1 <crc32c of the rest, 8 hex digits>\\n
     {"kind":"log","owner":"17",...}\\n
 
-`kind` and `owner` say whose state it is: a file copied from elsewhere is refused. Crash policy:
-written to a temporary file, synced, renamed; unreadable means absent, and the state is rebuilt.
+`kind` and `owner` say whose state it is: a file copied from elsewhere is refused. Crash policy: the
+file is written to a temporary file, synced and renamed. An unreadable file counts as absent, and
+the state is rebuilt.
 
 The checkpoint of a log (kind "log", owner: the folder's name) holds
 
@@ -46,7 +47,7 @@ def encode(kind: str, owner: str, state: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes, kind: str, owner: str) -> dict[str, Any]:
-    """The state in a file. Raises CorruptBatchError unless it is intact and `owner`'s."""
+    """Decode the state in a file. Raises CorruptBatchError unless it is intact and `owner`'s."""
     body = data[_HEAD_BYTES:]
     if not data.startswith(_PREFIX):
         raise CorruptBatchError("not a checkpoint of a version this software reads")
@@ -80,7 +81,7 @@ class LogCheckpoint:
     segments: tuple[tuple[int, int, int], ...] | None = None
 
     def cut_to(self, log_end_offset: int) -> LogCheckpoint:
-        """The checkpoint before the log is truncated to that offset."""
+        """The checkpoint to write before the log is truncated to that offset."""
         return LogCheckpoint(
             log_start_offset=min(self.log_start_offset, log_end_offset),
             recovery_point=min(self.recovery_point, log_end_offset),
@@ -99,7 +100,7 @@ class LogCheckpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes, owner: str) -> LogCheckpoint:
-        """Raises CorruptBatchError when the file is damaged, another log's, or cannot be true."""
+        """Decode. Raises CorruptBatchError if the file is damaged, another log's, or impossible."""
         state = decode(data, "log", owner)
         try:
             numbers = [int(state[name]) for name in _NUMBERS]

@@ -1,4 +1,4 @@
-"""Showing what log files hold, batch by batch, also around damage."""
+"""Shows what log files hold, batch by batch, even around damage."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from jetstream_protocol.logfiles.scan import Bad, walk_past_damage
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch and where it is. Its columns lie within the body but are not checked further.
+    """A batch and its place. Its columns lie within the body, but are not checked further.
 
-    batch: None if it is encrypted, with the key `key_id`.
+    batch: None if it is encrypted; key_id: the key that it is encrypted with.
     """
 
     file: str
@@ -39,14 +39,14 @@ class DumpedBatch:
 def dump(path: str | Path) -> Iterator[DumpedBatch | Finding]:
     """Every valid batch of a segment, a stream's folder or a data folder, in file order.
 
-    Where one is damaged, a Finding stands in for the bytes up to the next valid batch. Raises
+    For damage, a Finding stands for the bytes up to the next valid batch. Raises
     FileNotFoundError, and ValueError when `path` is none of these.
     """
     path = Path(path)
     if path.is_file():
         segment = segment_file(path)
         if segment is None:
-            raise ValueError(f"{path} is not a segment: those are named <20 digits>.log")
+            raise ValueError(f"{path} is not a segment: segments are named <20 digits>.log")
         yield from _dump_segment(segment)
         return
     if is_data_folder(path):

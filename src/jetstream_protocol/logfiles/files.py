@@ -1,7 +1,7 @@
-"""Finding and reading log files offline, with plain file operations.
+"""Finds and reads log files offline, with plain file operations.
 
-A path may be one segment, the folder of one stream, or a whole data folder; `log_folders` tells
-which, by what is in it.
+A path may be one segment, the folder of one stream, or a whole data folder; `log_folders` finds out
+which by the content.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SegmentFile:
 
 
 def segment_file(path: Path) -> SegmentFile | None:
-    """The segment at `path`; None when the name is not a segment's."""
+    """The segment at `path`; None if the name is not that of a segment."""
     base_offset = base_offset_of(path.name, LOG_SUFFIX)
     if base_offset is None:
         return None

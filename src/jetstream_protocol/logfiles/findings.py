@@ -1,8 +1,8 @@
-"""What an examination of log files can find wrong.
+"""The problems that an examination of log files can find.
 
-*Repairable* findings are put right when the server next opens the log, and cost no record that
-was ever flushed. The others are **damage**: the server keeps the bytes, and takes the log offline;
-without sound metadata it does not start.
+*Repairable* findings are repaired when the server next opens the log, and cost no record that was
+ever flushed. The others are **damage**: the server keeps the bytes and takes the log offline.
+Without sound metadata it does not start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REPAIRABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing wrong: in which file, at which byte, of what kind, and a sentence about it."""
+    """One problem: its file, the byte, the kind, and a sentence about it."""
 
     file: str
     position: int

@@ -1,10 +1,10 @@
-"""The files that say whose a folder is, meta.json and metadata/group.json: JSON with a checksum.
+"""The files that identify a folder, meta.json and metadata/group.json: JSON with a checksum.
 
     {"format": 1, "node_id": 0, …, "crc": "5a1c07e2"}
 
-`crc` is the CRC32C of the other fields, as JSON with sorted keys and without blanks: so the layout
-of the file does not matter. Files of earlier releases have no `crc`, and neither has one that a
-person has corrected: they are read without the check.
+`crc` is the CRC32C of the other fields, as JSON with sorted keys and without blanks, so the layout
+of the file does not matter. Files of earlier releases have no `crc`, nor has a file that a person
+has corrected: such files are read without the check.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def encode(fields: dict[str, Any], *, indent: int | None = None) -> bytes:
 
 
 def decode(data: bytes, known: Collection[str]) -> dict[str, Any]:
-    """The fields of a file. known: the names that a file without `crc` may have, else that name may
-    be what is damaged. Raises ValueError."""
+    """The fields of a file. known: the names that a file without `crc` may have; any other name may
+    be damage. Raises ValueError."""
     fields = json.loads(data)
     if not isinstance(fields, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     crc = fields.pop(_CRC, None)
     if crc is None:
         if unknown := sorted(set(fields) - set(known)):

@@ -11,11 +11,11 @@ Little-endian:
     24  i64 log_length     bytes of the segment when this was written
     32  entries, each i64 offset, i64 position, i64 append timestamp
 
-An entry names a batch: its base offset, where it begins, its append timestamp. The first batch
-has one, and then the first batch 4 KiB or more behind the last one that has.
+An entry describes a batch: its base offset, where it begins, its append timestamp. The first batch
+has an entry; so has each batch that is the first to begin 4 KiB or more behind the last entry.
 
-Crash policy: an index is a cache. It is written whole, when its segment is sealed or the log is
-closed, never updated in place, and believed only when the CRC, the base offset and the segment's
+Crash policy: an index is a cache. It is written as a whole when its segment is sealed or the log is
+closed, and never updated in place. It is trusted only if the CRC, the base offset and the segment's
 length agree; otherwise it is rebuilt from the segment.
 """
 
@@ -38,7 +38,7 @@ FIELDS = 3
 
 
 def encode(base_offset: int, log_length: int, entries: array[int]) -> bytes:
-    """The file of an index whose entries are laid out flat: offset, position, timestamp, …"""
+    """The index file of flat entries: offset, position, timestamp, offset, …"""
     covered = _HEADER.pack(
         MAGIC, VERSION, 0, 0, len(entries) // FIELDS, base_offset, log_length
     )[_CRC_ENDS:] + entries.tobytes()  # fmt: skip
@@ -64,5 +64,5 @@ def decode(data: bytes, base_offset: int, log_length: int) -> array[int]:
 
 
 def log_length_of(data: bytes) -> int:
-    """How long the segment was when its index was written; -1 when that cannot be read."""
+    """Bytes of the segment when its index was written; -1 if the index cannot be read."""
     return int(_HEADER.unpack_from(data)[-1]) if len(data) >= HEADER_BYTES else -1

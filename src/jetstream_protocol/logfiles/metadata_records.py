@@ -1,4 +1,4 @@
-"""Records: how the metadata journal and its snapshot are written, and what damage looks like.
+"""The records of the metadata journal and its snapshot: their layout, and how damage is recognised.
 
     <data>/metadata/journal    file header, then records; append-only
     <data>/metadata/snapshot   file header, then records; replaced as a whole
@@ -11,12 +11,12 @@ File header: 8 bytes, "JSMETAJ" (journal) or "JSMETAS" (snapshot) and the format
                                32  payload, `length` bytes
 
 Little-endian, back to back behind a file header of HEADER_BYTES. Kinds: ENTRY (index, term,
-payload); TRUNCATE (entries from index on are gone); VOTE (term, payload the node voted for,
-empty: none); BEGINNING (index: the generation of this journal file, one more than that of the
-file it replaced); STANDING (index: up to which entry it looked, payload JSON: whether the node
-votes, and its runs: metadata/raft/standing.py of the server); in a snapshot STATE (index and term
-of the last entry it includes, payload the state), then the ENTRY records a log needs to go on from
-there.
+payload); TRUNCATE (entries from index on are gone); VOTE (term; payload: the node voted for, empty:
+none); BEGINNING (index: the generation of this journal file, one more than that of the file it
+replaced); STANDING (index: the last entry that was considered; JSON payload: whether the node
+votes, and its runs: metadata/raft/standing.py of the server). A snapshot has STATE (index and term
+of the last entry it includes; payload: the state), then the ENTRY records from which a log can
+continue.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ JOURNAL_HEADER = b"JSMETAJ\x01"
 SNAPSHOT_HEADER = b"JSMETAS\x01"
 HEADER_BYTES = 8
 FIRST_INDEX = 1
-"""Of a log's first entry."""
+"""Index of a log's first entry."""
 _RECORD = struct.Struct("<4sIIQQ")  # magic, kind, length, index, term
 _CRC = struct.Struct("<I")
 MAGIC = b"JSMR"
 _RECORD_BYTES = _RECORD.size + _CRC.size
 PAYLOAD_BYTES_MAX = 1 << 30
-"""A length beyond this is damage, not data: ten million streams fit."""
+"""A greater length is damage: ten million streams fit."""
 
 ENTRY, TRUNCATE, VOTE, STATE, BEGINNING, STANDING = 1, 2, 3, 4, 5, 6
 
@@ -49,20 +49,20 @@ WHAT_TO_DO = (
     "folder away and start again: this node then follows without a vote until the others have "
     'taken it back (docs/operations/lost_node.md, "A lost or damaged metadata folder")'
 )
-"""What an error says that stops the start."""
+"""What the operator can do, for errors that stop the start."""
 
 
 class Entry(NamedTuple):
-    """One command of the replicated log. A tuple in this order, because pysyncobj's entries are."""
+    """One command of the replicated log. The order of the fields is that of pysyncobj's entries."""
 
     data: bytes
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state after the entry (`index`, `term`), and the entries a log goes on from.
+    """The state after the entry (`index`, `term`), and entries from which a log can continue.
 
     base: consecutive entries up to and including `index`; may be empty.
     """
@@ -83,17 +83,17 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 class Record(NamedTuple):
-    """One record read; `end` is the position behind it."""
+    """One record; `end` is the position behind it."""
 
     kind: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     term: int
     payload: bytes
     end: int
 
 
 def _decode(data: bytes, position: int) -> Record | None:
-    """The record at `position`, None unless a whole valid one is there."""
+    """The record at `position`; None unless a whole valid record is there."""
     start = position + _RECORD_BYTES
     if start > len(data):
         return None
@@ -109,14 +109,14 @@ def _decode(data: bytes, position: int) -> Record | None:
 
 
 class Damage(NamedTuple):
-    """A stretch without a valid record; the next one begins at `resumes_at`, None: nowhere."""
+    """A stretch without a valid record. `resumes_at`: where the next one begins; None: nowhere."""
 
     position: int
     resumes_at: int | None
 
 
 def walk(data: bytes) -> Iterator[Record | Damage]:
-    """Every valid record of a whole file, and the damage between them."""
+    """Every valid record of a whole file, and the damage between records."""
     position: int | None = HEADER_BYTES
     while position is not None and position < len(data):
         record = _decode(data, position)
@@ -130,7 +130,7 @@ def walk(data: bytes) -> Iterator[Record | Damage]:
 
 
 def scan(path: str, data: bytes, *, tolerate_torn_tail: bool) -> Iterator[Record]:
-    """The records of a whole file, up to a torn tail where one is tolerated.
+    """The records of a whole file. tolerate_torn_tail: stop at a torn tail without an error.
 
     Raises StorageError, naming `path` and position, for damage anywhere else.
     """

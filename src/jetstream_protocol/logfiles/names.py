@@ -1,4 +1,4 @@
-"""What the files of a log are called.
+"""The names of a log's files.
 
     <stream folder>/00000000000000000000.log     segment: whole batches, back to back
     <stream folder>/00000000000000000000.index   its index (index_file.py)
@@ -9,7 +9,7 @@
     <stream folder>/*.tmp                        an atomic write, compaction or repair, interrupted
     <stream folder>.offsets                      beside the folder: offsets_file.py
 
-The number is the segment's base offset, twenty digits, so that names sort as offsets do.
+The number is the segment's base offset in twenty digits, so that names sort as offsets do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRODUCERS_NAME = "producers"
 COMPACTION_NAME = "compaction"
 DAMAGE_NAME = "damage"
 OFFSETS_SUFFIX = ".offsets"
-_DIGITS = 20  # 2**63 has nineteen; the field is what people know from Kafka.
+_DIGITS = 20  # 2**63 has nineteen digits; Kafka names its files with twenty.
 
 
 def segment_name(base_offset: int) -> str:
@@ -34,7 +34,7 @@ def index_name(base_offset: int) -> str:
 
 
 def base_offset_of(name: str, suffix: str = LOG_SUFFIX) -> int | None:
-    """The base offset in a file name, or None when it is no such name."""
+    """The base offset in a file name; None if it is not such a name."""
     digits = name.removesuffix(suffix)
     if digits == name or len(digits) != _DIGITS or not digits.isascii() or not digits.isdigit():
         return None

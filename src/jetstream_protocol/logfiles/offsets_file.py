@@ -3,14 +3,14 @@
     at 0    bounds   log start and flushed offset
     at 64   end      log end, and the boot of the machine in which that was written
 
-It is the second record of what the checkpoint says too, and it lies outside of the folder: so the
-loss of any one of segment, checkpoint, folder and this file is told by the others. It is written in
-place, without an fsync of its own, so that it costs one system call: after each fsync of the log
+It is a second record of what the checkpoint says, outside of the folder: so the loss of any one of
+segment, checkpoint, folder and this file can be detected by the others. It is written in place,
+without an fsync of its own, so that it costs one system call: after each fsync of the log
 (`bounds`), and after each append that may be acknowledged without one (`end`). What was written
 survives the process; it survives a power failure as far as the kernel had written it back. Before
 records are removed, `bounds` is written and synced.
 
-Crash policy: each slot has a CRC. One that fails it, like a file that is missing, says nothing.
+Crash policy: each slot has a CRC. A slot that fails it counts as absent, like a missing file.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _VERSION = 1
 
 
 class Mark(IntFlag):
-    """What else is to be known of a log."""
+    """What else must be known of a log."""
 
     NONE = 0
     EMPTYING = 1
-    """Its records are being removed, to begin anew: what is left of them is no log."""
+    """Its records are being removed, to begin anew: the rest is not a valid log."""
     INCOMPLETE = 2
-    """It may lack what was acknowledged, although what is there reads well; nobody was told yet."""
+    """It may lack acknowledged records, although what is there is valid; the metadata does not
+    know it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What the file says; None: nothing that can be believed. damage: what of it cannot be, in
-    words; "": nothing was written that does not read."""
+    """The content of the file; None: not written, or not trusted. damage: what is damaged, in
+    words; "": nothing is."""
 
     bounds: Bounds | None = None
     end: End | None = None
@@ -69,13 +70,13 @@ class Offsets:
 
     @property
     def end_offset(self) -> int:
-        """The log reached at least to there, if only in memory."""
+        """The offset that the log had reached at least, if only in memory."""
         flushed = self.bounds.flushed_offset if self.bounds else 0
         return max(flushed, self.end.log_end_offset if self.end else 0)
 
 
 def encode_bounds(owner: bytes, bounds: Bounds) -> bytes:
-    """owner: whose file it is, the stream id; the file of another one is not believed."""
+    """The slot with the bounds. owner: the stream id; a file of another owner is not trusted."""
     rest = _BOUNDS.pack(bounds.log_start_offset, bounds.flushed_offset)
     return _slot(_BOUNDS_MAGIC, bounds.mark, owner, rest)
 
@@ -85,7 +86,7 @@ def encode_end(owner: bytes, log_end_offset: int, boot_id: bytes) -> bytes:
 
 
 def decode(data: bytes, owner: bytes) -> Offsets:
-    """Of a damaged or foreign file as much as can be believed."""
+    """Decode what can be trusted of the file, which may be damaged or another stream's."""
     bounds = end = None
     found = _read(data[BOUNDS_AT:BOUNDS_END], _BOUNDS_MAGIC, owner)
     if found is not None:
@@ -101,7 +102,8 @@ def decode(data: bytes, owner: bytes) -> Offsets:
 
 
 def _damage(data: bytes, bounds: Bounds | None, end: End | None) -> str:
-    """A first slot of zeros was not written yet, and an empty file was just made."""
+    """What is damaged, in words; "": nothing is. A first slot of zeros was not written yet, and an
+    empty file was just made."""
     if bounds is None and any(data[BOUNDS_AT:BOUNDS_END]):
         return "the slot with log start and flushed offset fails its CRC"
     if end is None and len(data) > END_AT:

@@ -1,10 +1,11 @@
-"""The records about a log beside its batches: the checkpoint and the offsets file together. If one
-of them is missing or damaged, the other one is used. If both can be read, the greater offset
-counts: before a log becomes shorter, both are lowered, durably. If neither can be read, the log
+"""What is recorded of a log outside of its batches: the checkpoint and the offsets file together.
+
+If one of them is missing or damaged, the other one is used. If both can be read, the greater offset
+counts: before a log becomes shorter, both are lowered durably. If neither can be read, the log
 starts with the first segment that is left, and is incomplete if that does not begin at 0.
 
-Data folders of releases without an offsets file have checkpoints without `segments`, and there the
-first segment that is left is where the log starts.
+Data folders of releases without an offsets file have checkpoints without `segments`. There the log
+starts with the first segment that is left.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from jetstream_protocol.logfiles.offsets_file import Mark, Offsets
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """checkpoint, offsets: as read, None for one that cannot be believed. boot_id: of the machine,
-    now; "" when that is not known, and then what was not flushed may be lost."""
+    """checkpoint, offsets: as read; None: missing or not trusted. boot_id: of the machine's current
+    boot; "" when unknown: unflushed records may be lost then."""
 
     checkpoint: LogCheckpoint | None = None
     offsets: Offsets | None = None
@@ -26,13 +27,14 @@ class Recorded:
 
     @property
     def is_same_boot(self) -> bool:
-        """Nothing was lost of what was written, flushed or not: page caches live that long."""
+        """Whether the machine has not restarted since the log was written. Then nothing written is
+        lost, flushed or not: page caches live that long."""
         end = None if self.offsets is None else self.offsets.end
         return end is not None and bool(end.boot_id) and end.boot_id == self.boot_id
 
     @property
     def may_be_same_boot(self) -> bool:
-        """Nothing says that the machine lost power since the log was written."""
+        """Whether the machine may not have restarted since the log was written."""
         return bool(self.boot_id) and (
             self.is_same_boot or self.offsets is None or self.offsets.end is None
         )
@@ -44,7 +46,8 @@ class Recorded:
 
     @property
     def log_start_offset(self) -> int | None:
-        """Nothing at or behind it was removed. None: the first segment says where it starts."""
+        """The first offset that must not be missing; None: the first segment says where the log
+        starts."""
         bounds = None if self.offsets is None else self.offsets.bounds
         checkpoint = self.checkpoint
         if bounds is None and (checkpoint is None or checkpoint.segments is None):
@@ -54,7 +57,7 @@ class Recorded:
 
     @property
     def is_nothing(self) -> bool:
-        """Neither the checkpoint nor the offsets file says anything."""
+        """Whether neither the checkpoint nor the offsets file says anything."""
         return self.checkpoint is None and (self.offsets is None or self.offsets.bounds is None)
 
     @property
@@ -63,7 +66,7 @@ class Recorded:
         offsets, checkpoint = self.offsets, self.checkpoint
         if offsets is None or offsets.damage:
             return "" if offsets is None else offsets.damage
-        # A checkpoint is written after the first slot; a power failure may lose that all the same.
+        # A checkpoint is written after the first slot, but a power failure may lose that slot.
         was_written = checkpoint is not None and checkpoint.segments is not None
         if offsets.bounds is None and was_written and self.is_same_boot:
             return "the slot with log start and flushed offset is empty"
@@ -77,15 +80,17 @@ class Recorded:
 
     @property
     def end_offset(self) -> int:
-        """A log that ends before this offset lacks records."""
+        """The offset that the log must reach. A log that ends before it lacks records."""
         end = None if self.offsets is None else self.offsets.end
         noted = end.log_end_offset if end is not None and self.is_same_boot else 0
         return max(self.flushed_offset, noted)
 
     def first_loss(self, sizes: dict[int, int], from_offset: int) -> tuple[int, str] | None:
-        """Base offset of the first sealed segment that is gone or has another size, and what is
-        wrong. sizes: of the segments that are there, by base offset. from_offset: of the first of
-        them; what is missing before it is not looked at."""
+        """The first sealed segment that is gone or has another size: base offset and problem.
+
+        sizes: of the existing segments, by base offset. from_offset: base offset of the first one;
+        losses before it are not reported.
+        """
         start = max(self.log_start_offset or 0, from_offset)
         for base, next_offset, size in (self.checkpoint and self.checkpoint.segments) or ():
             if next_offset <= start:
@@ -100,9 +105,12 @@ class Recorded:
         return self._missing_behind_listed(sizes, start)
 
     def _missing_behind_listed(self, sizes: dict[int, int], start: int) -> tuple[int, str] | None:
-        """The segment behind the listed ones was the last when the checkpoint was written, so its
-        end is unknown. **safety** If the log was flushed beyond its base it must be there, unless
-        it lies wholly below the log start."""
+        """The lost segment behind the listed ones: base offset and problem; None: it is not lost.
+
+        It was the last segment when the checkpoint was written, so its end is unknown. **safety**
+        If the log was flushed beyond its base it must exist, unless it lies wholly below the log
+        start.
+        """
         listed = (self.checkpoint and self.checkpoint.segments) or ()
         end = max((next_offset for _, next_offset, _ in listed), default=None)
         if end is None or end in sizes or self.flushed_offset <= end:

@@ -1,4 +1,4 @@
-"""Walking the batches of a segment, and telling a torn tail from corruption.
+"""Walks the batches of a segment, and distinguishes a torn tail from corruption.
 
 A segment is whole batches back to back from byte 0; each begins where the one before ends, so
 every batch begins at a multiple of 8. A *valid* batch passes both CRCs; it *continues* the log
@@ -7,11 +7,11 @@ leader epoch is not below the one before.
 
 Validity (docs/file_formats.md, "Segments"). At the first position without a valid next batch:
 
-* a valid batch there (it only does not continue) or anywhere behind it is **corruption**: a torn
-  write cannot leave one. The bytes must be kept.
+* a valid batch there (which only does not continue) or anywhere behind it means **corruption**: a
+  torn write cannot leave one. The bytes must be kept.
 * otherwise it is a **torn tail**: an append that was not finished, which may be cut off.
 
-Where the bad batch's own header is intact, "behind it" begins at the end the header names: the
+If the bad batch's own header is intact, "behind it" begins at the end that the header names: the
 payloads inside may themselves be stored batches, and must not be taken for the log's.
 
 Everything reads through a `Read` callable, so that server, command line and simulated disk share
@@ -37,10 +37,10 @@ from jetstream_protocol.errors import CorruptBatchError
 from jetstream_protocol.types import WallUs
 
 Read = Callable[[int, int], bytes]
-"""`read(position, length)`: those bytes of the segment, fewer only at its end."""
+"""`read(position, length)`: those bytes of the segment; fewer only at its end."""
 
 SCAN_BYTES = 1 << 20
-"""Read at a time by a scan of everything: large enough to make the reads' own cost vanish."""
+"""Bytes read at a time by a full scan: so many that the cost of a read does not matter."""
 
 _ALIGNMENT = 8
 _AFTER_GAP = int(Flags.AFTER_GAP)
@@ -48,7 +48,7 @@ _AFTER_GAP = int(Flags.AFTER_GAP)
 
 @dataclass(slots=True)
 class Tail:
-    """What the next batch has to continue."""
+    """What the next batch has to continue: the log's end."""
 
     offset: int
     leader_epoch: int = -1
@@ -63,7 +63,7 @@ class Tail:
         return ""
 
     def is_gap(self, header: BatchHeader) -> bool:
-        """Whether compaction removed batches between here and that one, as that one says."""
+        """Whether the batch says that compaction removed batches between the tail and it."""
         return header.base_offset > self.offset and bool(header.flags & _AFTER_GAP)
 
     def advance(self, header: BatchHeader) -> None:
@@ -73,7 +73,7 @@ class Tail:
 
 
 class Window:
-    """The part of a segment that was read last; moves forward as positions are asked for."""
+    """The part of a segment that was read last. It moves forward as later positions are needed."""
 
     __slots__ = ("_chunk_bytes", "_read", "buffer", "end", "start")
 
@@ -85,7 +85,8 @@ class Window:
         self.buffer = b""
 
     def locate(self, position: int, length: int) -> int:
-        """Where `position` is in `buffer`, once it holds `length` bytes from there (or all)."""
+        """The index of `position` in `buffer`, which then holds `length` bytes from there, or
+        all."""
         at = position - self.start
         if at < 0 or at + length > len(self.buffer):
             wanted = min(max(length, self._chunk_bytes), self.end - position)
@@ -103,7 +104,7 @@ class Window:
             raise CorruptBatchError(error.reason, position=position) from error
 
     def check_body(self, position: int, header: BatchHeader) -> None:
-        """Raise CorruptBatchError unless the body is all there and passes its CRC."""
+        """Raise CorruptBatchError unless the whole body is there and passes its CRC."""
         at = self.locate(position, header.length)
         check_body(self.buffer, at, header, position)
 
@@ -121,10 +122,10 @@ def check_body(buffer: bytes, at: int, header: BatchHeader, position: int) -> No
 def walk(
     read: Read, start: int, end: int, *, bodies: bool, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch in [start, end), which begins with one.
+    """Position and header of each batch in [start, end). A batch must begin at `start`.
 
     bodies: check the bodies' CRCs too. Raises CorruptBatchError, with the position, at the first
-    that is not valid or reaches beyond `end`.
+    batch that is not valid or reaches beyond `end`.
     """
     window = Window(read, end, chunk_bytes)
     position = start
@@ -141,13 +142,12 @@ def walk(
 def skim(
     read: Read, start: int, end: int, next_offset: int, *, chunk_bytes: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Where each batch in [start, end) begins and ends, and its next offset; several times faster
-    than `walk`.
+    """Where each batch in [start, end) begins and ends, and its next offset.
 
-    `next_offset` is the base offset of the first one, or lies in the gap before it. Headers are
-    believed without their CRC as long as each batch begins where the one before ends, so the batch
-    the caller settles on has to be decoded. Raises CorruptBatchError at the first damage, as `walk`
-    would.
+    Several times faster than `walk`. `next_offset` is the base offset of the first batch, or lies
+    in the gap before it. Headers are trusted without their CRC as long as each batch begins where
+    the one before ends, so the caller has to decode the batch that it finally uses. Raises
+    CorruptBatchError at the first damage, as `walk` would.
     """
     buffer, origin, position = b"", start, start
     while position < end:
@@ -171,7 +171,7 @@ def skim(
 
 
 def _explain(read: Read, start: int, end: int, next_offset: int, position: int) -> NoReturn:
-    """Raise what a careful walk finds wrong between `start` and a batch that does not continue."""
+    """Raise the error that a careful walk finds between `start` and the bad position."""
     for at, header in walk(read, start, end, bodies=False, chunk_bytes=HEADER_BYTES):
         if at >= position:
             message = f"batch at offset {header.base_offset} where {next_offset} is next"
@@ -192,7 +192,7 @@ class Bad:
 def walk_past_damage(
     read: Read, end: int, base_offset: int
 ) -> Iterator[tuple[int, BatchHeader] | Bad]:
-    """Every valid batch of a segment, bodies checked, and the bad stretches between them."""
+    """Every valid batch of a segment, with bodies checked, and the bad stretches between them."""
     tail = Tail(base_offset)
     position: int | None = 0
     while position is not None:
@@ -207,7 +207,7 @@ def walk_past_damage(
 
 
 def is_valid(window: Window, position: int) -> BatchHeader | None:
-    """The header of the valid batch at `position`, or None when there is none."""
+    """The header of the valid batch at `position`; None if there is none."""
     try:
         header = window.header(position)
         if position + header.length > window.end:
@@ -223,9 +223,9 @@ def _may_follow(header: BatchHeader, tail: Tail) -> bool:
 
 
 def find_valid(read: Read, start: int, end: int, tail: Tail) -> int | None:
-    """The position of the first valid batch at or behind `start` that could belong to the log.
+    """The position of the first valid batch at or behind `start` that may belong to the log.
 
-    One that lies wholly before `tail` cannot: it is a stored batch inside somebody's payload.
+    A batch wholly before `tail` cannot: it is a stored batch inside of a record's value.
     """
     headers = Window(read, end, SCAN_BYTES)
     bodies = Window(read, end, SCAN_BYTES)
@@ -259,8 +259,8 @@ def find_valid_behind(read: Read, bad: int, end: int, tail: Tail) -> int | None:
 
 
 def is_cut_short(read: Read, position: int, end: int) -> bool:
-    """Whether what begins at the bad position is the beginning of a batch, which the end of the
-    file cuts short: what is left of an append when only its process died."""
+    """Whether a batch begins at the bad position and the file's end cuts it short. An append leaves
+    this behind when only its process died."""
     window = Window(read, end, SCAN_BYTES)
     if end - position < HEADER_BYTES:
         at = window.locate(position, end - position)

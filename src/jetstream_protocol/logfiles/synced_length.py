@@ -3,16 +3,17 @@
     at 0 and at 4096, each:
     magic      4s   "JSSL"
     crc        u32  CRC32C of the rest
-    sequence   u64  of this write; the slot with the higher one counts
-    generation u64  of the journal file it speaks of
+    sequence   u64  number of this write; the slot with the higher number counts
+    generation u64  of the journal file that the slot describes
     identity   u64  of that file on its file system; 0: not known yet
     length     u64  its bytes up to here were synced before this was written
     clean      u64  1: the journal was closed after that, and nothing was written since
 
-Little-endian. Written in turn and synced after the journal, before anything that the journal holds
-is promised: so what lies behind `length` was promised to nobody, and what lies before it must read.
-A write that is torn leaves the other slot; a file of another size is damaged. Identity: inode and,
-where the file system tells it, the inode's generation: a copy of the journal is told by it.
+Little-endian. The slots are written in turn. A slot is written and synced after the journal, before
+anything that the journal holds is promised: bytes behind `length` were never promised, and bytes
+before it must be readable. A torn write leaves the other slot intact. A file of another size is
+damaged. Identity: the inode and, if the file system has it, the inode's generation; by it a copy of
+the journal is recognised.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import google_crc32c
 
 SYNCED_NAME = "synced"
 SLOT_OFFSETS = (0, 4096)
-"""In blocks of their own: a disk that tears one write does not touch the other."""
+"""Each slot has a disk block of its own: a disk that tears one write does not harm the other."""
 FILE_BYTES = SLOT_OFFSETS[-1] + 4096
 
 _MAGIC = b"JSSL"
@@ -49,7 +50,7 @@ class SyncedLength:
 
     @property
     def offset(self) -> int:
-        """Where its slot is."""
+        """The position of its slot in the file."""
         return SLOT_OFFSETS[self.sequence % len(SLOT_OFFSETS)]
 
 
@@ -62,7 +63,7 @@ def decode(data: bytes) -> SyncedLength | None:
 
 
 def damage(data: bytes) -> str:
-    """What is wrong with a file; "": nothing is. Its newest slot may read all the same."""
+    """What is wrong with a file; "": nothing is. Its newest slot may be readable all the same."""
     if len(data) != FILE_BYTES:
         return f"it has {len(data)} bytes and not {FILE_BYTES}"
     newest = decode(data)

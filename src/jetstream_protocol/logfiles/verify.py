@@ -1,9 +1,9 @@
-"""Examining log files offline: `verify` finds everything that recovery would meet, and more.
+"""Examines log files offline: `verify` finds everything that recovery would find, and more.
 
 Recovery reads from the recovery point on and stops at the first damage. This reads everything,
-goes on behind damage, and holds the indexes, the checkpoint and the columns of every batch
-against each other. It changes nothing, and is meant for files no server has open: of a running
-server's last segment, the batch being appended looks torn.
+continues behind damage, and compares the batches with the indexes and the checkpoint. It also
+checks the columns of every batch. It changes nothing. No server may have the files open: in a
+running server's last segment, the batch being appended looks torn.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _STATE_NAMES = (CHECKPOINT_NAME, PRODUCERS_NAME, COMPACTION_NAME, DAMAGE_NAME)
 
 
 def verify(path: str | Path) -> Iterator[Finding]:
-    """What is wrong with a segment, a stream's folder or a data folder; nothing: it is sound.
+    """Everything wrong with a segment, a stream's folder or a data folder; nothing: it is sound.
 
     Raises FileNotFoundError, and ValueError when `path` is none of these.
     """
@@ -65,7 +65,7 @@ def verify(path: str | Path) -> Iterator[Finding]:
     if path.is_file():
         segment = segment_file(path)
         if segment is None:
-            raise ValueError(f"{path} is not a segment: those are named <20 digits>{LOG_SUFFIX}")
+            raise ValueError(f"{path} is not a segment: segments are named <20 digits>{LOG_SUFFIX}")
         yield from _LogVerifier().segment(segment, is_last=True)
     elif is_data_folder(path):
         yield from _verify_data_folder(path)
@@ -129,7 +129,8 @@ def _verify_names(folder: Path) -> Iterator[Finding]:
 
 
 def _verify_state(path: Path, consequence: str) -> Iterator[Finding]:
-    """Whether it can be read; whether it is still believed depends on how the log is opened."""
+    """Check that the file can be read. How the log is opened decides whether it is still
+    trusted."""
     try:
         checkpoint_file.decode(path.read_bytes(), path.name, path.parent.name)
     except CorruptBatchError as error:
@@ -140,7 +141,7 @@ def _verify_state(path: Path, consequence: str) -> Iterator[Finding]:
 
 
 class _LogVerifier:
-    """Goes through the segments of one log in order, remembering where the last batch ended."""
+    """Goes through the segments of one log in order, and remembers where the last batch ended."""
 
     def __init__(self, recorded: Recorded | None = None) -> None:
         self._recorded = recorded or Recorded()
@@ -150,7 +151,8 @@ class _LogVerifier:
         self._is_whole = True
 
     def segment(self, segment: SegmentFile, *, is_last: bool) -> Iterator[Finding]:
-        """is_last: no batch follows in another segment, so that its end may be torn."""
+        """Examine a segment. is_last: no other segment holds a later batch, so its end may be
+        torn."""
         file = str(segment.path)
         if self._tail is None:
             self._tail = Tail(segment.base_offset)
@@ -182,7 +184,7 @@ class _LogVerifier:
                 self._is_whole = False
                 entries.skip(segment.size if found.resumes_at is None else found.resumes_at)
                 if found.resumes_at is not None:
-                    self._tail.offset = -1  # Whatever comes next is where the log goes on.
+                    self._tail.offset = -1  # The log may continue at any offset.
             else:
                 yield from self._batch(file, read, *found)
                 yield from entries.check(*found)
@@ -208,14 +210,14 @@ class _LogVerifier:
         data = read(position, header.length)
         try:
             if header.flags & Flags.ENCRYPTED:
-                read_prefix(data, HEADER_BYTES)  # Behind it nothing can be told without the key.
+                read_prefix(data, HEADER_BYTES)  # The rest cannot be checked without the key.
             else:
                 Batch.decode(data).check_columns()
         except CorruptBatchError as error:
             yield Finding(file, position, Kind.BAD_COLUMNS, error.reason)
 
     def checkpoint(self, path: Path) -> Iterator[Finding]:
-        """Hold the checkpoint against the batches that were seen."""
+        """Compare the checkpoint with the batches that were seen."""
         file = str(path)
         try:
             checkpoint = LogCheckpoint.from_bytes(path.read_bytes(), path.parent.name)
@@ -228,7 +230,7 @@ class _LogVerifier:
             return
         end = self._tail.offset if self._tail is not None else 0
         if not self._is_whole or checkpoint.recovery_point > end:
-            return  # Of the batches that are gone the checkpoint may well be right.
+            return  # The checkpoint may be right about the missing batches.
         known = [e for e in checkpoint.epochs if e[1] > self._first_offset]
         found = [e for e in self._epochs if self._first_offset < e[1] < checkpoint.recovery_point]
         if known != found:
@@ -236,7 +238,7 @@ class _LogVerifier:
             yield Finding(file, 0, Kind.BAD_CHECKPOINT, message)
 
     def end(self, folder: Path) -> Iterator[Finding]:
-        """Hold where the batches end against what is on record."""
+        """Compare the end of the batches with what is recorded."""
         if self._tail is None or self._tail.offset >= self._recorded.end_offset:
             return
         yield Finding(
@@ -264,7 +266,7 @@ class _LogVerifier:
 
 
 class _IndexEntries:
-    """The entries of a segment's index, checked as the scan passes their positions."""
+    """The entries of a segment's index, checked when the scan passes their positions."""
 
     def __init__(self, segment: SegmentFile) -> None:
         self._segment = segment
@@ -289,7 +291,7 @@ class _IndexEntries:
         self._entries = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
     def check(self, position: int, header: BatchHeader) -> Iterator[Finding]:
-        """A batch was found at `position`; report the entries up to there that do not fit."""
+        """Check the entries up to the batch at `position`, and report those that do not fit."""
         while self._next < len(self._entries) and self._entries[self._next][1] <= position:
             entry = self._entries[self._next]
             if entry != (header.base_offset, position, header.append_timestamp):
@@ -297,7 +299,7 @@ class _IndexEntries:
             self._next += 1
 
     def skip(self, position: int) -> None:
-        """What is before `position` and was not checked yet is damaged: the index may be right."""
+        """Pass over unchecked entries before `position`: the batches there are damaged."""
         while self._next < len(self._entries) and self._entries[self._next][1] < position:
             self._next += 1
 

@@ -1,11 +1,13 @@
-"""Examines the files of a data folder beside its streams: its owner, the metadata, the runs.
+"""Examines the files of a data folder beside its streams: its identity, the metadata, the runs.
 
-    meta.json, metadata/group.json   compared by the server, which stops at a difference
-    metadata/journal, snapshot       records (metadata_records.py); damage but a torn tail stops it
-    metadata/synced                  what of the journal must read (synced_length.py)
-    runs                             a state file (checkpoint_file.py); damaged, no log is believed
+    meta.json, metadata/group.json   the server compares them, and does not start if they differ
+    metadata/journal, snapshot       records (metadata_records.py); damage other than a torn tail
+                                     prevents the start
+    metadata/synced                  how much of the journal must be readable (synced_length.py)
+    runs                             a state file (checkpoint_file.py); if it is damaged, no log is
+                                     trusted
 
-As in `verify`: everything is read, also behind damage, and nothing is changed.
+As in `verify`, everything is read, even behind damage, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -57,14 +59,14 @@ class _Identity:
 
 
 def verify_beside_streams(folder: Path) -> Iterator[Finding]:
-    """What is wrong with a data folder, its streams aside."""
+    """Everything wrong with a data folder, except in its streams."""
     file = folder / IDENTITY_NAME
     try:
         meta = identity_file.decode(file.read_bytes(), _META_FIELDS)
         int(meta["format_version"]), str(meta["cluster"])
         identity = _Identity(int(meta["node_id"]), str(meta["cluster_id"]))
     except (OSError, *_DECODING_ERRORS) as error:
-        message = f"says not whose folder this is: {error}"
+        message = f"does not say whose folder this is: {error}"
         yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
         identity = None
     yield from _verify_runs(folder / RUNS_NAME, identity)
@@ -74,12 +76,12 @@ def verify_beside_streams(folder: Path) -> Iterator[Finding]:
 
 def _verify_runs(file: Path, identity: _Identity | None) -> Iterator[Finding]:
     if identity is None or not file.exists():
-        return  # Without a record nothing is vouched for, which is sound.
+        return  # Without the record no log is trusted, which is safe.
     try:
         owner = f"{identity.cluster_id}/{identity.node_id}"
         checkpoint_file.decode(file.read_bytes(), _RUNS_KIND, owner)
     except CorruptBatchError as error:
-        message = f"{error.reason}; no log will be believed complete until it has caught up"
+        message = f"{error.reason}; no log will be trusted to be complete until it has caught up"
         yield Finding(str(file), max(error.position, 0), Kind.BAD_RUNS, message)
     except OSError as error:
         yield Finding(str(file), 0, Kind.UNREADABLE, str(error))
@@ -103,7 +105,7 @@ def _verify_metadata(folder: Path, identity: _Identity | None) -> Iterator[Findi
 def _verify_group(file: Path, identity: _Identity | None) -> Iterator[Finding]:
     if not file.exists():
         if (file.parent / _JOURNAL).exists():
-            message = "missing: nothing says to whom the metadata belongs"
+            message = "missing: nothing says which group the metadata belongs to"
             yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
         return
     try:
@@ -111,21 +113,21 @@ def _verify_group(file: Path, identity: _Identity | None) -> Iterator[Finding]:
         int(group["format"]), [int(voter) for voter in group["voters"]]
         found = _Identity(int(group["node_id"]), str(group["cluster_id"]))
     except _DECODING_ERRORS as error:
-        yield Finding(str(file), 0, Kind.BAD_IDENTITY, f"says not which group this is: {error}")
+        yield Finding(str(file), 0, Kind.BAD_IDENTITY, f"does not say which group this is: {error}")
         return
     if identity is None:
         return
     if found.node_id != identity.node_id:
         message = f"of node {found.node_id} in the folder of node {identity.node_id}"
         yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
-    # The group agrees on the id first; the folder takes it over at the end of the first start.
+    # The group agrees on the id first; the folder records it at the end of the first start.
     if identity.cluster_id not in ("", found.cluster_id):
         message = f"of cluster {found.cluster_id!r} in a folder of {identity.cluster_id!r}"
         yield Finding(str(file), 0, Kind.BAD_IDENTITY, message)
 
 
 def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
-    """The journal, the snapshot, and whether they fit together."""
+    """Examine the journal, the snapshot, and whether they fit together."""
     journal, snapshot = folder / _JOURNAL, folder / _SNAPSHOT
     snapshot_end: int | None = 0
     if snapshot.exists():
@@ -145,14 +147,14 @@ def _verify_log(folder: Path, identity: _Identity | None) -> Iterator[Finding]:
         message = "missing or damaged: a voter votes again when the others have restored its vote"
         yield Finding(str(synced), 0, Kind.BAD_SYNCED, message)
     if entries.first is None or snapshot_end is None:
-        return  # Whether something is missing between the two cannot be told.
+        return  # Whether entries are missing between the two is unknown.
     if entries.first > max(FIRST_INDEX, snapshot_end + 1):
         message = f"begins with entry {entries.first}, and the snapshot ends with {snapshot_end}"
         yield Finding(str(journal), HEADER_BYTES, Kind.MISSING_METADATA, message)
 
 
 class _RecordsVerifier(ABC):
-    """What journal and snapshot have in common."""
+    """What the verifiers of journal and snapshot have in common."""
 
     header: bytes
 
@@ -162,7 +164,7 @@ class _RecordsVerifier(ABC):
 
     def findings(self) -> Iterator[Finding]:
         if self._data[:HEADER_BYTES] != self.header:
-            yield self._bad(0, "not the file it is called, or of another version")
+            yield self._bad(0, "not a file of this kind, or of another version")
             return
         position = HEADER_BYTES
         for found in walk(self._data):
@@ -179,10 +181,10 @@ class _RecordsVerifier(ABC):
 
     @abstractmethod
     def _record(self, position: int, record: Record) -> Iterator[Finding]:
-        """What is wrong with a record that is whole."""
+        """Everything wrong with an intact record."""
 
     def _entry(self, position: int, record: Record) -> Iterator[Finding]:
-        """Commands are lines of JSON behind a byte that says so."""
+        """Check an entry: lines of JSON behind a byte that marks them as commands."""
         kind, lines = record.payload[:1], record.payload[1:].split(b"\n")
         try:
             if kind == _COMMANDS:
@@ -198,7 +200,7 @@ class _RecordsVerifier(ABC):
 
 
 class _SnapshotVerifier(_RecordsVerifier):
-    """end: index of the last entry the state includes; None when it is damaged."""
+    """end: index of the last entry that the state includes; None if the snapshot is damaged."""
 
     header = SNAPSHOT_HEADER
 
@@ -216,7 +218,7 @@ class _SnapshotVerifier(_RecordsVerifier):
 
     def _record(self, position: int, record: Record) -> Iterator[Finding]:
         if record.kind != (STATE if position == HEADER_BYTES else ENTRY):
-            yield self._bad(position, f"a record of kind {record.kind} where none belongs")
+            yield self._bad(position, f"a record of kind {record.kind} does not belong here")
         elif record.kind == ENTRY:
             yield from self._entry(position, record)
         else:
@@ -229,8 +231,8 @@ class _SnapshotVerifier(_RecordsVerifier):
 
 
 class _JournalVerifier(_RecordsVerifier):
-    """first: index of the first entry held; None when there is none, or it cannot be told.
-    generation: of the file; 0 when its beginning does not say. slot: what `synced` says."""
+    """first: index of the first entry; None: there is none, or it is unknown. generation: of the
+    file; 0: its beginning does not say. slot: the content of the file `synced`."""
 
     header = JOURNAL_HEADER
 
@@ -249,7 +251,7 @@ class _JournalVerifier(_RecordsVerifier):
             yield self._bad(len(self._data), f"{missing} bytes that had been synced are missing")
 
     def _synced(self) -> int | None:
-        """Bytes that must read, as the server sees it; None where nothing says so."""
+        """Bytes that must be readable, as the server sees it; None: nothing says so."""
         slot = self._slot
         if slot is None or not slot.generation:
             return None
@@ -258,7 +260,7 @@ class _JournalVerifier(_RecordsVerifier):
         return len(self._data) if slot.generation == self.generation - 1 else None
 
     def _damage(self, damage: Damage) -> Iterator[Finding]:
-        self._last = None  # Whatever comes next is where it goes on.
+        self._last = None  # The journal may continue at any index.
         synced = self._synced()
         torn = damage.resumes_at is None if synced is None else damage.position >= synced
         if torn:

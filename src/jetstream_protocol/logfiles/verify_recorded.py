@@ -1,4 +1,4 @@
-"""Examining offline what is on record of a log, in checkpoint and offsets file."""
+"""Examines offline what the checkpoint and the offsets file record of a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_recorded(folder: Path) -> Recorded:
-    """As the next start on this machine will see it; what cannot be read says nothing."""
+    """What the next start on this machine will read; a file that cannot be read counts as
+    absent."""
     checkpoint = offsets = None
     try:
         data = (folder / CHECKPOINT_NAME).read_bytes()
@@ -35,10 +36,10 @@ def read_recorded(folder: Path) -> Recorded:
 def verify_recorded(
     folder: Path, recorded: Recorded, segments: Sequence[SegmentFile]
 ) -> Iterator[Finding]:
-    """What is missing in front of the segments, between them, or altogether."""
+    """Report segments missing in front of the others, between them, or altogether."""
     yield from _verify_offsets(folder)
     if recorded.mark & Mark.EMPTYING:
-        message = "the log was being emptied, to be copied anew; the next start ends that"
+        message = "the log was being emptied, to be copied anew; the next start completes that"
         yield Finding(str(_offsets_path(folder)), 0, Kind.LEFTOVER_FILE, message)
         return
     start = recorded.log_start_offset
@@ -56,7 +57,7 @@ def verify_recorded(
 
 
 def verify_lost_folders(data_folder: Path) -> Iterator[Finding]:
-    """Streams of which only the offsets file is left."""
+    """Report streams of which only the offsets file is left."""
     streams = data_folder / STREAMS_NAME
     for path in sorted(streams.glob(f"*{OFFSETS_SUFFIX}")) if streams.is_dir() else []:
         folder = streams / path.name.removesuffix(OFFSETS_SUFFIX)
