@@ -1,4 +1,4 @@
-"""Tasks that run as long as the server. A task that fails must not end unnoticed."""
+"""Runs tasks for as long as the server runs. A task that fails must not end unnoticed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The clocks of a node. They are passed in; the simulation has its own.
 
-A clock is called `wall_clock`, `monotonic_clock` or `boot_clock`. What the wall clock shows is
-called `wall_us`, what another one shows `now_us`. Their types keep them apart (WallUs, MonotonicUs
-and BootUs in jetstream_protocol/types.py).
+A clock is called `wall_clock`, `monotonic_clock` or `boot_clock`. A reading of the wall clock is
+called `wall_us`, a reading of another clock `now_us`. Their types keep them apart (WallUs,
+MonotonicUs and BootUs in jetstream_protocol/types.py).
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ BootClock = Callable[[], BootUs]
 
 
 def wall_clock() -> WallUs:
-    """The time of day: for people, and for the age of records."""
+    """The time of day, in µs: for people, and for the age of records."""
     return WallUs(time.time_ns() // 1000)
 
 
 def monotonic_clock() -> MonotonicUs:
-    """For how long something takes; it stands still while the machine is suspended."""
+    """µs for measuring durations. Stands still while the machine is suspended."""
     return MonotonicUs(time.monotonic_ns() // 1000)
 
 
 def boot_clock() -> BootUs:
-    """Goes on while the machine is suspended: a lease does not outlive that."""
+    """µs that go on while the machine is suspended, so that a lease does not outlive a
+    suspension."""
     return BootUs(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """All three of them."""
+    """The three clocks of a node."""
 
     wall: WallClock = wall_clock
     monotonic: MonotonicClock = monotonic_clock

@@ -1,4 +1,4 @@
-"""Limits repeated log lines, so that strangers cannot fill the disk."""
+"""Limits repeated log lines, so that unknown callers cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 REPEAT_SECONDS = 30.0
 MESSAGES_MAX = 256
-"""Different messages that are remembered; the oldest is forgotten first."""
+"""How many different messages are remembered. The oldest is forgotten first."""
 
 
 class LogThrottle:
-    """The same message is due once in REPEAT_SECONDS."""
+    """Allows the same message once in REPEAT_SECONDS."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._made_at: dict[tuple[object, ...], float] = {}
 
     def is_due(self, *what: object) -> bool:
-        """Whether to log it now. `what`: the event and its subject, not the whole text."""
+        """Whether to log a message now. what: the event and its subject, not the whole text."""
         now = self._clock()
         made_at = self._made_at.get(what)
         if made_at is not None and now - made_at < REPEAT_SECONDS:

@@ -1,6 +1,6 @@
-"""The coordinator of consumer groups: the leader of `__cursors`, for as long as it leads.
+"""The coordinator of consumer groups: runs on the leader of `__cursors` while it leads.
 
-    heartbeat ─> next state (groups.py) ─> written ─> the members concerned are answered
+    heartbeat ─> next state (groups.py) ─> written ─> the affected members get an answer
 
 A member stays in its group as long as its heartbeats come. Each is a long poll, shorter than the
 session. A new leader gives every member a whole session. **safety** While a change is being
@@ -34,24 +34,24 @@ from jetstream_server.cursors.groups import (
 )
 
 LET_GO_SECONDS = 60.0
-"""A member that has not let go of a stream for so long is given up."""
+"""Seconds after which a member that does not release a stream is removed from its group."""
 LOOK_SECONDS = 0.25
 STREAMS_EVERY = 8
-"""Looks; finding the streams of a group takes a walk over all."""
+"""Every so many looks the streams of a group are listed, which takes a walk over all streams."""
 SESSION_MS = (1_000, 300_000)
 
 Save = Callable[[Group], Awaitable[None]]
 StreamsOf = Callable[[str], Iterable[int]]
-"""The ids of the streams of a source."""
+"""Returns the ids of the streams of a source."""
 
 logger = structlog.get_logger("jetstream.groups")
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a member says. generation: the last that it was told, 0: none yet. principal: of the
-    caller, "" for none. groups_max: how many groups with members a principal may have
-    begun, 0: any number."""
+    """One heartbeat of a member. generation: the last one that the member has received, 0: none.
+    principal: of the caller, "" for none. groups_max: how many groups with members a principal may
+    have begun, 0: any number."""
 
     group: str
     source: str
@@ -64,7 +64,7 @@ class Heartbeat:
 
 
 class _Live:
-    """A group of this leadership. coming: the state that is being written."""
+    """A group in this leadership. coming: the state that is being written."""
 
     def __init__(self, state: Group) -> None:
         self.state = state
@@ -76,7 +76,7 @@ class _Live:
 
 
 class Coordinator:
-    """All groups; `load` first."""
+    """All consumer groups. Call `load` first."""
 
     def __init__(self, save: Save, streams_of: StreamsOf, monotonic_clock: MonotonicClock) -> None:
         self._save = save
@@ -100,8 +100,10 @@ class Coordinator:
     # Commits.
 
     def why_not(self, name: str, stream_id: int, member_id: str, generation: int) -> str:
-        """Why a position of the cursor `name` must not be committed by that member (""; by none);
-        "": it may be."""
+        """Why a member must not commit a position of the cursor `name`; "": it may.
+
+        member_id: "" if the committer is not a member of a group.
+        """
         live = self._groups.get(name)
         if live is None or not live.state.members:
             return f"there is no consumer group {name!r} with members" if member_id else ""
@@ -117,9 +119,10 @@ class Coordinator:
     # Members.
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Group:
-        """The group, once it has something new for the member, or after `wait_seconds`.
+        """Take a heartbeat. Returns the group once it has news for the member, or after
+        `wait_seconds`.
 
-        Raises PreconditionFailedError for a member that was given up, InvalidRequestError,
+        Raises PreconditionFailedError for a member that was removed, InvalidRequestError,
         QuotaExceededError.
         """
         live = self._groups.get(heartbeat.group)
@@ -130,7 +133,7 @@ class Coordinator:
             await self._change(live, lambda group: self._next(group, heartbeat))
         finally:
             if not live.state.generation and not live.turn.locked():
-                self._groups.pop(heartbeat.group, None)  # It never was.
+                self._groups.pop(heartbeat.group, None)  # It was never written.
         live.lives_until[member_id] = self._now() + heartbeat.member.session_ms / 1000
         await self._news(live, heartbeat)
         if not live.state.has(member_id):
@@ -159,7 +162,7 @@ class Coordinator:
         return release(group, member.id, heartbeat.held)
 
     def _check_quota(self, heartbeat: Heartbeat) -> None:
-        """Raises QuotaExceededError if the principal may not begin another group."""
+        """Raise QuotaExceededError if the principal may not begin another group."""
         most = heartbeat.groups_max
         if not most or not heartbeat.principal:
             return
@@ -172,8 +175,8 @@ class Coordinator:
             )
 
     async def _news(self, live: _Live, heartbeat: Heartbeat) -> None:
-        """Wait until the member is to read other streams than it holds, or is no longer a
-        member."""
+        """Wait until the member has to read other streams than it holds, or is not a member any
+        more."""
         deadline = self._now() + heartbeat.wait_seconds
         member_id = heartbeat.member.id
         while live.state.has(member_id) and live.state.assigned(member_id) == heartbeat.held:
@@ -187,14 +190,14 @@ class Coordinator:
                 return
 
     async def leave(self, name: str, source: str, member_id: str) -> None:
-        """Raises NotFoundError."""
+        """Remove a member. Raises NotFoundError."""
         live = self._groups.get(name)
         if live is None or live.state.source != source:
             raise NotFoundError(f"there is no consumer group {name!r}")
         await self._change(live, lambda group: leave(group, {member_id}))
 
     async def _change(self, live: _Live, decide: Callable[[Group], Group]) -> None:
-        """Write the next state; it counts once it is committed."""
+        """Write the next state. It becomes valid once it is committed."""
         async with live.turn:
             after = decide(live.state)
             if after == live.state:
@@ -262,12 +265,12 @@ class Coordinator:
         try:
             await self._change(live, decide)
         except JetstreamError as error:
-            # Tried again at the next look; nobody is told of a change that is not written.
+            # The next look tries again. Members learn only of changes that were written.
             logger.info("group_not_changed", group=live.state.name, reason=error.message)
 
 
 def _given_up(heartbeat: Heartbeat) -> PreconditionFailedError:
     return PreconditionFailedError(
-        f"this member of consumer group {heartbeat.group!r} was not heard in time, or was "
-        "replaced: it has no streams any more, and joins anew"
+        f"this member of consumer group {heartbeat.group!r} sent no heartbeat in time, or was "
+        "replaced: it has no streams any more, and must join again"
     )

@@ -1,7 +1,7 @@
 """Consumer groups: which member of a group reads which of its streams.
 
-Pure: a state in, the next state out. A state is written to `__cursors` before anybody is told of
-it. So the next leader goes on with it.
+Pure: takes a state, and returns the next state. A state is written to `__cursors` before anybody
+learns of it. So the next leader continues from it.
 
     join, leave, streams changed ──> a new generation: new targets
     owner != target ──> the owner is told to let go ──(release)──> the target becomes the owner
@@ -24,8 +24,8 @@ MEMBERS_MAX = 1000
 @dataclass(frozen=True, slots=True)
 class Member:
     """id: of one run of a consumer, never used again. instance: a name that outlives runs, "" for
-    none: the next member of that name takes the place of the last. session_ms: a member that is
-    silent for so long is removed."""
+    none: the next member of that name replaces the last one. session_ms: a member that is silent
+    for that long is removed."""
 
     id: str
     instance: str = ""
@@ -34,7 +34,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One stream. since: the generation in which its owner got it."""
+    """One stream of a group. since: the generation in which its owner became the owner."""
 
     owner: str = NOBODY
     target: str = NOBODY
@@ -43,8 +43,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """source: what is read: a group of streams, or a stream. shares: by stream id. creator: the
-    principal to whose quota it counts while it has members; "": nobody's."""
+    """source: what the group reads: a group of streams, or a stream. shares: by stream id. creator:
+    the principal whose quota the group counts against while it has members; "": nobody's."""
 
     name: str
     source: str
@@ -57,7 +57,7 @@ class Group:
         return any(member.id == member_id for member in self.members)
 
     def assigned(self, member_id: str) -> frozenset[int]:
-        """The streams that the member is to read. It must release others that it owns."""
+        """The streams that the member has to read. It must release others that it owns."""
         return frozenset(
             number
             for number, share in self.shares.items()
@@ -73,7 +73,8 @@ class Group:
         return all(share.owner == share.target for share in self.shares.values())
 
     def may_commit(self, member_id: str, generation: int, stream_id: int) -> bool:
-        """**safety** Only the owner may, and only since it became the owner."""
+        """Whether a commit is allowed. **safety** Only the owner may commit, and only its own
+        positions since it became the owner."""
         share = self.shares.get(stream_id)
         if share is None or not self.has(member_id):
             return False
@@ -81,7 +82,7 @@ class Group:
 
 
 def join(group: Group, member: Member) -> Group:
-    """The group with the member. One of the same instance is replaced, and nothing moves."""
+    """The group with the member. A member of the same instance is replaced, and no stream moves."""
     if group.has(member.id):
         return group
     for before in group.members:
@@ -99,7 +100,7 @@ def leave(group: Group, member_ids: Collection[str]) -> Group:
 
 
 def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
-    """The group with just these streams."""
+    """The group with exactly these streams."""
     wanted = sorted(stream_ids)
     if wanted == sorted(group.shares):
         return group
@@ -108,8 +109,8 @@ def with_streams(group: Group, stream_ids: Iterable[int]) -> Group:
 
 
 def release(group: Group, member_id: str, held: Collection[int]) -> Group:
-    """The member has released all but `held`. The streams that it had to release get their next
-    owner."""
+    """Release all streams of the member but `held`. A stream that the member had to release gets
+    its next owner."""
     shares = dict(group.shares)
     for number, share in group.shares.items():
         if share.owner == member_id != share.target and number not in held:
@@ -152,7 +153,7 @@ def _rebalanced(group: Group) -> Group:
 
 
 def _given(group: Group) -> Group:
-    """A stream without an owner now belongs to its target."""
+    """Give each stream without an owner to its target."""
     shares = {
         number: Share(share.target, share.target, group.generation)
         if share.owner == NOBODY != share.target
@@ -165,7 +166,8 @@ def _given(group: Group) -> Group:
 def spread(before: Mapping[int, str], members: Collection[str]) -> dict[int, str]:
     """A member for every stream: evenly, and with as few moves as possible.
 
-    before: who has each stream now; NOBODY, or who is no member: nobody. {} without members.
+    before: the member that has each stream. NOBODY, or an id that is not a member's, means no
+    member. Returns {} without members.
     """
     if not members:
         return {}
@@ -174,7 +176,7 @@ def spread(before: Mapping[int, str], members: Collection[str]) -> dict[int, str
     for number in sorted(before):
         if before[number] in held:
             held[before[number]].append(number)
-    # Who holds most keeps one more, as long as there are such places.
+    # The members that hold most keep one more, as long as there are such places.
     places: dict[str, int] = {}
     for member in sorted(held, key=lambda member: (-len(held[member]), member)):
         has_one_more = extra > 0

@@ -1,4 +1,4 @@
-"""`__cursors` on the node that leads it: the table in memory, and the way into the log.
+"""`__cursors` on the node that leads it: the table in memory, and its records in the log.
 
     write ─> queue ──(once per turn of the loop)──> plan ─> one batch ─> append ─> commit ─> answers
 
@@ -41,7 +41,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 
 CURSORS = "__cursors"
 SUBJECT = CURSORS.encode()
-"""Of the records: a batch has a subject, and nobody listens to this one."""
+"""Subject of the records: a batch has a subject, and nobody listens to this one."""
 SETTINGS = {
     "acks": "off",
     "compact": True,
@@ -52,9 +52,9 @@ SETTINGS = {
 READY_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 WAITING_MAX = 50_000
-"""Writes that wait for their commit; one more is refused."""
+"""Upper bound on writes that wait for their commit. More are refused."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""Of a batch, about: what has queued up beyond it goes into the next one."""
+"""Approximate bytes of a batch. Queued requests beyond it go into the next one."""
 _LOAD_BYTES = 1024 * 1024
 _RETRY_SECONDS = 0.5
 
@@ -74,8 +74,8 @@ class CursorStore(RoleListener):
         streams_of: StreamsOf,
         monotonic_clock: MonotonicClock,
     ) -> None:
-        """lease_held: whether this node's session lease holds now. streams_of: the streams that a
-        consumer group reads."""
+        """lease_held: returns whether this node's session lease holds. streams_of: returns the
+        streams that a consumer group reads."""
         self._replicas = replicas
         self._lease_held = lease_held
         self._streams_of = streams_of
@@ -97,8 +97,8 @@ class CursorStore(RoleListener):
             self._leading = Leadership(replica, self._replicas, self._streams_of, self._clock)
 
     async def write(self, writes: Sequence[Write]) -> list[Outcome]:
-        """Append the records that may be written; returns once they are committed. One outcome for
-        each.
+        """Append the records that may be written, and return one outcome for each write once they
+        are committed.
 
         Raises NotLeaderError, UnavailableError (also when they may be committed later: writing them
         again is safe), NotEnoughReplicasError, StorageError.
@@ -109,11 +109,11 @@ class CursorStore(RoleListener):
         return outcomes
 
     async def coordinator(self) -> Coordinator:
-        """Of consumer groups. Raises NotLeaderError, UnavailableError."""
+        """The coordinator of consumer groups. Raises NotLeaderError, UnavailableError."""
         return (await self._ready()).coordinator
 
     async def table(self) -> CursorTable:
-        """The committed records, as of now. Raises NotLeaderError, UnavailableError."""
+        """The table of committed records. Raises NotLeaderError, UnavailableError."""
         return (await self._ready()).table
 
     def committed_now(self) -> Mapping[bytes, Entry]:
@@ -124,7 +124,7 @@ class CursorStore(RoleListener):
         return leading.table.committed if self._lease_held() else {}
 
     def cursors_known(self) -> int | None:
-        """How many cursors are kept; None on a node that does not lead them."""
+        """The number of cursors; None on a node that does not lead them."""
         if self._leading is None:
             return None
         return sum(key.startswith(CURSOR_PREFIX) for key in self.committed_now())
@@ -183,7 +183,7 @@ class Leadership:
     # Loading.
 
     async def _load(self) -> None:
-        """Every record in the log counts once it is committed, also those of earlier leaders."""
+        """Load the table. Every committed record counts, even those of earlier leaders."""
         log = self._replica.log
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
@@ -200,7 +200,7 @@ class Leadership:
         self.loaded.set()
 
     async def _load_from(self, offset: int) -> int:
-        """Returns the offset where to go on."""
+        """Load one part, and return the offset of the next one."""
         replica = self._replica
         found = replica.read(offset, _LOAD_BYTES)
         if found is None:
@@ -232,8 +232,11 @@ class Leadership:
             raise outcome.error
 
     async def write_fenced(self, writes: Sequence[Write]) -> list[Outcome]:
-        """**safety** A position is checked against its group in the turn of the loop in which it is
-        queued: so the log has it before any change of the group that is decided later."""
+        """Like `write`, and check each position against its consumer group.
+
+        **safety** The check is made in the iteration of the loop in which the write is queued: so
+        the log has the position before any change of the group that is decided later.
+        """
         reasons = [self._why_not(write) for write in writes]
         allowed = [write for write, reason in zip(writes, reasons, strict=True) if not reason]
         outcomes = iter(await self.write(allowed) if allowed else ())
@@ -303,7 +306,7 @@ class Leadership:
             self._replica.add_waiter(self._moved)
 
     def _moved(self) -> None:
-        """More is committed, or the replica has closed."""
+        """Answer requests: more is committed, or the replica has closed."""
         self._is_watching = False
         self._rose.set()
         if not self.ended:
@@ -318,7 +321,7 @@ class Leadership:
             self._watch()
 
     def end(self) -> None:
-        """Fail the requests that wait. The next leader may still commit what was appended."""
+        """Fail the waiting requests. The next leader may still commit what was appended."""
         self.ended = True
         self._loading.cancel()
         if self._watching is not None:
@@ -339,7 +342,7 @@ def _refuse(answers: Sequence[asyncio.Future[list[Outcome]]], error: JetstreamEr
 
 
 def _count_in(queue: Sequence[_Asked], bytes_max: int) -> int:
-    """How many requests, at least one, have together about that length."""
+    """How many requests, at least one, have about that length together."""
     length = 0
     for number, (writes, _) in enumerate(queue, 1):
         length += sum(len(write.key) + len(write.value or b"") for write in writes)

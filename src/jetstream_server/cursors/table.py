@@ -21,9 +21,9 @@ from typing import NamedTuple
 from jetstream_protocol.errors import JetstreamError, PreconditionFailedError, UnavailableError
 
 NO_REVISION = -1
-"""Expected of a key that has no record."""
+"""The expected revision of a key that has no record."""
 KEYS_MAX = 250_000
-"""About 100 MB of memory on the node that leads `__cursors`."""
+"""Upper bound on keys: about 100 MB of memory on the node that leads `__cursors`."""
 
 
 class Entry(NamedTuple):
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 class Fence(NamedTuple):
     """The committer of a position: a member of the consumer group `name` in that generation, or "":
-    no member. The group decides whether it may (coordinator.py)."""
+    no member. The group decides whether it may commit (coordinator.py)."""
 
     name: str
     stream_id: int
@@ -45,8 +45,8 @@ class Fence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A record to be written. value: None deletes the key. expected_revision: write it only
-    if the key's revision is this, NO_REVISION for none; None: in any case."""
+    """A record to write. value: None deletes the key. expected_revision: write the record only if
+    the key has this revision; NO_REVISION: only if it has none; None: in any case."""
 
     key: bytes
     value: bytes | None
@@ -56,7 +56,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a write. entry: the key's record now; None: there is none."""
+    """The result of a write. entry: the key's current record; None: there is none."""
 
     entry: Entry | None
     error: JetstreamError | None = None
@@ -64,8 +64,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Records to append at `base_offset`, in one batch, and the answer to each request. They are
-    given once all below `end_offset` is committed. A plan without records only waits for that."""
+    """Records to append at `base_offset`, in one batch, and the answer to each request. The answers
+    may be sent once all records below `end_offset` are committed. A plan without records only waits
+    for that."""
 
     base_offset: int
     keys: list[bytes]
@@ -100,7 +101,7 @@ class CursorTable:
     def load(
         self, offsets: Iterable[int], keys: Iterable[bytes | None], values: Iterable[bytes | None]
     ) -> None:
-        """Take committed records of the log, in their order."""
+        """Take over committed records of the log, in their order."""
         self._sorted = None
         for offset, key, value in zip(offsets, keys, values, strict=True):
             if key is None:
@@ -111,7 +112,7 @@ class CursorTable:
                 self._committed[key] = Entry(value, offset)
 
     def plan(self, requests: Iterable[Sequence[Write]], base_offset: int) -> Plan:
-        """Decide requests in their order; changes nothing until `appended`."""
+        """Decide the requests in their order. Changes nothing; `appended` does."""
         plan = Plan(base_offset, [], [], [])
         planned: dict[bytes, Entry | None] = {}
         for writes in requests:
@@ -124,7 +125,7 @@ class CursorTable:
         revision = NO_REVISION if before is None else before.revision
         if expected is not None and expected != revision:
             error = PreconditionFailedError(
-                f"its revision is {_said(revision)}, not {_said(expected)}: somebody else has "
+                f"its revision is {_said(revision)}, not {_said(expected)}: another client has "
                 "committed it meanwhile"
             )
             return Outcome(before, error)
@@ -142,14 +143,14 @@ class CursorTable:
         return self._latest[key] if key in self._latest else self._committed.get(key)
 
     def appended(self, plan: Plan) -> None:
-        """The plan's records are in the log, at its `base_offset`."""
+        """Note that the plan's records are in the log, at its `base_offset`."""
         for number, (key, value) in enumerate(zip(plan.keys, plan.values, strict=True)):
             revision = plan.base_offset + number
             self._latest[key] = None if value is None else Entry(value, revision)
         self._waiting.append(plan)
 
     def advance(self, high_watermark: int) -> list[Plan]:
-        """All below the high watermark is committed. Returns the plans to be answered."""
+        """Note the high watermark, and return the plans to answer: all below it is committed."""
         done = []
         while self._waiting and self._waiting[0].end_offset <= high_watermark:
             plan = self._waiting.popleft()
@@ -170,14 +171,14 @@ class CursorTable:
             self._settle(key, revision if value is not None else None)
 
     def _settle(self, key: bytes, revision: int | None) -> None:
-        """Forget a waiting record that is committed, unless a later one of the key waits."""
+        """Forget a waiting record that is committed, unless a later record of the key waits."""
         latest = self._latest.get(key)
         if (None if latest is None else latest.revision) == revision:
             self._latest.pop(key, None)
 
     def page(self, prefix: bytes, after: bytes, count_max: int) -> tuple[list[Entry], bytes]:
-        """Committed records whose key has that prefix, sorted, behind the key `after`. The second
-        value is where the next page begins, b"" if this was the last."""
+        """Committed records with keys behind `after` that have the prefix, sorted by key. Also
+        returns where the next page begins; b"": this was the last page."""
         if self._sorted is None:
             self._sorted = sorted(self._committed)
         start = bisect_right(self._sorted, max(after, prefix))

@@ -1,1 +1,1 @@
-"""Sockets that carry frames, of data plane and replication: accept, authenticate, read, write."""
+"""Sockets that carry frames, for data plane and replication: accept, authenticate, read, write."""

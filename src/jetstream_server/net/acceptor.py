@@ -1,7 +1,7 @@
-"""Accepts connections: all that wait at a listening socket, in one iteration of the loop.
+"""Accepts all connections that wait at a listening socket in one iteration of the loop.
 
-With one connection per iteration, the last of a backlog would wait for a minute when iterations are
-long, and a caller behind hundreds of clients would never be served.
+With one connection per iteration, a client at the end of a long backlog would wait for a minute
+while iterations are long, and a client behind hundreds of others would never be served.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 AT_ONCE = 256
 PAUSE_SECONDS = 0.1
-"""After an error: out of descriptors, for example."""
+"""Pause after an error, such as running out of descriptors."""
 
 
 async def accept_each(
@@ -33,15 +33,16 @@ async def accept_each(
                 sock.setblocking(False)
                 take(sock)
         except BlockingIOError:
-            continue  # None is left for now.
+            continue  # All waiting connections were accepted.
         except OSError as error:
-            # Out of descriptors, or a client that left at once: neither ends the listener.
+            # Out of descriptors, or the client has left already: neither ends the listener.
             logger.warning("accept_failed", error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _until_readable(sock: socket.socket) -> None:
-    """The loop's own `sock_accept` loses the connection that it has taken when it is cancelled."""
+    """Wait for a connection. The loop's own `sock_accept` would lose an accepted connection when it
+    is cancelled."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(sock, readable.set)

@@ -4,10 +4,11 @@ The same certificate is shown on every port and to other nodes. Each way to use 
 context: `data`, `http` and `raft` for the ports, `dial` for connections to other nodes.
 
 Invariants.
-* What is in use has been tried: the key belongs to the certificate, and in a cluster the authority
-  has signed it, it is valid now, serves both ends of a connection, and names this node.
-* `reload` changes everything or nothing. New connections use what it has read, others go on.
-* TLS 1.2 is the least, without renegotiation and without session tickets: every connection shows
+* Files in use were checked: the key belongs to the certificate. In a cluster, the authority has
+  signed the certificate, it is valid now, it serves both ends of a connection, and it names this
+  node.
+* `reload` changes everything or nothing. New connections use the new files, others are unaffected.
+* TLS 1.2 is the minimum, without renegotiation and without session tickets: every connection shows
   its certificates.
 
 Attributes may be read on any thread.
@@ -25,14 +26,16 @@ from jetstream_protocol.types import NodeId
 from jetstream_server.net.tls import node_uri, of_certificate
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2; those of TLS 1.3 are all good. Forward secrecy, and authenticated encryption."""
+"""Ciphers of TLS 1.2, with forward secrecy and authenticated encryption. TLS 1.3 has only good
+ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """certificate: with the chain up to the authority. ca: who signs clients' and nodes'
-    certificates. requires_clients: clients must show a certificate. node_id: of this node, when
-    there are others, which then must show certificates as well; None: it is alone."""
+    """certificate: with the chain up to the authority. ca: the authority that signs the
+    certificates of clients and nodes. requires_clients: clients must show a certificate. node_id:
+    of this node, in a cluster, where other nodes must show certificates as well; None: the node is
+    alone."""
 
     certificate: Path
     key: Path
@@ -47,7 +50,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The files' contents, for gRPC. ca: b"" without one."""
+    """The contents of the files, for gRPC. ca: b"" without one."""
 
     certificate: bytes
     key: bytes
@@ -84,7 +87,7 @@ class Certificates:
 
     @property
     def data(self) -> ssl.SSLContext:
-        """For the data plane: it asks for certificates in a cluster, since nodes show theirs."""
+        """For the data plane. In a cluster it asks for certificates, because nodes show theirs."""
         return self._loaded.data
 
     @property
@@ -93,18 +96,18 @@ class Certificates:
 
     @property
     def raft(self) -> ssl.SSLContext:
-        """For the metadata group's port: who has no certificate is no node."""
+        """For the metadata group's port: a peer without a certificate is not a node."""
         return self._loaded.raft
 
     @property
     def dial(self) -> ssl.SSLContext:
-        """For connections to other nodes. The host name is not checked: who dials checks that the
+        """For connections to other nodes. The host name is not checked: the caller checks that the
         certificate is that node's."""
         return self._loaded.dial
 
     def reload(self) -> bool:
-        """Read the files again; whether they differ. Raises PreconditionFailedError when they
-        cannot be used: the ones loaded before stay in use."""
+        """Read the files again, and return whether they have changed. Raises
+        PreconditionFailedError when they cannot be used: the files loaded before stay in use."""
         self.seen = self.signature()
         loaded = _load(self.files)
         if loaded.pem == self._loaded.pem:
@@ -114,7 +117,7 @@ class Certificates:
         return True
 
     def signature(self) -> list[tuple[int, int, int] | None]:
-        """What tells whether the files have changed: time, size and inode; None: unreadable."""
+        """Time, size and inode of each file, by which changes are noticed; None: unreadable."""
         found: list[tuple[int, int, int] | None] = []
         for path in self.files.paths:
             try:
@@ -180,7 +183,7 @@ def _context(files: TlsFiles, pem: Pem, protocol: int, verify: ssl.VerifyMode) -
 
 
 def _no_password() -> str:
-    """Without it OpenSSL would ask at the terminal."""
+    """Refuse to give a password: without this, OpenSSL would ask at the terminal."""
     raise ValueError("the key is encrypted")
 
 
@@ -210,7 +213,7 @@ def _check_own(loaded: _Loaded, node_id: NodeId, path: Path) -> None:
 
 
 def reason(error: ssl.SSLError) -> str:
-    """What went wrong with TLS, without OpenSSL's numbers and source lines."""
+    """The reason of a TLS failure, without OpenSSL's numbers and source lines."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or str(error)).replace("_", " ").lower()

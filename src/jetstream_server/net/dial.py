@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError, TimeoutError among them."""
+    """Connect, and return a non-blocking socket. Raises OSError, of which TimeoutError is one."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return await dial_any([(each[0], each[4]) for each in found], timeout_s)
@@ -18,10 +18,10 @@ async def dial(host: str, port: int, timeout_s: float) -> socket.socket:
 async def dial_any(
     places: Sequence[tuple[socket.AddressFamily, Any]], timeout_s: float
 ) -> socket.socket:
-    """A connection to the first place that answers, in the order given.
+    """Connect to the first address that answers, in the order given. Raises OSError.
 
-    They share the time evenly, so that an address that drops packets does not keep us from the
-    others.
+    The addresses share the time evenly, so that one that drops packets does not use up the time of
+    the others.
     """
     loop = asyncio.get_running_loop()
     failure = OSError("the name has no address")

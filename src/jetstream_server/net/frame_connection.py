@@ -1,10 +1,10 @@
 """The interface of a connection that carries frames; FrameSocket is the real one.
 
 Frames arrive once and in order while the connection lasts. One task may read and one may write at a
-time. Errors of every method that reads or writes: EOFError when the peer has closed,
+time. Every method that reads or writes may raise: EOFError when the peer has closed,
 InvalidRequestError for an invalid or unexpected frame, TimeoutError when the peer reads nothing or
 does not complete a frame, OSError otherwise. After any of them the connection is unusable. An
-UnreadableSliceError comes before the first byte of a frame: another one may be sent instead.
+UnreadableSliceError is raised before the first byte of a frame: another frame may be sent instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Head = TypeVar("Head", bound=Message)
 
 
 class UnreadableSliceError(StorageError):
-    """Nothing was sent, because this slice cannot be read."""
+    """This slice cannot be read. Nothing was sent."""
 
     def __init__(self, slice_: LogSlice, error: OSError) -> None:
         super().__init__(storage_error(error, f"reading {slice_.path}").message)
@@ -40,7 +40,7 @@ class FrameConnection(Protocol):
     def close(self) -> None: ...
 
     def shut_down(self) -> None:
-        """End the connection; tasks that read or write get an error."""
+        """End the connection. Tasks that read or write get an error."""
 
     @property
     def peer(self) -> str:
@@ -48,11 +48,11 @@ class FrameConnection(Protocol):
 
     @property
     def peer_identity(self) -> PeerIdentity | None:
-        """By the peer's certificate; None without TLS or without a certificate."""
+        """Identity in the peer's certificate; None without TLS or without a certificate."""
 
     @property
     def peer_has_left(self) -> bool:
-        """Whether the peer has closed its end, even if bytes of it are still unread."""
+        """Whether the peer has closed its end, even if some of its bytes are still unread."""
 
     # Reading.
 
@@ -63,16 +63,16 @@ class FrameConnection(Protocol):
         """The next frame, which must be of one of these kinds."""
 
     async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
-        """A frame of that kind: its correlation and head."""
+        """Read a frame of that kind, and return its correlation and head."""
 
     async def read_each(
         self, kind: Kind, cls: type[Head], handler: Callable[[Head, bytes | bytearray], None]
     ) -> None:
-        """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only by an
-        error, also one of the handler."""
+        """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only with
+        an error, which may be the handler's."""
 
     def pause_reading(self) -> None:
-        """Let the peer wait: pass on nothing more."""
+        """Pass on no more frames for now, which makes the peer wait."""
 
     def resume_reading(self) -> None: ...
 

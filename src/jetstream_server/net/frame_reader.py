@@ -1,12 +1,12 @@
 """Reads frames from a non-blocking socket, one at a time or each for a handler.
 
-The descriptor stays registered with the loop while frames are wanted: `sock_recv` registers and
-removes it for each call, which are seven system calls beside the one that reads.
+The descriptor stays registered with the loop while frames are wanted. `sock_recv` registers and
+removes it for each call, which costs seven system calls in addition to the read.
 
-Bounds. At most READ_BYTES are held beyond the present frame; while nobody takes frames, nothing is
-read. A frame must be complete within STALL_SECONDS of its beginning; a frame whose tail is received
-in place, which only nodes send, within that time for each piece. Reading holds the loop for
-TURN_BYTES or about TURN_SECONDS at a time: 64 KiB may name thousands of streams.
+Bounds. At most READ_BYTES are held beyond the current frame. While no task takes frames, nothing is
+read. A frame must be complete within STALL_SECONDS of its beginning. A frame whose tail is received
+in place, which only nodes send, has that time for each piece. Reading holds the loop for TURN_BYTES
+or about TURN_SECONDS at a time: 64 KiB may name thousands of streams.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from jetstream_server.net.tls_socket import StreamSocket, TlsSocket
 
 READ_BYTES = 64 * 1024
 TURN_BYTES = 1024 * 1024
-"""Read before other connections get a turn."""
+"""Bytes read before other connections get a turn."""
 TURN_SECONDS = 0.02
-"""Spent on frames before other connections get a turn; a single frame may exceed it."""
+"""Time spent on frames before other connections get a turn. A single frame may exceed it."""
 STALL_SECONDS = 30.0
 
 FrameHandler = Callable[[Frame], None]
 
 
 class FrameReader:
-    """One task waits in `frame` or in `each` at a time. `close` before the socket is closed.
+    """One task waits in `frame` or in `each` at a time. Call `close` before the socket is closed.
 
     Errors: EOFError when the peer has closed, InvalidRequestError for an invalid or unexpected
     frame, TimeoutError when the rest of a frame does not arrive, OSError.
@@ -53,15 +53,15 @@ class FrameReader:
         self._frames = 0
 
     async def frame(self, *kinds: Kind) -> Frame:
-        """The next frame, of one of these kinds. The wait may be cancelled."""
+        """The next frame, which must be of one of these kinds. The wait may be cancelled."""
         self._decoder.wanted = kinds
         while (frame := self._next()) is None:
             await self._wait()
         return frame
 
     async def each(self, kind: Kind, handler: FrameHandler) -> None:
-        """Call `handler` with each frame as it arrives. Ends only by an error, also one of the
-        handler."""
+        """Call `handler` with each frame as it arrives. Ends only with an error, which may be the
+        handler's."""
         self._decoder.wanted, self._handler = (kind,), handler
         try:
             if not self._hand_out(handler, time.monotonic() + TURN_SECONDS):
@@ -117,11 +117,11 @@ class FrameReader:
             return
         try:
             self._take_in()
-        except Exception as error:  # noqa: BLE001  whoever waits raises it
+        except Exception as error:  # noqa: BLE001  the waiting task raises it
             self._fail(error)
 
     def _take_in(self) -> None:
-        """Read until the socket is empty, even after a short read: after a reset uvloop does not
+        """Read until the socket is empty, even after a short read: after a reset, uvloop does not
         call again."""
         ends = time.monotonic() + TURN_SECONDS
         for _ in range(TURN_BYTES // READ_BYTES):
@@ -145,8 +145,8 @@ class FrameReader:
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        """Go on after the other connections, and only once: if it were also registered it would be
-        called twice."""
+        """Continue once, after the other connections. The descriptor must not be registered then:
+        it would be called twice."""
         self._unregister()
         if self._going_on is None:
             self._going_on = self._loop.call_soon(self._go_on)
@@ -170,7 +170,7 @@ class FrameReader:
         self.bytes_received += received
 
     def _fail(self, error: Exception) -> None:
-        """No more frames: raise `error` to the task that waits, now and later."""
+        """End: raise `error` to the waiting task, and to every later one."""
         self._unregister()
         if self._failure is None:
             self._failure = error
@@ -183,8 +183,8 @@ class FrameReader:
     # Frames.
 
     def _hand_out(self, handler: FrameHandler, ends: float) -> bool:
-        """Pass on complete frames. Whether all were passed on before `ends`, or nobody wants
-        more."""
+        """Pass on complete frames. Returns whether all were passed on before `ends`, or no task
+        wants more."""
         while not self._paused and (frame := self._next()) is not None:
             handler(frame)
             if time.monotonic() >= ends:
@@ -198,10 +198,10 @@ class FrameReader:
             self._frames += 1
         return frame
 
-    # Frames that do not go on.
+    # Incomplete frames.
 
     def _watch_stall(self) -> None:
-        """Have a timer exactly while a frame is incomplete."""
+        """Keep a timer running exactly while a frame is incomplete."""
         if self._decoder.is_between_frames:
             if self._stall_timer is not None:
                 self._stall_timer.cancel()
@@ -213,7 +213,7 @@ class FrameReader:
     def _stalled(self) -> None:
         self._stall_timer = None
         if self._woken is None or self._paused:
-            return  # Nobody waits for the rest now; the next wait starts a new timer.
+            return  # No task waits for the rest. The next wait starts a new timer.
         frames_before, bytes_before = self._stall_mark
         goes_on = self._decoder.missing and self.bytes_received != bytes_before
         if goes_on or self._frames != frames_before:

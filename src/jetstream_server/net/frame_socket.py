@@ -2,14 +2,14 @@
 
 uvloop has no sendfile, so this module uses the socket directly: heads are written with MSG_MORE,
 and batches go from the page cache to the socket by `os.sendfile`, at most TURN_BYTES before other
-connections get a turn. Over TLS they are read and encrypted in this process (tls_socket.py).
+connections get a turn. With TLS they are read and encrypted in this process (tls_socket.py).
 
 One task may read and one may write at a time. Errors: EOFError when the peer has closed,
 InvalidRequestError for an invalid frame, TimeoutError when the peer reads nothing, or does not
 complete a frame, for STALL_SECONDS, OSError otherwise. After any of them the connection is
-unusable. An UnreadableSliceError comes before the first byte of an answer: another one may be sent
-instead. Bytes that cannot be read in the middle of an answer are sent as zeros: only their batch
-fails its CRC at the other end.
+unusable. An UnreadableSliceError is raised before the first byte of an answer: another answer may
+be sent instead. Bytes in the middle of an answer that cannot be read are sent as zeros: only their
+batch fails its CRC at the other end.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from jetstream_server.net.tls_socket import StreamSocket, TlsSocket, handshake
 
 TURN_BYTES = 1024 * 1024
 COPIED_BYTES_MAX = 32 * 1024
-"""Up to this size one read and one send are cheaper than sendfile with its system calls."""
+"""Up to this size, one read and one send are cheaper than sendfile with its system calls."""
 
 
 async def dial(address: tuple[str, int], certificates: Certificates | None = None) -> FrameSocket:
     """Connect to a node's data plane, at the first of its addresses that answers. Raises OSError,
-    TimeoutError among them; with TLS also when the certificate there is not a node's."""
+    of which TimeoutError is one; with TLS also when the certificate is not a node's."""
     sock: StreamSocket = await dial_host(*address, CONNECT_SECONDS)
     try:
         if isinstance(sock, socket.socket) and certificates is not None:
@@ -71,7 +71,7 @@ class FrameSocket:
         frame_bytes_max: int,
         files: OsDisk | None = None,
     ) -> None:
-        """files: opens the files of the slices; None for a connection that sends none."""
+        """files: opens the files of slices; None: the connection sends no slices."""
         self.peer_identity: PeerIdentity | None = None
         if isinstance(sock, TlsSocket):
             self.peer_identity = sock.identity
@@ -88,7 +88,7 @@ class FrameSocket:
         self._sock.close()
 
     def shut_down(self) -> None:
-        """End the connection; tasks that read or write get an error. The reader is told directly,
+        """End the connection. Tasks that read or write get an error. The reader is failed directly,
         because a paused reader does not watch the socket."""
         self._reader.close()
         try:
@@ -103,7 +103,7 @@ class FrameSocket:
 
     @property
     def peer_has_left(self) -> bool:
-        """Whether the peer has closed its end, however much of what it sent is still unread."""
+        """Whether the peer has closed its end, even if some of its bytes are still unread."""
         events = select.poll()
         events.register(self._sock.fileno(), select.POLLRDHUP)
         return bool(events.poll(0))
@@ -119,19 +119,19 @@ class FrameSocket:
         return await self._reader.frame(*kinds)
 
     async def read_frame(self, kind: Kind, cls: type[Head]) -> tuple[int, Head]:
-        """A frame of that kind: its correlation and head."""
+        """Read a frame of that kind, and return its correlation and head."""
         frame = await self._reader.frame(kind)
         return frame.correlation, decode_head(frame, cls)
 
     async def read_each(
         self, kind: Kind, cls: type[Head], handler: Callable[[Head, bytes | bytearray], None]
     ) -> None:
-        """Hand each frame of that kind, its head and tail, to `handler` as soon as it is here.
-        Ends by an error only, the handler's included."""
+        """Pass head and tail of each frame of that kind to `handler` as it arrives. Ends only with
+        an error, which may be the handler's."""
         await self._reader.each(kind, lambda frame: handler(decode_head(frame, cls), frame.tail))
 
     def pause_reading(self) -> None:
-        """Let the peer wait: nothing more is handed out."""
+        """Pass on no more frames for now, which makes the peer wait."""
         self._reader.pause()
 
     def resume_reading(self) -> None:
@@ -146,9 +146,9 @@ class FrameSocket:
     async def send_slices(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice]
     ) -> None:
-        """Send a frame whose tail is the slices, back to back, straight from their files.
+        """Send a frame whose tail is the slices, back to back, directly from their files.
 
-        Raises UnreadableSliceError, and has sent nothing, when one of them cannot be read.
+        Raises UnreadableSliceError when one of them cannot be read: nothing was sent then.
         """
         rest = self.start(kind, correlation, head, slices)
         if rest is not None:
@@ -163,8 +163,8 @@ class FrameSocket:
     def start(
         self, kind: Kind, correlation: int, head: Message, slices: Sequence[LogSlice] = ()
     ) -> Coroutine[Any, Any, None] | None:
-        """Send such a frame as far as that needs no waiting. None: it is sent; otherwise the rest
-        is to be awaited before anything else is sent. Raises as `send_slices`."""
+        """Send a frame with slices as far as possible without waiting. None: all is sent; otherwise
+        await the result before sending anything else. Raises the same errors as `send_slices`."""
         length = sum([slice_.length for slice_ in slices])
         data = frames.encode(kind, correlation, head.SerializeToString(), length)
         if length > COPIED_BYTES_MAX:
@@ -181,7 +181,7 @@ class FrameSocket:
         return None if sent == len(data) else self._write(data[sent:], 0)
 
     def _read_resident(self, slices: Sequence[LogSlice]) -> list[bytearray] | None:
-        """The bytes of short slices; None when the disk would have to be waited for."""
+        """The bytes of short slices; None: reading them would have to wait for the disk."""
         assert self._files is not None, "a connection without files sends no slices"
         tails = []
         for slice_ in slices:
@@ -196,7 +196,7 @@ class FrameSocket:
         return tails
 
     async def _send_read(self, data: bytes, slices: Sequence[LogSlice]) -> None:
-        """Send short slices that are not all in the page cache."""
+        """Send short slices of which a part is not in the page cache."""
         tails = []
         with ExitStack() as held:
             for slice_ in slices:
@@ -225,7 +225,8 @@ class FrameSocket:
                 await self._writable()
 
     async def _send_file(self, fd: int, position: int, length: int) -> None:
-        """`_open` has read in the pages of the first turn."""
+        """Send a part of a file. `_open` has read the pages of the first turn into the page
+        cache."""
         end = position + length
         while True:
             turn_end = min(position + TURN_BYTES, end)
@@ -246,8 +247,8 @@ class FrameSocket:
                 return None
             await asyncio.sleep(0)
             try:
-                # Again before each turn: while a slow peer took the last one, this may have gone
-                # cold.
+                # Repeat this before each turn: while a slow peer took the last one, the pages may
+                # have left the page cache.
                 await make_resident(fd, position, min(TURN_BYTES, end - position))
             except OSError:
                 return await self._send_zeros(end - position)
@@ -258,7 +259,7 @@ class FrameSocket:
         return os.sendfile(self._sock.fileno(), fd, position, length)
 
     async def _send_zeros(self, length: int) -> None:
-        """Send zeros for what cannot be read: the frame has begun and has stated its length."""
+        """Send zeros instead of unreadable bytes: the frame's length was sent already."""
         for start in range(0, length, TURN_BYTES):
             await self._write(bytes(min(TURN_BYTES, length - start)), 0)
 
@@ -281,7 +282,7 @@ class FrameSocket:
         fd = self._sock.fileno()
 
         def wake() -> None:
-            # At once: after a reset uvloop has closed its handle for the descriptor, and the next
+            # At once: after a reset, uvloop has closed its handle for the descriptor, and the next
             # reader would get that handle.
             self._loop.remove_writer(fd)
             if not writable.done():
@@ -308,10 +309,10 @@ def peer_of(sock: StreamSocket) -> str:
 
 
 async def _open(held: ExitStack, slice_: LogSlice) -> int:
-    """Open the slice's file, with the beginning of the slice in the page cache.
+    """Open the slice's file, and read the beginning of the slice into the page cache.
 
-    It is a descriptor of its own until `held` ends: a segment may be deleted meanwhile, and a slow
-    reader must not hold one of the disk's cached descriptors.
+    The descriptor lives until `held` ends. It is not shared: the segment may be deleted meanwhile,
+    and a slow reader must not hold one of the disk's cached descriptors.
     """
     try:
         fd = os.open(slice_.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -330,7 +331,7 @@ def _cut_off() -> OSError:
 
 
 def decode_head(frame: Frame, cls: type[Head]) -> Head:
-    """Raises InvalidRequestError for an invalid head."""
+    """Decode the head of a frame. Raises InvalidRequestError for an invalid head."""
     try:
         return cls.FromString(frame.head)
     except DecodeError as error:

@@ -1,4 +1,4 @@
-"""Connects to another node's data plane; both ends prove that they know the credential."""
+"""Connects to another node's data plane. Both ends prove that they know the credential."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NodeIdentity:
 
 
 async def connect(dial: Dial, address: tuple[str, int]) -> FrameConnection:
-    """Raises OSError, TimeoutError."""
+    """Connect to a node's data plane. Raises OSError, of which TimeoutError is one."""
     async with asyncio.timeout(CONNECT_SECONDS):
         return await dial(address)
 
@@ -36,9 +36,10 @@ async def connect(dial: Dial, address: tuple[str, int]) -> FrameConnection:
 async def greet(
     connection: FrameConnection, identity: NodeIdentity, node_id: int, *, fetches: bool = False
 ) -> None:
-    """Authenticate both ends: that node of this cluster, and this node.
+    """Authenticate this node to the other one, and check that the other one is the expected node.
 
-    fetches: to read records from it; otherwise to replicate. Raises the error that prevents it.
+    fetches: the connection will read records; otherwise it replicates. Raises UnavailableError,
+    UnauthenticatedError, or the error that the other node answers.
     """
     async with asyncio.timeout(CONNECT_SECONDS):
         hello = pb.Hello(
@@ -58,8 +59,8 @@ async def greet(
 
 
 def check_certificate(connection: FrameConnection, node_id: int) -> None:
-    """Raise UnauthenticatedError when the other end has shown another certificate than that
-    node's. Without a certificate there is nothing to check: whoever demands one has done so."""
+    """Raise UnauthenticatedError if the other end has shown another certificate than that node's.
+    Does nothing without a certificate: a port that demands one has checked that before."""
     identity = connection.peer_identity
     if identity is not None and identity.node_id != node_id:
         raise UnauthenticatedError(

@@ -1,8 +1,8 @@
-"""Authenticates two nodes to each other on the data plane: both know the cluster's credential.
+"""Authenticates two nodes to each other on the data plane by the credential of their cluster.
 
-A node proves it by an HMAC over fresh nonces of both sides and its identity, so that a proof can be
-neither replayed nor used for another node. This authenticates both ends. It does not encrypt or
-protect what follows; TLS does.
+A node proves that it knows the credential by an HMAC over its identity and fresh nonces of both
+sides, so that a proof can be neither replayed nor used for another node. Both ends do so. This does
+not encrypt or protect the frames that follow; TLS does.
 """
 
 from __future__ import annotations

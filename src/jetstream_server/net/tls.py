@@ -1,15 +1,15 @@
-"""The identity of the other end of a TLS connection, by its certificate.
+"""The identity in the certificate of the other end of a TLS connection.
 
-Only for certificates that TLS has verified: nothing here checks a signature or a date.
+Only for certificates that TLS has verified: nothing here checks signatures or dates.
 
-* A certificate with the URI `jetstream://node/ID` among its subject alternative names is that
-  node's, and never a client's.
-* Every other certificate is a client's. Its principal is the first of these that it has: URI, DNS
-  name, e-mail address (each the first of its kind among the subject alternative names), common name
-  of the subject.
+* A certificate with the URI `jetstream://node/ID` among its subject alternative names belongs to
+  that node, and never to a client.
+* Every other certificate belongs to a client. Its principal is the first of these that it has: URI,
+  DNS name, e-mail address (each the first of its kind among the subject alternative names), common
+  name of the subject.
 
-A certificate without any of them, with two different node ids, or whose name is longer than
-NAME_LENGTH_MAX or not printable names nobody: the functions return None.
+A certificate identifies nobody if it has none of them, has two different node ids, or if its name
+is longer than NAME_LENGTH_MAX or not printable: the functions return None.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ _NODE_ID_MAX = 65535
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """name: of the principal. node_id: of the node whose certificate it is; None: a client's."""
+    """name: of the principal. node_id: the node that the certificate belongs to; None: a
+    client's."""
 
     name: str
     node_id: NodeId | None = None
 
 
 def node_uri(node_id: int) -> str:
-    """What a node's certificate has among its subject alternative names."""
+    """The URI that a node's certificate has among its subject alternative names."""
     return f"jetstream://node/{node_id}"
 
 
 def of_certificate(certificate: Mapping[str, Any] | None) -> PeerIdentity | None:
-    """From what `SSLSocket.getpeercert()` or a transport's `get_extra_info("peercert")` returns."""
+    """The identity in the result of `SSLSocket.getpeercert()` or of a transport's
+    `get_extra_info("peercert")`."""
     if not certificate:
         return None
     names = certificate.get("subjectAltName", ())
@@ -61,7 +63,7 @@ def of_certificate(certificate: Mapping[str, Any] | None) -> PeerIdentity | None
 
 
 def of_auth_context(context: Mapping[str, Iterable[bytes]]) -> PeerIdentity | None:
-    """From what a gRPC `ServicerContext.auth_context()` returns."""
+    """The identity in the result of a gRPC `ServicerContext.auth_context()`."""
     try:
         uris, *others = (
             [value.decode() for value in context.get(key, ())]

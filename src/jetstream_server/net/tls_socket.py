@@ -1,8 +1,8 @@
-"""TLS over a non-blocking socket, with the methods of a socket that frames need.
+"""TLS over a non-blocking socket, with the socket methods that frames need.
 
-`recv`, `recv_into`, `send` and `sendfile` do what the plain socket's do: what they can without
-waiting, else BlockingIOError. A failure of TLS is a ConnectionError. There is no sendfile of the
-kernel's here: bytes are read and encrypted in this process, PIECE_BYTES at a time.
+`recv`, `recv_into`, `send` and `sendfile` behave like the plain socket's: they do what is possible
+without waiting, or raise BlockingIOError. A failure of TLS is a ConnectionError. `sendfile` does
+not use the kernel's: bytes are read and encrypted in this process, PIECE_BYTES at a time.
 
 OpenSSL may hold decrypted bytes that have not been read yet. No event announces them: check
 `pending` before you wait for the socket.
@@ -19,13 +19,13 @@ from jetstream_server.net.certificates import reason
 from jetstream_server.net.tls import PeerIdentity, of_certificate
 
 PIECE_BYTES = 128 * 1024
-"""Read from a file at a time; the last one before a full socket is read again."""
+"""Bytes read from a file at a time. A piece that a full socket did not take is read again."""
 RECEIVE_BYTES = 256 * 1024
-"""Taken from one call at most. OpenSSL itself gives at most 16 KiB."""
+"""Upper bound on one call. OpenSSL itself returns at most 16 KiB."""
 
 
 class TlsSocket:
-    """Made by `handshake`. Owns the socket: `close` it. identity: the other end's, by its
+    """Made by `handshake`. Owns the socket: `close` it. identity: the identity in the other end's
     certificate."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
@@ -39,7 +39,7 @@ class TlsSocket:
         self._sock.close()
 
     def shutdown(self, how: int) -> None:
-        """Without TLS's goodbye: lengths tell whether a frame is whole."""
+        """Close without TLS's close message: frame lengths show whether a frame is complete."""
         socket.socket.shutdown(self._sock, how)
 
     def getpeername(self) -> tuple[str, int]:
@@ -50,7 +50,7 @@ class TlsSocket:
         """Bytes that `recv` would return at once."""
         try:
             return self._sock.pending()
-        except ValueError:  # Closed.
+        except ValueError:  # The socket is closed.
             return 0
 
     def recv(self, size: int) -> bytes:
@@ -70,12 +70,13 @@ class TlsSocket:
             except ssl.SSLError as error:
                 raise ConnectionError(f"TLS: {reason(error)}") from error
             if not count:
-                break  # The next call says so again.
+                break  # The next call raises it again.
             received += count
         return received
 
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """flags: ignored. They only say how to divide what is sent into packets."""
+        """Send what is possible without waiting. flags: ignored; they only divide data into
+        packets."""
         try:
             return self._sock.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
@@ -84,7 +85,7 @@ class TlsSocket:
             raise ConnectionError(f"TLS: {reason(error)}") from error
 
     def sendfile(self, fd: int, position: int, length: int) -> int:
-        """As os.sendfile: 0 at the end of the file."""
+        """Like os.sendfile: returns 0 at the end of the file."""
         piece = memoryview(os.pread(fd, min(length, PIECE_BYTES), position))
         sent = 0
         while sent < len(piece):
@@ -108,13 +109,13 @@ async def handshake(
     server_side: bool,
     turn: asyncio.Lock | None = None,
 ) -> TlsSocket:
-    """Begin TLS on a connected, non-blocking socket, which the answer owns then.
+    """Begin TLS on a connected, non-blocking socket, which the result then owns.
 
-    turn: shared by handshakes of which strangers may begin many. One step of one of them is made
-    in an iteration of the loop: it takes some milliseconds.
+    turn: a lock shared by handshakes that unknown callers may begin in large numbers. One of them
+    makes one step per iteration of the loop: a step takes some milliseconds.
 
-    Raises OSError, with the socket closed: TimeoutError, or ConnectionError for what the other end
-    did or what its certificate lacks.
+    Raises OSError, with the socket closed: TimeoutError, or ConnectionError for a failure of the
+    other end or an unsuitable certificate.
     """
     try:
         sock.setblocking(False)

@@ -1,12 +1,12 @@
 """The one place that identifies callers and decides on their rights, before any effect. All ports
-ask it.
+use it.
 
-    who:      `identify`, from a token, a client's certificate, or a node's proof
-    whether:  `allows` and `check`, at every request, against the metadata as it is now
+    caller:   `identify`, from a token, a client's certificate, or a node's proof
+    rights:   `allows` and `check`, at every request, against the current metadata
 
-While security is off everybody is `anonymous` and may do everything. Decisions are remembered
-until tokens or rules change. A node's proof or certificate permits calls between nodes, and nothing
-else. A client's token or certificate never permits those.
+While security is off, every caller is `anonymous` and may do everything. Decisions are cached until
+tokens or rules change. A node's proof or certificate permits calls between nodes, and nothing else.
+A client's token or certificate never permits those.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from jetstream_server.security.state import SecurityState
 DECISIONS_MAX = 100_000
 EXPIRY_CHECK_SECONDS = 0.25
 BYTES_USUAL = 1024 * 1024
-"""Of an answer where the request does not say."""
+"""Length of an answer, in bytes, if the request sets no limit."""
 _BEARER = "bearer "
 
 
 class NamedStream(Protocol):
-    """What a decision needs of a stream."""
+    """The part of a stream that a decision needs."""
 
     @property
     def id(self) -> int: ...
@@ -56,9 +56,9 @@ class NamedStream(Protocol):
 class AccessControl:
     """Belongs to the node's event loop.
 
-    state: the metadata's, as it is now. secret: the cluster's credential. incarnation: of this
-    node, None before it has registered. generation: grows with every change; a permission from an
-    earlier one must be decided again.
+    state: returns the metadata's current security state. secret: the cluster's credential.
+    incarnation: returns that of this node, None before it has registered. generation: grows with
+    every change; a permission of an earlier generation must be decided again.
     """
 
     def __init__(
@@ -91,11 +91,14 @@ class AccessControl:
         self._next_expiry: int | None = None
         self.generation = 0
 
-    # Who.
+    # Identity.
 
     async def identify(self, authorization: str, *, method: str, shown: Identity) -> Identity:
-        """The sender of this `authorization`, "" for none; shown: whom the connection shows without
-        it. Raises UnauthenticatedError for one that is wrong."""
+        """The caller that `authorization` identifies; "": the one that the connection identifies.
+
+        shown: the caller that the connection identifies. Raises UnauthenticatedError for a wrong
+        `authorization`.
+        """
         if not self.enabled:
             return ANONYMOUS
         if authorization.startswith(node_proof.SCHEME):
@@ -106,7 +109,8 @@ class AccessControl:
         return await self.identify_token(text.strip(), method=method, shown=shown)
 
     async def identify_token(self, text: str, *, method: str, shown: Identity) -> Identity:
-        """The owner of this token; without a token, whom the connection shows."""
+        """The owner of the token; without a token, the caller that the connection identifies.
+        Raises UnauthenticatedError."""
         if not self.enabled:
             return ANONYMOUS
         if not text:
@@ -140,13 +144,13 @@ class AccessControl:
         )
 
     def unauthenticated(self, peer: str, what: str, reason: str) -> UnauthenticatedError:
-        """The error to raise, noted in the audit log."""
+        """Note a refusal in the audit log, and return the error to raise."""
         self.audit.unknown(peer, what, reason)
         return UnauthenticatedError(reason)
 
     def check_current(self, identity: Identity, what: str) -> None:
-        """Raise UnauthenticatedError for somebody who has not shown who they are, or whose token
-        was revoked or has expired since."""
+        """Raise UnauthenticatedError for a caller that is not identified, or whose token was
+        revoked or has expired since."""
         if not self.enabled or identity.is_node or self._is_current(identity):
             return
         if identity.token is not None:
@@ -156,11 +160,11 @@ class AccessControl:
         raise self.unauthenticated(identity.peer, what, reason)
 
     def is_stranger(self, identity: Identity) -> bool:
-        """Whether the caller must show who it is, and has not."""
+        """Whether the caller would have to identify itself and has not."""
         return self.enabled and not identity.is_node and identity.principal == ANONYMOUS.principal
 
     def has_ended(self, identity: Identity) -> bool:
-        """Whether the caller has a token that was revoked or has expired."""
+        """Whether the caller's token was revoked or has expired."""
         return identity.token is not None and not self._authenticator.is_valid(identity.token)
 
     def _is_current(self, identity: Identity) -> bool:
@@ -168,15 +172,16 @@ class AccessControl:
             return self._authenticator.is_valid(identity.token)
         return identity.principal != ANONYMOUS.principal
 
-    # How much.
+    # Quotas.
 
     def quota_holder(self, identity: Identity) -> str:
-        """The principal to whose quota its new streams and groups count; "": to nobody's."""
+        """The principal whose quota the caller's new streams and groups count against; "":
+        nobody's."""
         return identity.principal if self._is_limited(identity) else ""
 
     def connected(self, identity: Identity) -> None:
-        """Count a connection. Raises TooManyRequestsError, uncounted, when its principal has too
-        many."""
+        """Count a connection. If its principal has too many, raises TooManyRequestsError without
+        counting it."""
         if self._is_limited(identity):
             try:
                 self._limits.connected(identity.principal)
@@ -188,8 +193,8 @@ class AccessControl:
             self._limits.disconnected(identity.principal)
 
     def began(self, identity: Identity, port: str) -> None:
-        """Count a request until `ended`. Raises TooManyRequestsError, uncounted, when its principal
-        has too many on that port."""
+        """Count a request until `ended`. If its principal has too many on that port, raises
+        TooManyRequestsError without counting it."""
         if self._is_limited(identity):
             try:
                 self._limits.began(identity.principal, port)
@@ -201,20 +206,22 @@ class AccessControl:
             self._limits.ended(identity.principal, port)
 
     def over_quota(self, identity: Identity, what: str, error: JetstreamError) -> JetstreamError:
-        """The error, noted in the audit log; if a node asked, that node notes it."""
+        """Note the error in the audit log, and return it. A node's calls are not noted: the node
+        does that."""
         if not identity.is_node:
             self.audit.over_quota(identity, what, error.message)
         return error
 
     def bytes_max(self, identity: Identity, wanted: int) -> int:
-        """How many bytes one answer may have: no more than a second's. wanted: 0 for the usual."""
+        """Upper bound on one answer, in bytes: what the principal may read in a second. wanted: 0:
+        the default length."""
         rate = self.quotas.bytes_per_second
         if not rate or not self._is_limited(identity):
             return wanted
         return min(wanted or BYTES_USUAL, rate)
 
     async def pace(self, identity: Identity, length: int) -> None:
-        """Wait until the principal may be sent so many bytes more."""
+        """Wait until the principal may be sent that many bytes more."""
         if self.quotas.bytes_per_second and self._is_limited(identity):
             now = self._monotonic_clock()
             delay = self._limits.delay_us(identity.principal, length, now)
@@ -224,12 +231,12 @@ class AccessControl:
     def _is_limited(self, identity: Identity) -> bool:
         return self.enabled and not identity.is_node and identity.principal != ANONYMOUS.principal
 
-    # Whether.
+    # Rights.
 
     def allows(
         self, identity: Identity, operation: Operation, stream: NamedStream | None = None
     ) -> bool:
-        """Whether the principal may do it to the stream, or with None to the cluster."""
+        """Whether the principal may do it to the stream, or to the cluster if `stream` is None."""
         if not self.enabled:
             return True
         state = self._state()
@@ -245,12 +252,12 @@ class AccessControl:
         return decision
 
     def permits(self, identity: Identity, operation: Operation, stream: NamedStream) -> bool:
-        """The short way for every fetch: whether `check` has allowed it since the last change.
-        False: ask `check`, which decides or says why not."""
+        """Whether `check` has allowed it since the last change: a cheap test for every fetch.
+        False: call `check`, which decides or raises the error."""
         return (identity.key, operation, stream.id) in self._permitted
 
     def changed(self) -> None:
-        """Tokens or rules have changed, or a token has expired: decide everything again."""
+        """Forget all decisions, because tokens or rules have changed or a token has expired."""
         self.generation += 1
         self._permitted.clear()
         now_us, tokens = self._wall_clock(), self._state().tokens.values()
@@ -269,13 +276,13 @@ class AccessControl:
     def allows_named(
         self, identity: Identity, operation: Operation, name: str, subject: str
     ) -> bool:
-        """Whether the principal may do it to a stream of that name on that subject, which need not
-        exist."""
+        """Whether the principal may do it to a stream of that name on that subject. The stream need
+        not exist."""
         rules = self._state().rules_of(identity.principal)
         return not self.enabled or decide(rules, operation, name, subject)
 
     def may_exist(self, identity: Identity, operation: Operation, name: str) -> bool:
-        """Whether there may be a stream of that name to which the principal may do it."""
+        """Whether a stream of that name could exist to which the principal may do it."""
         return not self.enabled or may_exist(
             self._state().rules_of(identity.principal), operation, name
         )
@@ -283,7 +290,7 @@ class AccessControl:
     def check(
         self, identity: Identity, operation: Operation, stream: NamedStream | None = None
     ) -> None:
-        """Raise UnauthenticatedError or PermissionDeniedError unless it is allowed now."""
+        """Raise UnauthenticatedError or PermissionDeniedError unless it is allowed."""
         if not self.enabled or identity.is_node:
             return
         self.check_current(identity, operation)
@@ -301,11 +308,12 @@ class AccessControl:
     def denied(
         self, identity: Identity, operation: Operation, resource: str
     ) -> PermissionDeniedError:
-        """The error to raise, noted in the audit log. resource: as the caller knows it."""
+        """Note a refusal in the audit log, and return the error to raise. resource: as the caller
+        knows it."""
         self.audit.refused(identity, operation, resource, "no right")
         return PermissionDeniedError(
             f"{identity.principal} may not {_words(operation)} {resource}: it lacks the right "
-            f"`{operation}`, which whoever has `{Operation.SECURITY_ALTER}` can grant "
+            f"`{operation}`, which a principal with `{Operation.SECURITY_ALTER}` can grant "
             f"({_grant(identity, operation, resource)})"
         )
 

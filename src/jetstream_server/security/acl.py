@@ -1,12 +1,12 @@
-"""ACL rules, and the decision: may this principal do this?
+"""ACL rules, and the decision whether a principal may do something.
 
 A rule allows or denies operations on streams, or on the cluster, to one principal or to all (`*`).
 A stream rule has a pattern for names and one for subjects. An allow rule holds for a stream whose
 name matches and whose subjects all match. A deny rule holds where the name matches and any of its
 subjects does.
 
-Deny wins. What no rule allows is denied. A principal that may do anything with a stream may
-describe it, unless that is denied. Pure: the rules come in, the answer goes out.
+Deny wins. Without a rule that allows it, an operation is denied. A principal that may do anything
+with a stream may describe it, unless that is denied. Pure: depends only on the rules passed in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
 
 
 class Operation(StrEnum):
-    """What a rule may allow or deny. Publishing is not among them: NATS decides on it."""
+    """What a rule may allow or deny. Publishing is not included: NATS decides on it."""
 
     CREATE = "create"
     DESCRIBE = "describe"
@@ -42,7 +42,7 @@ class Operation(StrEnum):
     CLUSTER_ALTER = "cluster_alter"
     SECURITY_ALTER = "security_alter"
 
-    __hash__ = str.__hash__  # That of enumerations is Python; decisions are looked up by it.
+    __hash__ = str.__hash__  # Enum's own is written in Python; decisions are looked up by it.
 
 
 CLUSTER_OPERATIONS = (
@@ -56,8 +56,9 @@ _NEEDS_SUBJECT = (ALL, Operation.CREATE, Operation.READ)
 
 @dataclass(frozen=True, slots=True)
 class AclRule:
-    """operations: of one kind of resource, or ("all",). stream: a pattern for names, in which `*`
-    stands for any characters; "" in a rule for the cluster. subject: a NATS pattern; likewise."""
+    """operations: of one kind of resource, or ("all",). stream: a pattern of names, in which `*`
+    stands for any characters; "" in a rule for the cluster. subject: a NATS pattern; ""
+    likewise."""
 
     id: int
     principal: str
@@ -71,11 +72,11 @@ class AclRule:
         return not self.stream
 
     def says(self) -> tuple[Any, ...]:
-        """Everything but the id: two rules that say the same are one."""
+        """Everything but the id: rules with equal content count as one rule."""
         return self.principal, self.operations, self.allow, self.stream, self.subject
 
     def names(self, operation: Operation) -> bool:
-        """Whether the rule is about that operation."""
+        """Whether the rule covers that operation."""
         if self.is_for_cluster is not (operation in CLUSTER_OPERATIONS):
             return False
         if ALL in self.operations or operation in self.operations:
@@ -83,7 +84,7 @@ class AclRule:
         return operation is Operation.DESCRIBE and self.allow
 
     def holds(self, name: str, subject: str) -> bool:
-        """Whether it holds for the stream; of a rule for the cluster always."""
+        """Whether the rule applies to the stream. A rule for the cluster always applies."""
         if self.is_for_cluster:
             return True
         if not name_matches(self.stream, name):
@@ -104,8 +105,8 @@ class AclRule:
 def decide(
     rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
 ) -> bool:
-    """Whether the rules, all for the calling principal, allow it. name, subject: of the stream;
-    "" where the operation is on the cluster."""
+    """Whether the rules, all of the calling principal, allow it. name, subject: of the stream;
+    "" for an operation on the cluster."""
     return deciding_rule(rules, operation, name, subject) is not None
 
 
@@ -125,7 +126,7 @@ def deciding_rule(
 def denying_rule(
     rules: Iterable[AclRule], operation: Operation, name: str = "", subject: str = ""
 ) -> AclRule | None:
-    """The rule that denies it, if one does."""
+    """The rule that denies it; None: there is none."""
     for rule in rules:
         if not rule.allow and rule.names(operation) and rule.holds(name, subject):
             return rule
@@ -133,7 +134,7 @@ def denying_rule(
 
 
 def may_exist(rules: Iterable[AclRule], operation: Operation, name: str) -> bool:
-    """Whether there may be a stream of that name, on whatever subject, that the rules allow."""
+    """Whether the rules would allow it for a stream of that name on some subject."""
     return any(
         rule.allow and rule.names(operation) and name_matches(rule.stream, name) for rule in rules
     )
@@ -169,13 +170,13 @@ def check_subject_said(operations: Iterable[str], allow: bool, subject: str) -> 
     or read a stream is a right to the messages of its subject."""
     if allow and not subject and any(each in _NEEDS_SUBJECT for each in operations):
         raise InvalidRequestError(
-            "say the subject, too: whoever may read or create a stream gets the messages of its "
-            "subject; '>' is every subject"
+            "name the subject, too: a principal that may read or create a stream gets the messages "
+            "of its subject; '>' is every subject"
         )
 
 
 def check_principal(principal: str) -> None:
-    """Raise InvalidRequestError unless it is `user:NAME`."""
+    """Raise InvalidRequestError unless the principal has the form `user:NAME`."""
     kind, _, name = principal.partition(":")
     if kind != "user" or not name or name != name.strip() or not name.isprintable():
         raise InvalidRequestError(f"invalid principal {principal[:100]!r}: write user:NAME")
@@ -189,7 +190,7 @@ def name_matches(pattern: str, name: str) -> bool:
 
 @lru_cache(4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # Each part as early as it can be: there is nothing to try again, however many `*` there are.
+    # Match each part as early as possible: then nothing is tried again, for any number of `*`.
     first, *rest = (re.escape(part) for part in re.sub(r"\*+", "*", pattern).split("*"))
     if not rest:
         return re.compile(first)

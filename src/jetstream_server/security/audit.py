@@ -1,9 +1,9 @@
-"""The audit log: one line for every refusal and every change of what the cluster holds.
+"""The audit log: one line for every refusal and for every change of the cluster's state.
 
     audit  outcome=refused|done  principal=…  operation=…  resource=…  peer=…
 
-No secrets: neither tokens nor payloads are passed in. Refusals of strangers are throttled by
-address, so that they cannot fill the disk: `repeated` says how many were left out.
+Contains no secrets: neither tokens nor payloads are passed in. Refusals of unknown callers are
+throttled by address, so that they cannot fill the disk: `repeated` says how many were left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Audit:
         self.authentication_failures = 0
         self.authorization_failures = 0
         self.quota_refusals = 0
-        """Refusals since the server started, also those that the log leaves out."""
+        """Refusals since the server started, including those left out of the log."""
 
     def done(self, identity: Identity, operation: str, resource: str) -> None:
         logger.info(
@@ -40,7 +40,7 @@ class Audit:
         )
 
     def refused(self, identity: Identity, operation: str, resource: str, reason: str) -> None:
-        """Refused to a principal."""
+        """Log a refusal to a principal."""
         self.authorization_failures += 1
         logger.warning(
             "audit",
@@ -53,18 +53,18 @@ class Audit:
         )
 
     def over_quota(self, identity: Identity, operation: str, reason: str) -> None:
-        """Refused to a principal that has reached its limit."""
+        """Log a refusal to a principal that has reached its limit."""
         self.quota_refusals += 1
         self._throttled("over_quota", identity.principal, identity.peer, operation, reason)
 
     def unknown(self, peer: str, operation: str, reason: str) -> None:
-        """Refused to a caller that has not shown who it is."""
+        """Log a refusal to a caller that is not identified."""
         self.authentication_failures += 1
         self._throttled("unauthenticated", "unknown", peer, operation, reason)
 
     def _throttled(self, what: str, principal: str, peer: str, operation: str, reason: str) -> None:
-        """At most one line per interval for each principal at each address. `repeated`: how many
-        were left out."""
+        """Log at most one line per interval for each principal at each address. `repeated`: how
+        many were left out."""
         key = f"{what}/{principal}/{peer.rpartition(':')[0] or peer}"
         left_out = self._left_out.pop(key, 0)
         if not self._throttle.is_due(what, key):

@@ -1,8 +1,8 @@
-"""From a token's text to the principal, with the slow hash only once per token and process.
+"""Finds the principal of a token, with the slow hash only once per token and process.
 
-Verified texts are remembered by their SHA-256. Wrong ones are too, so that the same wrong token
+Verified texts are remembered by their SHA-256. Wrong texts are too, so that the same wrong token
 costs only one slow hash. One hash runs at a time, in a thread, and at most WAITING_MAX requests
-wait for it. So strangers can use up neither the processors nor the memory. A revoked or expired
+wait for it. So unknown callers can exhaust neither processors nor memory. A revoked or expired
 token is refused at once, even if its text is remembered.
 """
 
@@ -21,7 +21,7 @@ WAITING_MAX = 64
 
 
 class Authenticator:
-    """state: the metadata's, as it is now."""
+    """state: returns the metadata's current security state."""
 
     def __init__(self, state: Callable[[], SecurityState], wall_clock: WallClock) -> None:
         self._state = state
@@ -32,15 +32,15 @@ class Authenticator:
         self._waiting = 0
 
     def is_valid(self, token: Token) -> bool:
-        """Whether the metadata still holds it and its time is not over."""
+        """Whether the metadata still holds the token and the token has not expired."""
         known = self._state().tokens.get(token.id)
         if known is not token and known != token:
             return False
         return not (token.expires_at_us and token.is_expired(self._wall_clock()))
 
     async def verify(self, text: str) -> Token:
-        """Raises UnauthenticatedError, which never quotes the text; UnavailableError when too many
-        wait."""
+        """Find the token of a text. Raises UnauthenticatedError, which never quotes the text, and
+        UnavailableError when too many requests wait."""
         token_id = tokens.id_of(text)
         token = None if token_id is None else self._state().tokens.get(token_id)
         if token is None:

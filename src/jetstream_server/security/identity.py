@@ -1,4 +1,4 @@
-"""The identity of a caller: a principal, and what shows it."""
+"""The identity of a caller: a principal, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from jetstream_server.security.state import Token
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """principal: `user:NAME`, `node:ID`, or `anonymous`. peer: where from, for the audit log.
-    token: what shows it, as long as the metadata holds it; None: something else does.
-    is_bootstrap: somebody on the machine of a node, with the cluster's credential. key: the token's
-    id, else the principal.
+    """principal: `user:NAME`, `node:ID`, or `anonymous`. peer: the caller's address, for the audit
+    log. token: the evidence, valid as long as the metadata holds it; None: the evidence is not a
+    token. is_bootstrap: an operator on the machine of a node, with the cluster's credential. key:
+    the token's id, else the principal.
     """
 
     principal: str
@@ -27,4 +27,4 @@ class Identity:
 
 
 ANONYMOUS = Identity("anonymous")
-"""Everybody while security is off; with security on, callers that have not said who they are."""
+"""Every caller while security is off. With security on: callers that are not identified."""

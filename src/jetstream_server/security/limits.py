@@ -1,4 +1,4 @@
-"""What one principal may take of a node, or of the cluster.
+"""Limits what one principal may use of a node and of the cluster.
 
     connections, requests    at once, of one node; further ones are refused until others end
     bytes read a second      of one node; an answer waits until the answers before it are within
@@ -6,7 +6,7 @@
     streams, groups          of the cluster; counted where they are created
                              (stream_commands.py, coordinator.py)
 
-Pure: the time comes in.
+Pure: callers pass the time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PRINCIPALS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Of each principal. connections: to the data plane of a node. requests: on each of the ports
-    gRPC and data of a node. streams: that it has created. groups: that it has begun and that have
-    members. bytes_per_second, streams, groups: 0 is any number."""
+    """Limits for each principal. connections: to the data plane of a node. requests: on each of the
+    ports gRPC and data of a node. streams: that the principal has created. groups: with members,
+    that it has begun. bytes_per_second, streams, groups: 0 is any number."""
 
     connections: int = 1024
     requests: int = 2048
@@ -35,7 +35,7 @@ class Quotas:
 
 
 class Limits:
-    """Of one node, for all principals."""
+    """What the principals use of one node."""
 
     def __init__(self, quotas: Quotas) -> None:
         self.quotas = quotas
@@ -44,7 +44,7 @@ class Limits:
         self._paid_at: dict[str, int] = {}
 
     def connected(self, principal: str) -> None:
-        """Count a connection. Raises TooManyRequestsError, uncounted, beyond the limit."""
+        """Count a connection. Above the limit, raises TooManyRequestsError without counting it."""
         if self._connections[principal] >= self.quotas.connections:
             raise TooManyRequestsError(
                 f"{principal} has {self.quotas.connections} connections open to this node, as many "
@@ -53,13 +53,13 @@ class Limits:
         self._connections[principal] += 1
 
     def disconnected(self, principal: str) -> None:
-        """One that was counted has ended."""
+        """Note that a counted connection has ended."""
         self._connections[principal] -= 1
         if not self._connections[principal]:
             del self._connections[principal]
 
     def began(self, principal: str, port: str) -> None:
-        """Count a request. Raises TooManyRequestsError, uncounted, beyond the limit."""
+        """Count a request. Above the limit, raises TooManyRequestsError without counting it."""
         if self._requests[principal, port] >= self.quotas.requests:
             raise TooManyRequestsError(
                 f"{principal} has {self.quotas.requests} requests open to this node, as many as it "
@@ -68,13 +68,14 @@ class Limits:
         self._requests[principal, port] += 1
 
     def ended(self, principal: str, port: str) -> None:
-        """One that was counted has been answered, or nobody waits for it any more."""
+        """Note that a counted request was answered or abandoned."""
         self._requests[principal, port] -= 1
         if not self._requests[principal, port]:
             del self._requests[principal, port]
 
     def delay_us(self, principal: str, length: int, now_us: MonotonicUs) -> int:
-        """Charge an answer of `length` bytes; how long it is to wait for those before it."""
+        """Charge an answer of `length` bytes. Returns how long it must wait for earlier ones, in
+        µs."""
         rate = self.quotas.bytes_per_second
         if not rate:
             return 0

@@ -1,14 +1,14 @@
-"""How a node proves to another one, in a gRPC call, that both are of the same cluster.
+"""The proof, in a gRPC call between nodes, that both belong to the same cluster.
 
     authorization: Node SENDER/RUN/NUMBER:MAC
 
 MAC: HMAC-SHA256 under the cluster's credential over the method, sender, run and number, and the
 target's id and incarnation. RUN is the sender's incarnation. Each of its calls has another NUMBER.
-So a proof is good for one call of one method, in one run of the target, and an eavesdropper cannot
+So a proof is valid for one call of one method, in one run of the target, and an eavesdropper cannot
 use it again. It encrypts nothing; TLS does.
 
 An operator on the machine of a node has the credential but is no node. Such a proof has the run
-BOOTSTRAP and, as its number, the time in microseconds. It is good for BOOTSTRAP_SECONDS.
+BOOTSTRAP and, as its number, the time in microseconds. It is valid for BOOTSTRAP_SECONDS.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from jetstream_protocol.types import WallUs
 
 SCHEME = "Node "
 BOOTSTRAP = 0
-"""The run and the target's incarnation in the proof of somebody who is not a node."""
+"""The run, and the target's incarnation, in the proof of a caller that is not a node."""
 BOOTSTRAP_SECONDS = 60
 WINDOW = 4096
-"""So far calls may overtake one another: more than a node has open to another one."""
+"""How far calls may overtake one another: more than a node has open to another one."""
 
 _NAMED = re.compile(r"Node ([0-9]{1,10})/([0-9]{1,20})/([0-9]{1,20}):[0-9a-f]{64}", re.ASCII)
 
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
 
 
 def proof(secret: bytes, method: str, claim: Claim, *, target: int, incarnation: int) -> str:
-    """The value of `authorization`."""
+    """The value of the header `authorization`."""
     named = f"{claim.sender}/{claim.run}/{claim.number}"
     text = f"jetstream call/{method}/{named}/{target}/{incarnation}".encode()
     return f"{SCHEME}{named}:{hmac.new(secret, text, 'sha256').hexdigest()}"
@@ -52,8 +52,8 @@ def claim_of(value: str) -> Claim | None:
 
 
 def check(secret: bytes, value: str, method: str, *, target: int, incarnation: int) -> bool:
-    """Whether the value is right. False without a credential, because everybody could compute
-    that."""
+    """Whether the proof is right. Always False without a credential: every caller could compute
+    such a proof."""
     claim = claim_of(value)
     if claim is None or not secret:
         return False
@@ -63,7 +63,7 @@ def check(secret: bytes, value: str, method: str, *, target: int, incarnation: i
 
 @dataclass(slots=True)
 class _Used:
-    """The numbers of one run of a sender. recent: bit n is set if `highest - n` has come."""
+    """The numbers of one run of a sender. recent: bit n is set if `highest - n` was used."""
 
     run: int
     highest: int = 0
@@ -71,7 +71,7 @@ class _Used:
 
 
 class UsedProofs:
-    """Which right proofs have come already, in this run of the target. Holds some bytes for each
+    """Remembers which valid proofs were used in this run of the target. Takes some bytes for each
     node of the cluster."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class UsedProofs:
         self._bootstrapped_us = 0
 
     def take(self, claim: Claim, now_us: WallUs) -> bool:
-        """Whether it has not come before. It has, from then on."""
+        """Mark the proof as used. Returns whether it was unused."""
         if claim.run == BOOTSTRAP:
             is_recent = abs(now_us - claim.number) <= BOOTSTRAP_SECONDS * 1_000_000
             if not is_recent or claim.number <= self._bootstrapped_us:

@@ -1,7 +1,7 @@
 """The rights that each request needs: a table for RPCs, one for data-plane frames, and one for the
 paths of HTTP.
 
-A request that is not in its table is refused while security is on. A test fails if a served RPC,
+While security is on, a request that is not in its table is refused. A test fails if a served RPC,
 frame or path has no entry.
 """
 
@@ -18,20 +18,20 @@ class Scope(Enum):
     """Which callers are allowed, or what the operation is on."""
 
     PUBLIC = auto()
-    """Everybody, without saying who."""
+    """Every caller, identified or not."""
     AUTHENTICATED = auto()
-    """Every principal; the answer holds only what it may know of."""
+    """Every principal. The answer contains only what the principal may know."""
     NODE = auto()
-    """A node of this cluster, and nobody else."""
+    """Only nodes of this cluster."""
     CLUSTER = auto()
     STREAM = auto()
     """The stream that the request names."""
     NEW_STREAM = auto()
     """The stream that the request would create: its name and its subject."""
     EACH = auto()
-    """Each stream that the request names: one that is refused gets an error of its own."""
+    """Each stream that the request names. A refused one gets an error of its own."""
     RPCS = auto()
-    """Whatever the RPCs need that are called to answer it, in the caller's name."""
+    """The rights of the RPCs that answer it, which are called in the caller's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ RPCS: dict[str, Requirement] = {
     "/jetstream.v1.Security/AddAcl": _cluster(Operation.SECURITY_ALTER, changes=True),
     "/jetstream.v1.Security/ListAcls": _cluster(Operation.SECURITY_ALTER),
     "/jetstream.v1.Security/RemoveAcl": _cluster(Operation.SECURITY_ALTER, changes=True),
-    # All may test their own rights; those of others need security_alter.
+    # Every principal may test its own rights; testing others' rights needs security_alter.
     "/jetstream.v1.Security/TestAcl": AUTHENTICATED,
-    # For an operator with the cluster's credential, on the machine: see access_control.py.
+    # For an operator with the cluster's credential on the machine: see access_control.py.
     "/jetstream.v1.Security/Bootstrap": Requirement(Scope.NODE, changes=True),
-    # Probes have no token. They learn that the process runs, and what the public .proto says.
+    # Probes have no token. They learn that the process runs, and the content of the public .proto.
     "/grpc.health.v1.Health/Check": PUBLIC,
     "/grpc.health.v1.Health/List": PUBLIC,
     "/grpc.health.v1.Health/Watch": PUBLIC,
@@ -125,7 +125,7 @@ FRAMES: dict[Kind, Requirement] = {
     Kind.NODE_HELLO: BETWEEN_NODES,
     Kind.POSITIONS: BETWEEN_NODES,
 }
-"""Frames that a server takes; the others it sends."""
+"""Frames that a server accepts. It only sends the others."""
 
 PATHS: dict[str, Requirement] = {
     "/healthz": PUBLIC,

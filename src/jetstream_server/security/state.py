@@ -1,7 +1,7 @@
-"""What the metadata group knows about security: tokens and ACL rules, as one immutable value.
+"""The metadata group's security state, tokens and ACL rules, as one immutable value.
 
-A change makes a new value. So the holder of a decision can tell by identity whether it is still
-valid. Token texts are not in here, only their slow hashes.
+A change makes a new value. So a cached decision is valid as long as the value is the same object.
+Token texts are not included, only their slow hashes.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class SecurityState:
         object.__setattr__(self, "_by_principal", by_principal)
 
     def rules_of(self, principal: str) -> tuple[AclRule, ...]:
-        """The rules that hold for a principal: its own and everybody's."""
+        """The rules that apply to a principal: its own and those for every principal."""
         own = self._by_principal.get(principal, ())
         return own + self._by_principal.get(EVERYBODY, ())
 
     @property
     def administrators(self) -> list[str]:
-        """The principals that a rule lets change tokens and rules."""
+        """The principals that a rule allows to change tokens and rules."""
         allowing = [
             rule.principal
             for rule in self.rules.values()
@@ -85,8 +85,8 @@ class SecurityState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SecurityState:
-        """The reverse. Raises KeyError, TypeError or ValueError for anything else than such a
-        state."""
+        """The reverse of `to_dict`. Raises KeyError, TypeError or ValueError for values that are
+        not such a state."""
         tokens = [Token(**each) for each in values["tokens"]]
         rules = [AclRule.from_row(row) for row in values["rules"]]
         return cls({token.id: token for token in tokens}, {rule.id: rule for rule in rules})

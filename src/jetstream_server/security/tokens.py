@@ -1,9 +1,10 @@
-"""Bearer tokens: their text, and the slow hash. The cluster keeps nothing but the hash.
+"""Bearer tokens: their text, and the slow hash. The cluster keeps only the hash.
 
     jst_ID_SECRET       ID: 12 hexadecimal digits, not secret. SECRET: 32 random bytes, base64url.
     scrypt$N$r$p$SALT$HASH     the hash of the whole text; SALT and HASH in base64.
 
-Deliberately slow: 16 MiB and a few hundredths of a second. authenticator.py keeps verified ones.
+Deliberately slow: 16 MiB and a few hundredths of a second. authenticator.py remembers verified
+tokens.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def slow_hash(text: str, salt: bytes) -> str:
 
 
 def verify(text: str, stored: str) -> bool:
-    """Whether the hash is that of the text. Slow; False for a hash of another kind."""
+    """Whether the hash is that of the text. Slow. False for a hash of another kind."""
     try:
         kind, n, r, p, salt, digest = stored.split("$")
         if kind != "scrypt":
@@ -68,5 +69,5 @@ def verify(text: str, stored: str) -> bool:
 
 
 def fingerprint(text: str) -> bytes:
-    """A key for a token in memory, so that its text need not be kept."""
+    """A key for a token in memory, so that its text is not kept."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
