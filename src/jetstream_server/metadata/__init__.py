@@ -1,5 +1,5 @@
-"""What the cluster agrees on: streams, nodes, leaders, in one Raft group.
+"""The state that the cluster agrees on, streams, nodes and leaders, in one Raft group.
 
-`state` decides, `raft` replicates, `member` runs both on a thread, `client` is what the rest of the
-server uses.
+`state` decides, `raft` replicates, `member` runs both on a thread, and the rest of the server uses
+`client`.
 """

@@ -1,7 +1,7 @@
-"""The metadata log: what the rest of the server sees of the metadata group (raft_metadata_log.py).
+"""The metadata log: the interface of the metadata group for the server (raft_metadata_log.py).
 
-Proposers get a command's result once it is durable and applied here; watchers get every change, in
-order.
+A proposer gets the result of its command once it is durable and applied here. A watcher gets every
+change, in order.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ class MetadataLog(Protocol):
 
     @property
     def registry(self) -> Registry:
-        """The state as applied on this node. It may lag behind the leader; see `barrier`."""
+        """The state applied on this node. It may lag behind the leader's; see `barrier`."""
 
     @property
     def leader(self) -> NodeId:
-        """The metadata leader as far as this node knows, NO_NODE without one."""
+        """The metadata leader as far as this node knows; NO_NODE: there is none."""
 
     async def start(self) -> None:
-        """Recover and take part. Raises StorageError if the metadata on disk is damaged."""
+        """Recover, and take part. Raises StorageError if the metadata on disk is damaged."""
 
     async def close(self) -> None:
         """Stop taking part. Pending proposals fail with UnknownOutcomeError."""
 
     async def propose(self, command: Command) -> dict[str, Any]:
-        """The result of the command, applied on this node too when this returns.
+        """Propose a command. Returns its result, once it has been applied on this node.
 
         Raises the JetstreamError of a refused command, UnavailableError when there is no leader
-        (nothing was done), UnknownOutcomeError when it may or may not be applied.
+        (nothing was done), UnknownOutcomeError when the command may or may not be applied.
         """
 
     def prepare(self, command: Command) -> Proposal:
-        """The command, to be proposed until its outcome is known."""
+        """A proposal of the command, for callers that must know its outcome."""
 
     async def barrier(self) -> int:
-        """Wait until everything committed before this call is applied here; its revision.
+        """Wait until everything committed before this call is applied here; return its revision.
 
         Raises UnavailableError when there is no leader to ask.
         """

@@ -1,10 +1,10 @@
-"""The commands of this process: each proposed once or again, always under its first id.
+"""The commands of this process. Each may be proposed several times, always under the same id.
 
-An unknown outcome stays unknown while a copy of the command may be in flight. Callers that need the
-outcome propose the same command again (replication/core/isr.py). A second command with the same
-fields would be another one: both could apply.
+An outcome stays unknown while a copy of the command may be in flight. Callers that need the outcome
+propose the same command again (replication/core/isr.py). A second command with equal fields would
+be a different one: both could be applied.
 
-Ids are numbered here, and bounded so that every retry finds its result (results.py).
+This module numbers the ids, within bounds that let every retry find its result (results.py).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from jetstream_server.metadata.state.registry import check_result
 from jetstream_server.metadata.state.results import SPAN
 
 PATIENCE_SECONDS = 5.0
-"""How long a proposal waits by default: an election takes about one, two in a row are rare."""
+"""How long a proposal waits by default. An election takes about one; two in a row are rare."""
 
 
 class Proposal:
-    """Made by `MetadataLog.prepare`.
+    """A command and its id, until its outcome is known. Made by `MetadataLog.prepare`.
 
-    text: the command with its id, as it was first proposed; "" before. term: of a controller's
-    decision, the term it was made in; it enters the log in that term or not at all.
-    controller_epoch: the claim under which it was made (registry.py). is_void: no
-    copy of it can take effect any more, although one may have: this process has proposed so much
-    since that the group has forgotten the id. Whatever one did is applied here by then.
+    text: the command with its id, as it was first proposed; "" before. term: for a controller's
+    decision, the term in which it was made; it enters the log in that term or not at all.
+    controller_epoch: the claim under which it was made (registry.py). is_void: no copy of it can
+    take effect any more, although one may have: this process has proposed so much since that the
+    group has forgotten the id. The effect of such a copy is applied here by then.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Proposal:
         )
 
     async def submit(self, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
-        """The result of the command, whichever copy was applied. Raises as `MetadataLog.propose`;
-        it may be called again after it has ended."""
+        """Propose the command, and return its result, whichever copy was applied. Raises the errors
+        of `MetadataLog.propose`. May be called again after it has ended."""
         result = json.loads(await self._submit(self, patience))
         try:
             return check_result(result)
         except UnknownOutcomeError:
-            # The answer of the log itself (results.py): every later copy gets the same.
+            # This is the answer of the log itself (results.py): every later copy gets the same.
             self.is_void = True
             raise
 

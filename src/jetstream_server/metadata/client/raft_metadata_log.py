@@ -1,12 +1,12 @@
-"""The metadata log as a Raft group: the side that the rest of the server sees.
+"""The metadata log on a Raft group: the side that the rest of the server uses.
 
 `RaftMetadataLog` runs on the server's event loop; its member runs on its own thread (member.py).
-The registry here is a copy that follows the member's changes: the values are shared, nothing is
-locked, and code on the loop sees whole revisions.
+The registry here is a copy that follows the member's changes. The values are shared, nothing is
+locked, and code on the loop always sees whole revisions.
 
-Every command gets an id of this process, so that repeating it is harmless; see proposals.py for how
-it ends. A process registers first; until then it may only propose commands that can be repeated
-(operations.REPEATABLE).
+Every command gets an id of this process, so that repeating it is harmless; proposals.py says how a
+proposal ends. A process must register first. Before that it may only propose commands that can be
+repeated without harm (operations.REPEATABLE).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NOT_STARTED = "the metadata log has not started"
 
 
 class RaftMetadataLog:
-    """See log.MetadataLog. `on_failure` is called with the reason if this node must stop taking
-    part (fail-stop): the server must then stop too.
+    """See metadata_log.MetadataLog. on_failure: called with the reason if this node must stop
+    taking part (fail-stop): the server must then stop too.
 
-    incarnation: once this process has registered. seen_revision: the revision up to which watchers
-    have been called; both may be read on any thread. controller_epoch: while this node is the
-    controller (controller_context.py).
+    incarnation: set once this process has registered. seen_revision: the revision up to which
+    watchers have been called; both may be read on any thread. controller_epoch: set while this node
+    is the controller (controller_context.py).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RaftMetadataLog:
         return self._config.is_alone
 
     def attach(self, extension: RaftThreadExtension) -> None:
-        """Run an extension on the member's thread. Before the start."""
+        """Run an extension on the member's thread. Call it before the start."""
         self._member.attach(extension)
 
     async def start(self) -> None:
@@ -92,7 +92,7 @@ class RaftMetadataLog:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._member.start()
         await self._started
-        if self._closed == NOT_STARTED:  # Otherwise its first turn has already failed.
+        if self._closed == NOT_STARTED:  # Otherwise the member's first turn has already failed.
             self._closed = ""
         self._check_open()
         if self._config.is_alone:
@@ -129,8 +129,8 @@ class RaftMetadataLog:
         as_controller: bool = False,
         patience: float = PATIENCE_SECONDS,
     ) -> dict[str, Any]:
-        """See log.MetadataLog. as_controller: only while this node is the controller, under its
-        epoch; raises NotLeaderError otherwise."""
+        """See metadata_log.MetadataLog. as_controller: propose only while this node is the
+        controller, under its epoch; otherwise raises NotLeaderError."""
         proposal = self.prepare(command, as_controller=as_controller)
         result = await proposal.submit(patience)
         if isinstance(command, RegisterNode) and command.session == self._session:
@@ -138,7 +138,7 @@ class RaftMetadataLog:
         return result
 
     def prepare(self, command: Command, *, as_controller: bool = False) -> Proposal:
-        """The command, to be proposed until its outcome is known; see `propose`."""
+        """See metadata_log.MetadataLog. as_controller: see `propose`."""
         term = epoch = None
         if as_controller:
             if self.controller_epoch is None:
@@ -191,7 +191,7 @@ class RaftMetadataLog:
             raise UnavailableError(f"metadata cannot change: {self._closed}")
 
     def _send(self) -> None:
-        """Pass on everything that tasks of the loop have proposed meanwhile."""
+        """Pass on everything that tasks of the loop have proposed since the last call."""
         unsent, self._unsent = self._unsent, {}
         for (patience, term), texts in unsent.items():
             self._member.propose(texts, patience, term)

@@ -1,4 +1,4 @@
-"""Creating and altering streams: proposed by the node that was asked, decided by the registry."""
+"""Creates and alters streams: the node that was asked proposes, the registry decides."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jetstream_server.metadata.state.placement import Placer
 CREATOR_LEVEL = 2
 """The feature level from which streams have a creator."""
 ATTEMPTS_MAX = 20
-"""Each failure means that the stream changed in between, probably its ISR or leader. Many failures
-in a row mean a cluster in trouble; the caller gets the error."""
+"""Attempts before the caller gets the error. Each failure means that the stream changed in between,
+probably its ISR or leader. Many failures in a row mean a cluster in trouble."""
 
 
 class Streams:
-    """`await create(…)` and `alter(…)`, as often and as concurrently as one likes."""
+    """Creates and alters streams. Calls may be concurrent."""
 
     def __init__(
         self, metadata: MetadataLog, wall_clock: WallClock, *, nodes_configured: int
@@ -44,10 +44,12 @@ class Streams:
         creator: str = "",
         streams_max: int = 0,
     ) -> tuple[StreamMetadata, bool]:
-        """The stream, and whether it is new. config: what the user set, None for the rest.
-        allow_same_name: also if a stream of that name exists on another subject. creator: the
-        principal that asks, with its quota; "": nobody's. It is not noted before every node has
-        the software to know of it.
+        """Create a stream. Returns it, and whether it is new.
+
+        config: the settings that the user gave, None for the others. allow_same_name: create it
+        even if a stream of that name exists on another subject. creator: the calling principal,
+        whose quota counts; "": nobody's. It is recorded only once every node's software supports
+        it.
 
         Idempotent. Raises StreamExistsError, InvalidRequestError, QuotaExceededError,
         UnavailableError, UnknownOutcomeError.
@@ -63,7 +65,7 @@ class Streams:
         except UnavailableError:
             if self._metadata.registry.find(name, subject) is None:
                 raise
-            # It exists already: it needs no nodes, and may have been created with fewer.
+            # The stream exists already: it needs no nodes, and may have been created with fewer.
         try:
             result = await self._metadata.propose(
                 CreateStream(
@@ -90,8 +92,7 @@ class Streams:
     async def create_internal(self, name: str, config: RequestedSettings) -> None:
         """Create a stream of the server's own, with the usual number of replicas. Idempotent.
 
-        Raises UnavailableError, also while some node is of a version that does not know internal
-        streams.
+        Raises UnavailableError, also while some node's version does not support internal streams.
         """
         placement = self._placer.place()
         try:
@@ -113,9 +114,9 @@ class Streams:
     async def alter(
         self, stream: StreamMetadata, config: dict[str, Any], stream_epoch: int | None
     ) -> StreamMetadata:
-        """The stream with the settings that are not None in `config` changed.
+        """Change the settings that are not None in `config`, and return the stream.
 
-        stream_epoch: only if the stream is still at that epoch; None: whatever else has changed.
+        stream_epoch: change it only if the stream is still at that epoch; None: at any epoch.
         Idempotent. Raises InvalidRequestError, PreconditionFailedError, StreamNotFoundError,
         UnavailableError, UnknownOutcomeError.
         """

@@ -12,17 +12,16 @@ from jetstream_server.net.certificates import Certificates
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """voters: host:port of each voter's Raft port as others reach it, also of this node if it
-    votes; other nodes follow and forward.
+    """voters: host:port of each voter's Raft port as other nodes reach it, including this node if
+    it votes; other nodes follow and forward.
 
-    accept_voters: accept a folder that was written under other voters (group_file.py), or whose
-    journal may lack something: an operator lets this node vote with it. cluster_id: from the data
-    folder; not "" once it has belonged to a cluster, and then there was a journal. session: the
-    token of this run, with which it will register. has_followers: there may be nodes that do not
-    vote. listen: the address of this node's own port. secret: the cluster's credential.
-    certificates: the members' connections are mutual TLS with them.
-    compact_after_entries: Raft entries (each a batch of commands) after which a snapshot is taken;
-    replaying that many takes about a second.
+    accept_voters: accept a folder written under other voters (group_file.py), or one whose journal
+    may lack something: an operator lets this node vote with it. cluster_id: from the data folder;
+    not "" once the node has belonged to a cluster, and then there must be a journal. session: the
+    token with which this run will register. has_followers: there may be nodes that do not vote.
+    listen: the address of this node's own port. secret: the cluster's credential. certificates: for
+    mutual TLS between the members. compact_after_entries: Raft entries (each a batch of commands)
+    after which a snapshot is taken; replaying that many takes about a second.
     """
 
     directory: str
@@ -42,5 +41,5 @@ class MemberConfig:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the whole group, which needs no port."""
+        """Whether this node is the whole group. It needs no port then."""
         return tuple(self.voters) == (self.node_id,) and not self.has_followers

@@ -1,17 +1,17 @@
-"""The member's controller role and its extension: what runs on the Raft thread beside Raft.
+"""The member's controller role and its extension: work on the Raft thread besides Raft.
 
-The role is claimed here, by an entry of its own, so that a new metadata leader can act however busy
-its server's loop is. **safety** A claim counts only in its term, and only once this member has
+The role is claimed here, by an entry of its own, so that a new metadata leader can act even if its
+server's loop is busy. **safety** A claim counts only in its term, and only once this member has
 applied an entry of that term: by then it has applied everything committed in earlier terms
 (docs/replication.md, "Controller").
 
 Controller commands enter the leader's own log at once, ahead of the loop's proposals, without a
 command id. They may be repeated: they are void under any later claim, and within one claim their
 order in the log is the order of the decisions. A repeated fencing cannot come behind the unfencing
-that followed it, because that is decided only after the fencing has applied, and a leader appends
-in order. **safety** They enter the log in the term of their decision or not at all: if this member
-led again in a later term, it could append them behind decisions of others, before its new claim
-makes them void.
+that followed it, because the unfencing is decided only after the fencing was applied, and a leader
+appends in order. **safety** They enter the log in the term of their decision or not at all. If this
+member led again in a later term, it could append them behind decisions of others before its new
+claim makes them void.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jetstream_server.metadata.state.commands import ClaimController, SetCluster
 from jetstream_server.metadata.state.registry import Registry
 
 REPEAT_SECONDS = 1.0
-"""After this time a command that has not applied is appended again."""
+"""After this time a command that was not applied is appended again."""
 
 
 class ControllerContext:
@@ -46,7 +46,7 @@ class ControllerContext:
         extension: RaftThreadExtension | None,
         recoveries: tuple[str, ...] = (),
     ) -> None:
-        """recoveries: of the group (group_file.py); the registry learns them before anything
+        """recoveries: of the group (group_file.py); the registry learns of them before anything
         else."""
         self.node_id = node_id
         self.voters = voters
@@ -56,8 +56,8 @@ class ControllerContext:
         self._extension = extension
         self._recoveries = recoveries
         self._now = 0.0
-        # The last term that this member led and applied an entry of, and the revision applied then:
-        # a claim belongs to that term exactly if its revision is higher.
+        # The last term in which this member led and applied an entry, and the revision applied
+        # then: a claim belongs to that term exactly if its revision is higher.
         self._term = 0
         self._before_claim = 0
         # Commands that are being appended, and since when.
@@ -87,9 +87,9 @@ class ControllerContext:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether the log does not record yet that the group was recovered. **safety** Until then
-        nothing is decided: decisions would use epochs and ids that the lost voters may also have
-        used."""
+        """Whether the log does not yet record that the group was recovered. **safety** Until it
+        does, nothing is decided: decisions would use epochs and ids that the lost voters may have
+        used too."""
         return len(self._recoveries) > len(self.registry.settings.recoveries)
 
     def send(self, peer: NodeId, frame: bytes) -> bool:
@@ -101,7 +101,8 @@ class ControllerContext:
         self._submit(encode_command(command, controller_epoch=epoch))
 
     def turn(self, now: float) -> bool:
-        """Returns whether a command was appended, so that another turn is due."""
+        """Do the work of a turn. Returns whether a command was appended: another turn is due
+        then."""
         self._now = now
         self._has_commanded = False
         if self._core.role() == "leader":
@@ -111,13 +112,13 @@ class ControllerContext:
         return self._has_commanded
 
     def received(self, peer: NodeId, frame: bytes) -> None:
-        """Raises InvalidRequestError for a frame that no extension understands."""
+        """Pass a frame to the extension. Raises InvalidRequestError if there is none."""
         if self._extension is None:
             raise InvalidRequestError("a frame for an extension, but there is none here")
         self._extension.received(self, peer, frame)
 
     def _lead(self) -> None:
-        """Claim the controller's role, again if a late claim of another member has applied."""
+        """Claim the controller's role; again if a late claim of another member was applied."""
         if self._term != self.term:
             applied = self._core.applied_entries()
             if not applied or applied[-1].term != self.term:
@@ -140,6 +141,6 @@ class ControllerContext:
             self._core.submit(data, partial(self._failed, text), term=self.term)
 
     def _failed(self, text: str, _: int) -> None:
-        """It did not enter the log, or will not stay there; the caller asks again if it needs
-        it."""
+        """Note that a command did not enter the log, or will not stay there. Callers that still
+        need it append it again."""
         self._commanded.pop(text, None)

@@ -1,8 +1,8 @@
-"""What other parts may run on the metadata group's thread and links, and what they see there.
+"""The interface for other parts that run on the metadata group's thread and use its links.
 
-An extension runs on the member's thread, so that a blocked server loop does not hold it up. Its
-frames travel on the authenticated links of the group; their first byte tells them from Raft's. An
-extension never sees a Raft message, and Raft never sees an extension's frame.
+An extension runs on the member's thread, so that a blocked server loop does not delay it. Its
+frames travel on the authenticated links of the group; their first byte distinguishes them from
+Raft's. An extension never sees a Raft message, and Raft never sees an extension's frame.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jetstream_server.metadata.state.command_json import Command
 from jetstream_server.metadata.state.registry import Registry
 
 EXTENSION_KIND_MIN = 0x40
-"""A frame that begins with this byte or a higher one is an extension's; Raft's begin lower."""
+"""An extension's frames begin with this byte or a higher one, Raft's with a lower one."""
 
 
 class ExtensionContext(Protocol):
@@ -32,16 +32,16 @@ class ExtensionContext(Protocol):
 
     @property
     def votes(self) -> bool:
-        """Whether this node votes: one that may have forgotten a vote (a learner) confirms nobody
-        as the only leader."""
+        """Whether this node votes. A node that may have forgotten a vote (a learner) does not, and
+        does not confirm a leader."""
 
     @property
     def leader(self) -> NodeId:
-        """The metadata leader in reach, this node included; NO_NODE without one."""
+        """The metadata leader that this node can reach, itself included; NO_NODE: none."""
 
     @property
     def controller_epoch(self) -> int | None:
-        """Set while this node leads the group and a claim of this term has applied."""
+        """Set while this node leads the group and a claim of this term was applied."""
 
     @property
     def registry(self) -> Registry:
@@ -53,8 +53,8 @@ class ExtensionContext(Protocol):
     def command(self, command: Command) -> None:
         """Append a command of the controller to the log, under `controller_epoch`.
 
-        Call it only while there is one. Repeating the command must be harmless: the only answer is
-        the change itself, and callers retry by calling again.
+        Call it only while there is one. Repeating the command must be harmless: the change itself
+        is the only answer, and callers that miss it call again.
         """
 
 
@@ -62,10 +62,10 @@ class RaftThreadExtension(Protocol):
     """Called on the member's thread. A JetstreamError raised in `turn` ends the member."""
 
     def turn(self, context: ExtensionContext) -> None:
-        """Called after every message and at least once a tick (RaftTimings.tick)."""
+        """Work. Called after every message, and at least once per tick (RaftTimings.tick)."""
 
     def received(self, context: ExtensionContext, peer: NodeId, frame: bytes) -> None:
-        """A peer's extension sent this. A JetstreamError raised here closes the link."""
+        """Take a frame of a peer's extension. A JetstreamError raised here closes the link."""
 
 
 def is_extension_frame(frame: bytes) -> bool:

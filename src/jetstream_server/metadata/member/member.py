@@ -2,7 +2,7 @@
 
 The thread has its own event loop, so that a busy server never costs the group a term, and a slow
 disk never blocks the server. Other threads call `propose` and get changes through a listener, whose
-methods are called on this thread. member_loop.py is what runs on it.
+methods are called on this thread. member_loop.py is what runs on the thread.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from jetstream_server.metadata.raft.status import MetadataStatus
 logger = structlog.get_logger(__name__)
 
 ID_CHECK_SECONDS = 3.0
-"""Longer than a peer needs to notice that this node's previous run is gone."""
+"""Longer than a peer needs to notice that this node's previous run has ended."""
 HAND_OVER_SECONDS_MAX = 0.5
 
 
 class MemberListener(Listener, Protocol):
     def member_started(self, error: JetstreamError | None) -> None:
-        """The member takes part, or could not start."""
+        """Note that the member takes part, or could not start."""
 
 
 class Member:
-    """`start` begins the thread; `stop` ends it and waits."""
+    """`start` begins the thread. `stop` ends it, and waits for its end."""
 
     def __init__(self, config: MemberConfig, listener: MemberListener) -> None:
         self._config = config
@@ -56,7 +56,7 @@ class Member:
         return member_loop.status
 
     def attach(self, extension: RaftThreadExtension) -> None:
-        """Run an extension on this thread; before the start."""
+        """Run an extension on this thread. Call it before the start."""
         assert self._member_loop is None, "extensions are attached before the start"
         self._extension = extension
 
@@ -79,7 +79,7 @@ class Member:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            # The loop has closed meanwhile; `stop` ends what still waits.
+            # The loop has closed meanwhile; `stop` ends everything that still waits.
             assert self._loop.is_closed(), "the only reason not to take a call"
 
     def _run(self) -> None:
@@ -108,7 +108,7 @@ class Member:
         return GroupFile.open(config.directory, group, accept_voters=config.accept_voters)
 
     def _open_journal(self) -> Journal:
-        """The journal, with this run recorded in it before anything else."""
+        """Open the journal, and record this run in it before anything else."""
         config = self._config
         expected = ""
         if config.cluster_id:

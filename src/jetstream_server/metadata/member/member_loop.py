@@ -1,12 +1,12 @@
-"""One member's turns: the fixed order in which Raft, the journal and the links are driven.
+"""The turns of one member: the fixed order in which Raft, the journal and the links are driven.
 
     take in → sync the journal → let Raft decide, commit, apply → sync what that wrote → send → tell
 
-after every message and at least at each tick. So no entry counts, no vote is cast and no
-acknowledgement is sent before it is durable, and all messages of a turn share one flush.
+after every message, and at least once per tick. So nothing counts before it is durable, neither an
+entry nor a vote nor an acknowledgement, and all messages of a turn share one flush.
 
-**safety** The journal is synced on a thread of its own. Until the sync has ended Raft pauses:
-messages that arrive wait, and only frames without a promise are sent: a leader's heartbeats, and
+**safety** The journal is synced on a thread of its own. Raft pauses until the sync has ended:
+messages that arrive wait, and only frames that promise nothing are sent: a leader's heartbeats, and
 frames of the extension (sessions). So a disk that blocks for a second costs neither the leadership
 nor a lease.
 
@@ -135,12 +135,12 @@ class MemberLoop:
             self.turn_soon()
 
     def abandon(self, reason: str) -> None:
-        """End every proposal: this node no longer takes part."""
+        """End every proposal, because this node takes no further part."""
         self.proposals.abandon(reason)
         self._tell()
 
     def hand_over(self) -> bool:
-        """Ask a follower to take over, which saves an election timeout; returns whether one was
+        """Ask a follower to take over, which saves an election timeout. Returns whether one was
         asked."""
         if self.failure or not self._core.hand_over():
             return False
@@ -178,7 +178,7 @@ class MemberLoop:
         self._disk.shutdown()
 
     def fail(self, reason: str) -> None:
-        """Take no further part."""
+        """End this node's part in the group."""
         if self.failure:
             return
         self.failure = reason
@@ -186,7 +186,7 @@ class MemberLoop:
         self.abandon(reason)
         self._listener.member_failed(reason)
 
-    # One turn, in three steps; between two of them the journal is synced.
+    # One turn, in three steps. Between two steps the journal is synced.
 
     def _take_in(self) -> None:
         while self._arrived:
@@ -198,7 +198,7 @@ class MemberLoop:
     def _decide(self) -> None:
         late = asyncio.get_running_loop().time() - self._taken_in_at
         if self._arrived and late > self._config.raft.heartbeat:
-            # Process what has arrived before deciding who was silent.
+            # Process the messages that have arrived before deciding which peers were silent.
             self._take_in()
             return
         self._core.tick()
@@ -219,7 +219,7 @@ class MemberLoop:
         self._compact_if_due()
 
     def _once_synced(self, step: Callable[[], None]) -> None:
-        """Go on with `step` when everything in the journal is durable."""
+        """Continue with `step` once everything in the journal is durable."""
         if self._journal.is_synced:
             step()
             return
@@ -238,7 +238,7 @@ class MemberLoop:
             self.fail(error.message if isinstance(error, JetstreamError) else repr(error))
 
     def _wait_for_the_disk(self) -> None:
-        """Send keep-alives meanwhile, which promise nothing."""
+        """Send keep-alives during a sync: they promise nothing."""
         now = asyncio.get_running_loop().time()
         if self._core.role() == "leader" and now - self._beat_at >= self._config.raft.heartbeat:
             self._beat_at = now
@@ -276,7 +276,7 @@ class MemberLoop:
             problems.insert(0, f"this node does not vote: {self._core.standing_in_words()}")
         return "there is no metadata leader" + (f" ({'; '.join(problems)})" if problems else "")
 
-    # Telling
+    # Results.
 
     def _tell(self) -> None:
         """Pass on the results of the turn."""
@@ -327,7 +327,7 @@ class MemberLoop:
             doubt=self._doubt,
         )
 
-    # What the links tell
+    # Events of the links.
 
     def link_up(self, peer: NodeId) -> None:
         self._arrive(partial(self._core.connected, peer))
@@ -354,8 +354,8 @@ class MemberLoop:
         try:
             self._core.receive(peer, message)
         except StorageError as error:
-            # The two histories contradict each other. Nothing was changed here, and the others
-            # continue.
+            # The two histories contradict each other. Nothing was changed here, and the other
+            # members continue.
             if self._throttle.is_due(str(peer), error.message):
                 logger.error("metadata_histories_differ", peer=peer, reason=error.message)
             self.links.drop(peer, error.message)

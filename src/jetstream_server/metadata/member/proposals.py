@@ -1,11 +1,11 @@
-"""Commands of this node that are not applied yet: batched, retried, and ended at their deadline.
+"""Commands of this node that were not applied yet: batched, retried, and ended at their deadline.
 
-A command's text holds its id, so the text is the key: when it is applied on this node, by any
-attempt, the proposal is resolved. A failed or unanswered attempt is repeated with the same text;
-the registry recognises duplicates. Once an attempt may have taken effect the proposal is *in
-doubt*: it ends when it is seen applied, or as unknown.
+A command's text contains its id, so the text is the key: when it is applied on this node, by any
+attempt, the proposal is resolved. A failed or unanswered attempt is repeated with the same text,
+and the registry recognises duplicates. Once an attempt may have taken effect, the proposal is *in
+doubt*: it ends when the command is applied here, or with an unknown outcome.
 
-Sans-IO: times are given, in seconds of one monotonic clock; outcomes are collected for the caller.
+Sans-IO: callers pass times, in seconds of one monotonic clock, and collect the outcomes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from jetstream_protocol.errors import JetstreamError, UnavailableError, UnknownO
 BATCH_COMMANDS_MAX = 256
 BATCH_BYTES_MAX = 1024 * 1024
 BATCHES_MAX = 4
-"""Pending at once: the next batch collects while the log is busy with these."""
+"""Batches pending at once. The next batch collects commands while the log works on these."""
 SILENCE_SECONDS_MAX = 1.0
-"""An attempt without an answer is repeated after this time: an election may have lost it."""
+"""An unanswered attempt is repeated after this time: an election may have lost it."""
 BATCH_HEADER = b'{"v":1}'
-"""First line of a batch; one line per command follows."""
+"""First line of a batch. One line per command follows."""
 
 Outcome = str | JetstreamError
 
@@ -58,7 +58,7 @@ class Proposals:
         return len(self._by_text)
 
     def add(self, text: str, deadline: float, term: int | None = None) -> None:
-        """term: the command may enter the log only while this node leads in that term."""
+        """Add a command. term: it may enter the log only while this node leads in that term."""
         proposal = _Proposal(text, deadline, term)
         self._by_text[text] = proposal
         self._queue.append(proposal)
@@ -66,7 +66,7 @@ class Proposals:
     def next_batch(
         self, now: float, leading: int | None = None
     ) -> tuple[int, bytes, int | None] | None:
-        """The batch to submit now, if one is due: its number, and the term that it is bound to.
+        """The batch to submit, if one is due: its number, its bytes, and the term it is bound to.
 
         leading: the term in which this node leads.
         """
@@ -94,13 +94,13 @@ class Proposals:
         return self._next_batch, data, proposals[0].term
 
     def failed(self, number: int, *, surely: bool) -> None:
-        """An attempt has failed, surely without effect or perhaps with one."""
+        """Note a failed attempt. surely: it certainly had no effect."""
         batch = self._batches.pop(number, None)
         if batch is not None:
             self._requeue(batch, in_doubt=not surely)
 
     def applied(self, text: str, result: str) -> None:
-        """A command was applied on this node."""
+        """Resolve the proposal of a command that was applied on this node."""
         if self._by_text.pop(text, None) is None:
             return
         self._outcomes.append((text, result))
@@ -111,7 +111,7 @@ class Proposals:
                     del self._batches[number]
 
     def pass_time(self, now: float) -> None:
-        """Repeat attempts without an answer; end proposals that are past their deadline."""
+        """Repeat unanswered attempts, and end proposals that are past their deadline."""
         for number, batch in tuple(self._batches.items()):
             if now - batch.sent_at > SILENCE_SECONDS_MAX:
                 del self._batches[number]
@@ -120,11 +120,11 @@ class Proposals:
         self._give_up(expired, "the metadata group did not answer in time")
 
     def without_leader(self, reason: str) -> None:
-        """There is no leader: refuse at once what is not in doubt."""
+        """Refuse all proposals that are not in doubt, because there is no leader."""
         self._give_up([item for item in self._queue if not item.in_doubt], reason)
 
     def abandon(self, reason: str) -> None:
-        """This node no longer takes part."""
+        """End all proposals, because this node takes no further part."""
         self._give_up(list(self._by_text.values()), reason)
 
     def take_outcomes(self) -> list[tuple[str, Outcome]]:

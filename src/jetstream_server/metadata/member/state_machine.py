@@ -20,8 +20,8 @@ class RegistryStateMachine:
         self._proposals = proposals
 
     def apply(self, command: bytes) -> None:
-        """Apply one entry. Raises StorageError for one of a newer format or feature level: this
-        node must stop rather than go on without it."""
+        """Apply one entry. Raises StorageError for an entry of a newer format or feature level:
+        this node must stop, because it cannot continue without it."""
         header, *texts = command.split(b"\n")
         if header != BATCH_HEADER:
             raise StorageError(
@@ -34,7 +34,8 @@ class RegistryStateMachine:
             registry.check_understood()
 
     def restore(self, snapshot: bytes) -> bool:
-        """Take over a snapshot's state; False, with nothing changed, if it is unreadable."""
+        """Take over a snapshot's state. Returns False, with nothing changed, if it is
+        unreadable."""
         try:
             self.registry.restore(snapshot)
         except StorageError as error:

@@ -1,16 +1,16 @@
-"""Continues without voters that are lost for ever: what may be lost, and the file that records it.
+"""Continues without voters that are lost for ever: plans what may be lost, and records it.
 
-A metadata group that has lost the majority of its voters cannot decide anything, not even on having
-fewer. So an operator decides on the folder of a stopped node: from its next start on the group has
-the remaining voters. What only the lost voters had agreed on is lost.
+A metadata group that has lost the majority of its voters cannot decide anything, not even to have
+fewer voters. So an operator decides on the folder of a stopped node: from its next start on the
+group has the remaining voters. Decisions that only the lost voters knew are lost.
 
-**safety** The lost voters must not overrule that. The folder gets a token for the recovery: links
-with nodes that lack it are refused (handshake.py), and such nodes stop. The first decision of the
-recovered group moves epochs and ids far beyond any that the lost voters may have given out
-(node_commands.set_cluster). The token follows from the group and the remaining voters, so that all
-nodes that are recovered alike form one group.
+**safety** The lost voters must not overrule that. The folder gets a token for the recovery. Links
+with nodes that lack the token are refused (handshake.py), and such nodes stop. The first decision
+of the recovered group moves epochs and ids far beyond any that the lost voters may have given out
+(node_commands.set_cluster). The token is computed from the group and the remaining voters, so that
+all nodes with the same recovery form one group.
 
-Reads the journal as far as it can be read; changes nothing but `group.json`.
+Reads as much of the journal as is readable. Changes nothing but `group.json`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KnownHere:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a recovery does and may lose.
+    """The effects of a recovery, and what it may lose.
 
     gone: streams without a replica on the remaining nodes. unled: streams without an in-sync
     replica there, for which an operator must elect one by hand.
@@ -62,9 +62,9 @@ class Recovery:
 
 
 def plan_recovery(directory: str, voters: Sequence[NodeId]) -> Recovery:
-    """What it would mean to continue with these voters.
+    """Plan to continue with these voters.
 
-    Raises PreconditionFailedError where this is not the right way, StorageError for unreadable
+    Raises PreconditionFailedError when a recovery is not the right way, StorageError for unreadable
     files.
     """
     before = GroupFile.read(directory).group
@@ -87,7 +87,7 @@ def plan_recovery(directory: str, voters: Sequence[NodeId]) -> Recovery:
 
 
 def recover(directory: str, recovery: Recovery) -> None:
-    """Recover; durable on return. Raises StorageError."""
+    """Record the recovery; durable on return. Raises StorageError."""
     GroupFile.read(directory).replace(recovery.after)
 
 
@@ -121,7 +121,7 @@ def _token(before: Group, left: tuple[NodeId, ...]) -> str:
 
 
 def read_metadata(directory: str) -> KnownHere:
-    """The state after all entries of the journal. Raises StorageError."""
+    """Read the state after all entries of the journal. Raises StorageError."""
     machine = RegistryStateMachine(Proposals())
     index, term = 0, 0
     entries: dict[int, Record] = {}

@@ -1,14 +1,14 @@
 """pysyncobj's Raft algorithm with our log, snapshots, messages and state machine around it.
 
-pysyncobj decides who leads and what is committed. Here it uses no disk, socket or pickle, and calls
-no replicated methods: commands are bytes, and `apply` gets them in order. corrections.py corrects
-its errors. Only these two files use its private names (`_SyncObj__…`); therefore the version is
-pinned and checked.
+pysyncobj decides which node leads and what is committed. Here it uses no disk, socket or pickle,
+and calls no replicated methods: commands are bytes, and `apply` gets them in order. corrections.py
+corrects its errors. Only these two files use its private names (`_SyncObj__…`); therefore the
+version is pinned and checked.
 
-Log, vote and term are durable before any message is sent and before an own entry counts: the driver
-calls `tick` and `receive`, syncs the journal, then sends the outbox.
+Log, vote and term are durable before any message is sent and before an entry of this node counts:
+the driver calls `tick` and `receive`, syncs the journal, then sends the outbox.
 
-Not thread-safe: everything is called from one thread.
+Not thread-safe: all calls come from one thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SURELY_NOT_APPLIED = (
     FAIL_REASON.NOT_LEADER,
     FAIL_REASON.REQUEST_DENIED,
 )
-"""Reasons after which an attempt cannot take effect any more. After any other reason it may."""
+"""Failures after which an attempt cannot take effect any more. After any other one it may."""
 
 
 class RaftCore(CorrectedSyncObj):
@@ -63,7 +63,7 @@ class RaftCore(CorrectedSyncObj):
         timings: RaftTimings,
     ) -> None:
         check_version()
-        # pysyncobj looks at every attribute while it starts, so ours must exist before.
+        # pysyncobj reads every attribute while it starts, so ours must exist before.
         self.core_journal = journal
         self.core_machine = machine
         self.core_node_id = node_id
@@ -95,7 +95,7 @@ class RaftCore(CorrectedSyncObj):
         if not self._SyncObj__otherNodes:
             self._SyncObj__raftElectionDeadline = 0  # A group of one need not wait for others.
 
-    # What the driver calls.
+    # For the driver.
 
     def tick(self) -> None:
         """Let time pass: elections, commits, applying, heartbeats. The journal must be synced."""
@@ -114,7 +114,7 @@ class RaftCore(CorrectedSyncObj):
 
     def receive(self, sender: NodeId, message: Message) -> None:
         """Process a peer's message. Raises StorageError, with the log unchanged, when the peer's
-        history differs from what this node has applied: they cannot be linked."""
+        history differs from what this node has applied: the two cannot be linked then."""
         node = self._peer(sender)
         if node is None or not self._is_current(node, message):
             return
@@ -126,7 +126,7 @@ class RaftCore(CorrectedSyncObj):
     def submit(
         self, command: bytes, on_failure: Callable[[int], None], *, term: int | None = None
     ) -> None:
-        """Propose a command; here or at the leader. It has succeeded when it is applied.
+        """Propose a command, here or at the leader. It has succeeded when it is applied.
 
         term: the command enters the log of this node as leader of that term, or not at all.
         """
@@ -136,7 +136,7 @@ class RaftCore(CorrectedSyncObj):
         self._applyCommand(command, _done(on_failure), REGULAR)
 
     def heartbeats(self) -> list[tuple[NodeId, Message]]:
-        """As leader: heartbeats that promise nothing, while the journal is being synced."""
+        """As leader: heartbeats that promise nothing, to be sent while the journal is synced."""
         journal = self.core_journal
         messages = []
         for node in sorted(self._SyncObj__connectedNodes, key=lambda node: node.id):
@@ -155,7 +155,7 @@ class RaftCore(CorrectedSyncObj):
         return messages
 
     def connected(self, peer: NodeId) -> None:
-        """A new connection to a peer: its acknowledgements are collected anew."""
+        """Note a new connection to a peer. Its acknowledgements are collected anew."""
         node = self.core_nodes.get(peer)
         self._tell_standing(peer)
         if node is None:
@@ -170,8 +170,8 @@ class RaftCore(CorrectedSyncObj):
 
     def _await_leader(self) -> None:
         """After reconnecting, wait for the link to a possible leader: an election at once would
-        depose it, because pysyncobj has no pre-vote. A group that never had a leader need not
-        wait."""
+        depose that leader, because pysyncobj has no pre-vote. A group that never had a leader need
+        not wait."""
         if self._SyncObj__raftLeader is None and self.core_journal.last_index > FIRST_INDEX:
             timings = self.core_timings
             patience = random.uniform(timings.election_min, timings.election_max)
@@ -195,8 +195,8 @@ class RaftCore(CorrectedSyncObj):
             self.core_outbox._onReadonlyNodeDisconnected(node)
 
     def undeliverable(self, message: Message) -> None:
-        """A message could not be sent: a forwarded command then fails at once, not after a
-        timeout."""
+        """Note that a message could not be sent: a forwarded command then fails at once, not after
+        a timeout."""
         if message["type"] == "apply_command":
             failed = self._SyncObj__commandsWaitingReply.pop(message.get("request_id"), None)
             if failed is not None:
@@ -208,7 +208,7 @@ class RaftCore(CorrectedSyncObj):
         return messages
 
     def hand_over(self) -> bool:
-        """As leader, ask the follower that is furthest to take over; returns whether one was
+        """As leader, ask the follower with the longest log to take over. Returns whether one was
         asked."""
         self.core_asked = False
 
@@ -219,14 +219,14 @@ class RaftCore(CorrectedSyncObj):
         return self.core_asked
 
     def compacted(self) -> None:
-        """The journal has a new snapshot; transfers of the old one may finish."""
+        """Note that the journal has a new snapshot. Transfers of the old one may finish."""
         self.core_sender.renew()
 
     def role(self) -> Role:
         return _ROLES[self._SyncObj__raftState]
 
     def leader_id(self) -> NodeId:
-        """The leader this node can reach, itself included; otherwise NO_NODE."""
+        """The leader that this node can reach, itself included; otherwise NO_NODE."""
         node = self._getLeader()
         if node is None or not (self._isLeader() or self.isNodeConnected(node)):
             return NO_NODE

@@ -1,6 +1,6 @@
 """Corrections of pysyncobj's errors: the base of RaftCore (core.py).
 
-Each with a test in tests/unit/metadata/test_raft_core.py or test_raft_disks.py:
+Each correction has a test in tests/unit/metadata/test_raft_core.py or test_raft_disks.py:
 
 * an append removes only entries that conflict (raft_log.py);
 * an answer from an earlier term is dropped; a follower's next index never falls below what it has
@@ -30,7 +30,7 @@ from jetstream_server.metadata.raft.standing import VoterState, VoterStatus
 from jetstream_server.metadata.raft.voting import Told, Voting
 
 REFUSAL_SECONDS = 10.0
-"""Pause after an unreadable snapshot: it is large, and the next one may be the same."""
+"""Pause after an unreadable snapshot: it is large, and the next one may be unreadable too."""
 
 
 class StateMachine(Protocol):
@@ -41,7 +41,8 @@ class StateMachine(Protocol):
         entry."""
 
     def restore(self, snapshot: bytes) -> bool:
-        """Replace the state; False, with nothing changed, when the bytes are not a snapshot."""
+        """Replace the state. Returns False, with nothing changed, if the bytes are not a
+        snapshot."""
 
     def session(self, node_id: NodeId) -> str | None:
         """The node's registered session in the applied state; None without one."""
@@ -65,7 +66,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     """Until when a refused snapshot is not requested again."""
 
     def votes(self) -> bool:
-        """Whether this node votes, stands, and confirms others as leaders."""
+        """Whether this node votes, may be a candidate, and confirms others as leaders."""
         journal = self.core_journal
         return self.core_voting.may_vote(journal.standing, is_pristine=journal.is_pristine)
 
@@ -94,7 +95,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return "its journal is new, and it has not heard of every voter that its is, too"
 
     def _check_removal(self, index: int) -> None:
-        """Raft never removes applied entries; if it would, this node has another history."""
+        """Raft never removes applied entries. If it would, this node has another history."""
         if index <= self._SyncObj__raftLastApplied:
             raise StorageError(
                 f"the metadata leader's log differs from this node's at entry {index}, which was "
@@ -103,14 +104,14 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 'docs/operations/lost_node.md, "A lost or damaged metadata folder"'
             )
 
-    # Who counts (voting.py)
+    # Which members count (voting.py).
 
     def _counts(self, node: Any) -> bool:
         node_id = NodeId(int(node.id))
         return self.core_voting.counts(node_id, self.core_machine.session(node_id))
 
     def _found(self) -> None:
-        """If all journals of the group are new, this one becomes a voter's."""
+        """Become a voter if all journals of the group are new."""
         journal = self.core_journal
         if self._SyncObj__selfNode is not None and self.core_voting.may_found(
             journal.standing, is_pristine=journal.is_pristine
@@ -118,7 +119,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
             self._become(journal.standing.founding())
 
     def _follow_registration(self) -> None:
-        """Follow what the committed log says of this node's runs."""
+        """Update the status by what the committed log says of this node's runs."""
         session = self.core_machine.session(self.core_node_id)
         if session is None or self._SyncObj__selfNode is None or not self._SyncObj__otherNodes:
             return
@@ -126,7 +127,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._become(before.registered(session, self._SyncObj__raftLastApplied))
 
     def _become(self, standing: VoterStatus) -> None:
-        """The others learn it once it is durable here."""
+        """Change the status. The others learn it once it is durable here."""
         if standing == self.core_journal.standing:
             return
         self.core_journal.save_standing(standing)
@@ -144,8 +145,8 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.core_outbox.messages.append((peer, {"type": "standing", "told": told}))
 
     def _hold_back(self) -> None:
-        """A member that does not count adds to no majority; one that may not vote is no
-        candidate."""
+        """Leave members that do not count out of every majority; a node that may not vote is not a
+        candidate either."""
         if self._SyncObj__selfNode is None:
             return
         may_vote = self.votes()
@@ -165,7 +166,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 if self.core_voting.is_known(NodeId(int(node.id))):
                     self._SyncObj__lastResponseTime[node] = 0.0
 
-    # Called by pysyncobj in place of its own methods.
+    # pysyncobj calls these instead of its own methods.
 
     def _applyCommand(  # pysyncobj's name
         self, command: bytes, callback: Any, kind: int | None = None
@@ -184,14 +185,14 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """The driver compacts, without blocking."""
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
-        """A leader's snapshot is complete: continue from it, unless it is behind this log."""
+        """Continue from the leader's complete snapshot, unless it is behind this log."""
         snapshot = self.core_receiver.take()
         if snapshot.index <= self._SyncObj__raftLastApplied:
             return
         journal = self.core_journal
         held = journal.entries(snapshot.index, 1)
         if held and held[0][1:] == (snapshot.index, snapshot.term):
-            # A late snapshot: entries behind it may have been acknowledged and stay.
+            # A late snapshot: entries behind it may have been acknowledged, so they stay.
             journal.install(snapshot, keep_from=snapshot.base[0].index)
         else:
             journal.install(snapshot)
@@ -201,7 +202,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.core_sender.renew()
 
     def _is_current(self, node: Any, message: Message) -> bool:
-        """Correct a message that pysyncobj would trust; False: the message is void."""
+        """Correct a message that pysyncobj would trust. Returns False if the message is void."""
         kind = message["type"]
         if kind == "standing":
             self.core_voting.told(NodeId(int(node.id)), message["told"])
@@ -223,7 +224,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return True
 
     def _take_piece(self, message: Message) -> bool:
-        """Collect a snapshot's pieces; pysyncobj installs it when the last piece has come and the
+        """Collect a snapshot's pieces. pysyncobj installs it once the last piece has come and the
         state can be read."""
         if message["term"] < self._SyncObj__raftCurrentTerm:
             return True
@@ -241,10 +242,10 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self, node: Any, reset: bool = False, nextNodeIdx: int | None = None, success: bool = False
     ) -> None:
         if success and nextNodeIdx is None:
-            # After a snapshot the rest of this log was not compared with the leader's.
+            # After a snapshot, the rest of this log was not compared with the leader's.
             nextNodeIdx = self._SyncObj__raftLastApplied + 1
         if reset and not success:
-            # The logs diverge somewhere behind the applied entries: go there in one step.
+            # The logs diverge somewhere behind the applied entries: go back there in one step.
             nextNodeIdx = self._SyncObj__raftLastApplied + 1
         if reset and pysyncobj.syncobj.monotonicTime() < self.core_refused_until:
             reset = False  # Only a heartbeat: the snapshot that would follow was just refused.

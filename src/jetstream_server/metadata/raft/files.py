@@ -1,4 +1,4 @@
-"""Files that are written atomically."""
+"""Writes files atomically, and identifies them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import struct
 from collections.abc import Sequence
 
 _GET_GENERATION = 0x80087601
-"""Linux's FS_IOC_GETVERSION: the generation of an inode, which is used again under another one."""
+"""Linux's FS_IOC_GETVERSION: the generation of an inode. It changes when the inode is used again.
+"""
 
 
 def read_file(path: str) -> bytes:
@@ -38,10 +39,10 @@ def sync_path(path: str) -> None:
 
 
 def identity_of(path: str) -> int:
-    """A number that identifies this file, and no copy of it, on its file system: 64 bits, never 0.
+    """A number that identifies this file on its file system, and no copy of it: 64 bits, never 0.
 
-    The inode, and its generation where the file system (ext4, xfs, btrfs) has one: elsewhere a copy
-    may by chance have got the inode of the file it replaces.
+    Made of the inode, and of its generation if the file system (ext4, xfs, btrfs) has one. On other
+    file systems a copy may by chance get the inode of the file that it replaces.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

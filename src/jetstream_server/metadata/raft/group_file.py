@@ -1,19 +1,19 @@
-"""Which group a metadata folder belongs to: `<directory>/group.json`, written atomically.
+"""The group that a metadata folder belongs to: `<directory>/group.json`, written atomically.
 
     {"format": 1, "node_id": 0, "voters": [0, 1, 2], "cluster_id": "…", "recoveries": ["…"],
      "crc": "…"}
 
-Raft is only safe among its own voters: a folder moved to another node, another cluster, or a
+Raft is safe only among its own voters: a folder moved to another node, another cluster, or a
 configuration with other voters could outvote members that know more. So all three are compared
 before anything else. `cluster_id` is "" until the group has agreed on one; from then on links with
 another cluster are refused (handshake.py). `recoveries` has a token for each recovery without lost
-voters (unsafe_recovery.py): nodes that lack one are refused as well.
+voters (unsafe_recovery.py): nodes that lack one of them are refused as well.
 
-It is written before anything else in the folder. **safety** If it is missing beside other metadata,
-the owner of the folder and earlier recoveries are unknown, so the node does not start unless an
-operator accepts it (`accept_voters`). `crc`: see identity_file.py.
+It is written before anything else in the folder. **safety** If it is missing while other metadata
+exists, the folder's owner and earlier recoveries are unknown. The node does not start then unless
+an operator accepts it (`accept_voters`). `crc`: see identity_file.py.
 
-Operators change the voters: stop every node, then start them once with `accept_voters`.
+To change the voters, operators stop every node, then start them once with `accept_voters`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How two members of the metadata group authenticate each other, and protect the frames that
+"""Authenticates two members of the metadata group to each other, and protects the frames that
 follow.
 
 Bytes, little-endian; A accepted the connection, D dialled it:
@@ -8,14 +8,13 @@ Bytes, little-endian; A accepted the connection, D dialled it:
                        cluster 16s, nonce 32s, mac 32s
     A → D  answer      magic 8s, status u8, 3x, sender u32, instance 16s, mac 32s
     both   frames      length u32, tag 16s, payload; an empty payload keeps the link alive
-
 MACs are HMAC-SHA256 with the cluster's shared credential, over both nonces and every field, so that
-neither side can be impersonated and no message replayed. A refusal of the credential carries no
-MAC. Frame tags use a key per connection and direction, and a counter, so that no frame can be
-forged, dropped, repeated or reordered. This authenticates but does not encrypt; TLS does, and gives
+neither side can be impersonated and no message replayed. A refusal of the credential has no MAC.
+Frame tags use a key per connection and direction, and a counter, so that no frame can be forged,
+dropped, repeated or reordered. This authenticates but does not encrypt; TLS does, and provides
 certificates as identities.
 
-`instance` identifies one run of a process; it distinguishes two processes with the same node id.
+`instance` identifies one run of a process: it distinguishes two processes with the same node id.
 `cluster` is a digest of the cluster id and the recoveries of its metadata group
 (unsafe_recovery.py), zero while unknown: different clusters never mix, and a recovered group never
 mixes with the voters it left behind.
@@ -116,7 +115,7 @@ def encode_challenge(nonce: bytes) -> bytes:
 
 
 def decode_challenge(data: bytes) -> bytes:
-    """The acceptor's nonce."""
+    """Decode the acceptor's nonce. Raises InvalidRequestError."""
     magic, nonce = _CHALLENGE.unpack(data)
     _check_magic(magic)
     return bytes(nonce)
@@ -136,7 +135,8 @@ def encode_hello(hello: Hello, secret: bytes, challenge: bytes) -> bytes:
 
 
 def decode_hello(data: bytes, secret: bytes, challenge: bytes) -> Hello:
-    """The dialler's hello. Raises InvalidRequestError, or UnauthenticatedError for a bad MAC."""
+    """Decode the dialler's hello. Raises InvalidRequestError, or UnauthenticatedError for a bad
+    MAC."""
     body, mac = data[: _HELLO.size], data[_HELLO.size :]
     magic, purpose, sender, target, instance, cluster, nonce = _HELLO.unpack(body)
     _check_magic(magic)
@@ -155,7 +155,7 @@ def encode_answer(answer: Answer, secret: bytes, hello_nonce: bytes, challenge: 
 
 
 def decode_answer(data: bytes, secret: bytes, hello_nonce: bytes, challenge: bytes) -> Answer:
-    """The acceptor's answer. Raises InvalidRequestError or UnauthenticatedError."""
+    """Decode the acceptor's answer. Raises InvalidRequestError or UnauthenticatedError."""
     body, mac = data[: _ANSWER.size], data[_ANSWER.size :]
     magic, status, sender, instance = _ANSWER.unpack(body)
     _check_magic(magic)

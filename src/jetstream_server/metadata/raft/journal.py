@@ -9,9 +9,9 @@ Their format: jetstream_protocol.logfiles.metadata_records and synced_length.
 Crash policy. Nothing is promised before `sync` has returned: it writes and syncs the journal, then
 records its length in `synced`. journal_recovery.py says which part must be readable at the next
 start, and what an unreadable tail means. `install` replaces the snapshot first and the journal
-second, each by temporary file, fsync, rename and fsync of the directory; between the two, the old
+second, each by temporary file, fsync, rename and fsync of the directory. Between the two, the old
 journal still fits the new snapshot. After a failed write or sync the journal accepts nothing more:
-the content of the disk is unknown until it is opened again.
+the content of the disk is unknown until the journal is opened again.
 
 One thread uses it at a time; it has no locks. `sync` may run on another thread while only reading
 methods are called.
@@ -47,10 +47,10 @@ from jetstream_server.metadata.raft.synced_file import SyncedFile
 class Journal:
     """An open journal.
 
-    held: the entries, consecutive from first_index to last_index; for reading only. term,
-    voted_for: Raft's current term and this node's vote in it, "" for none. standing: whether this
-    node votes. lost: why a promise may be missing, as found at the opening; "" when none is.
-    cut_bytes: how much was cut off then.
+    held: the entries, consecutive from first_index to last_index; read-only. term, voted_for:
+    Raft's current term and this node's vote in it, "" for none. standing: whether this node votes.
+    lost: why a promise may be missing, as found when it was opened; "" when none is. cut_bytes: how
+    many bytes were cut off then.
     """
 
     def __init__(self, directory: str, snapshot: Snapshot | None) -> None:
@@ -74,10 +74,10 @@ class Journal:
 
     @classmethod
     def open(cls, directory: str, *, alone: bool = False, expected: str = "") -> Journal:
-        """The journal in `directory`, created if nothing is there.
+        """Open the journal in `directory`, and create it if nothing is there.
 
         alone: the node is the whole group and cannot learn from others. expected: why there must be
-        a journal; a missing one is lost then. Raises StorageError, with file and position, when a
+        a journal: if it is missing, it is lost. Raises StorageError, with file and position, when a
         promised entry is unreadable.
         """
         try:
@@ -112,7 +112,7 @@ class Journal:
         return journal
 
     def _ready(self, path: str, snapshot: Snapshot | None) -> None:
-        """Write the files as this journal is now, and open them."""
+        """Write the files for the current content, and open them."""
         self._synced.open()
         fitting = self._fitting(snapshot)
         if not self._generation or fitting != self.held:
@@ -124,7 +124,7 @@ class Journal:
             self._open_file(path)
         if self.lost:
             self._unwritten.append(self._standing_record())
-        # There are whole records behind the synced part; from now on they count.
+        # There are whole records behind the synced part. From now on they count.
         self._guarded(lambda: self._write_and_sync(b""))
 
     def _open_file(self, path: str) -> None:
@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def synced(self) -> SyncedFile:
-        """Its content says how far the journal had been synced."""
+        """The file `synced`, which says how much of the journal has been synced."""
         return self._synced
 
     @property
@@ -201,8 +201,8 @@ class Journal:
         return not self._unwritten and self._installing is None
 
     def sync(self) -> None:
-        """Make everything before this call durable. Raises StorageError; so does every later call
-        then."""
+        """Make everything before this call durable. Raises StorageError; every later call then
+        raises it too."""
         if self._installing is not None:
             self._guarded(self._install)
         elif self._unwritten:
@@ -211,25 +211,25 @@ class Journal:
         self._unwritten.clear()
 
     def install(self, snapshot: Snapshot, *, keep_from: int | None = None) -> None:
-        """Make the snapshot the start of the log; drop entries before `keep_from`. Not durable
+        """Make the snapshot the start of the log, and drop entries before `keep_from`. Not durable
         before `sync`.
 
-        keep_from: normally an index at or below snapshot.index, whose entries are held. None drops
-        every entry and goes on from `snapshot.base`: for a snapshot received from a leader.
+        keep_from: usually an index at or below snapshot.index, whose entries are held. None drops
+        every entry and continues from `snapshot.base`: for a snapshot received from a leader.
         """
         self.held = list(snapshot.base) if keep_from is None else self.entries(keep_from)
         self.snapshot_index, self.snapshot_term = snapshot.index, snapshot.term
         self._installing = snapshot
 
     def close(self) -> None:
-        """Close the files; unsynced records are dropped, as in a crash."""
+        """Close the files. Unsynced records are dropped, as in a crash."""
         if self._descriptor < 0:
             return
         try:
             if not self.failure and self.is_synced:
                 self._synced.write(self._generation, self._identity, self.size_bytes, clean=True)
         except OSError:
-            pass  # Without the mark of a clean close it is only trusted less.
+            pass  # Without the mark of a clean close the journal is only trusted less.
         self._synced.close()
         os.close(self._descriptor)
         self._descriptor = -1
@@ -260,7 +260,7 @@ class Journal:
 
     def _check_beginning(self, path: str) -> None:
         """Raise StorageError when entries between snapshot and journal are missing: the snapshot is
-        missing or was replaced by an older one."""
+        missing, or was replaced by an older one."""
         if self.held and self.held[0].index > max(FIRST_INDEX, self.snapshot_index + 1):
             raise StorageError(
                 f"{path} begins with entry {self.held[0].index}, but the snapshot beside it ends "
@@ -268,7 +268,7 @@ class Journal:
             )
 
     def _fitting(self, snapshot: Snapshot | None) -> list[Entry]:
-        """The entries that fit the snapshot; others are from before an `install` that was
+        """The entries that fit the snapshot. Others are left from before an `install` that was
         interrupted between its two files."""
         if snapshot is None:
             return self.held
@@ -281,7 +281,7 @@ class Journal:
         return [*snapshot.base, *(following if continues else ())]
 
     def _rewrite(self, path: str) -> None:
-        """Write a new journal file with the entries held now, the next generation."""
+        """Write a new journal file with the held entries; it has the next generation."""
         self._generation += 1
         head = [
             JOURNAL_HEADER,

@@ -1,14 +1,14 @@
-"""Reads a journal: what it holds, and whether everything promised is there.
+"""Reads a journal, and checks that everything promised is there.
 
 The file `synced` (jetstream_protocol.logfiles.synced_length) says how many bytes of which journal
-file were synced before anything in them was promised. So:
+file were synced before anything in them was promised. So there are three cases:
 
-* unreadable bytes *behind* them belong to an unfinished write, whatever its pages look like: torn,
+* unreadable bytes *behind* that length belong to an unfinished write, whatever is left of it: torn,
   zero, or in any order. They are cut off, and nothing is lost.
-* unreadable or missing bytes *before* them had been promised: StorageError, and nothing is changed.
-* if `synced` is missing, damaged or of another journal, it is unknown: an unreadable tail is cut
-  off, and `lost` says why this journal may lack something. A node that is alone cannot ask others:
-  it continues with a journal that is readable to its end, and refuses any other.
+* unreadable or missing bytes *before* it had been promised: StorageError, and nothing is changed.
+* if `synced` is missing, damaged or belongs to another journal, nothing is known: an unreadable
+  tail is cut off, and `lost` says why this journal may lack something. A node that is alone cannot
+  ask others: it continues with a journal that is readable to its end, and refuses any other.
 
 Nothing here does I/O.
 """
@@ -41,7 +41,7 @@ _A_COPY = "it is a copy of a journal that was in use"
 
 @dataclass(slots=True)
 class Recovered:
-    """What a journal file holds.
+    """The content of a journal file.
 
     generation: grows with every journal file of the node; 0 in earlier releases. end: the number of
     readable bytes. lost: why a promise may be missing; "" when none is.
@@ -81,7 +81,7 @@ def recover(
         _replay(path, found, item)
         found.end = item.end
     if not found.generation and not (synced is not None and synced.generation):
-        # Written by a release that recorded neither: the node voted.
+        # Written by a release that recorded neither status nor runs: the node voted.
         found.standing = VoterStatus(VoterState.VOTER, (UNKNOWN_RUN,))
     promised = _promised(found.generation, synced, identity, len(data))
     _check_end(path, found, damage, promised, data, alone=alone)
@@ -97,7 +97,7 @@ def _promised(generation: int, synced: SyncedLength | None, identity: int, size:
         is_copy = synced.identity not in (0, identity) and not synced.clean
         return _Promised(synced.length, _A_COPY if is_copy else "")
     if synced.generation == generation - 1:
-        return _Promised(size)  # It was just rewritten, and nothing was added.
+        return _Promised(size)  # The file was just rewritten, and nothing was added.
     if synced.generation > generation:
         return _Promised(None, "it is older than the file `synced` beside it says")
     return _Promised(None, "the file `synced` beside it is older than it")

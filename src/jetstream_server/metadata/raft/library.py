@@ -1,7 +1,7 @@
 """Makes pysyncobj safe to use: version, configuration, no pickle, and a transport that waits for
 the driver.
 
-Import it before pysyncobj runs: from then on its modules cannot pickle or unpickle.
+Import this before pysyncobj runs: from then on pysyncobj's modules cannot pickle or unpickle.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from jetstream_server.metadata.raft.messages import Message
 PYSYNCOBJ_VERSION = "0.3.17"
 
 ENTRIES_BYTES_MAX = 4 * 1024 * 1024
-"""Per message. Far more than one entry can have (proposals.BATCH_BYTES_MAX), because pysyncobj
-would split an entry of this length by pickling it."""
+"""Upper bound on one message. An entry is always far smaller (proposals.BATCH_BYTES_MAX): pysyncobj
+would pickle an entry of this length to split it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RaftTimings:
 
 class Peer(Node):  # type: ignore[misc]  # pysyncobj has no types
     """A member, as pysyncobj keeps it in sets. The hash makes their order the same in every
-    process, so that a simulation's seed repeats."""
+    process, so that a simulation's seed replays exactly."""
 
     def __hash__(self) -> int:
         return int(self.id)

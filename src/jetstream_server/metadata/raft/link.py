@@ -13,16 +13,16 @@ from jetstream_server.metadata.raft.handshake import Sealer
 READ_BUFFER_BYTES = 64 * 1024
 SILENCE_MAX = 4
 """Keep-alives that may be missing in a row before a link is dropped. They are counted when due, not
-timed: a process that was paused heard nothing and must not drop links for that."""
+timed: a process that was paused heard nothing, and must not drop links because of that."""
 WRITE_BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""A peer this far behind is not reading; it is dropped, and catches up when it is back."""
+"""Bytes by which a peer may be behind. Beyond that it is dropped, and catches up later."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTimings:
-    """In seconds. keep_alive: how often a link sends and expects a keep-alive. redial_max: with its
-    jitter less than `RaftTimings.election_min`, so that a returning node is linked to the leader
-    before it calls an election."""
+    """In seconds. keep_alive: how often a link sends and expects a keep-alive. redial_max:
+    including its jitter it is less than `RaftTimings.election_min`, so that a returning node is
+    linked to the leader before it calls an election."""
 
     keep_alive: float = 0.4
     redial_min: float = 0.05

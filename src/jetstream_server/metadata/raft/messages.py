@@ -1,8 +1,7 @@
 """A strict binary codec for the messages of pysyncobj.
 
 pysyncobj's messages are dicts, which it would pickle. Here each kind is one byte with fixed fields,
-little-endian; anything that does not decode exactly is refused. Bytes from a peer are never
-unpickled.
+little-endian; bytes that do not decode exactly are refused. Bytes from a peer are never unpickled.
 
     1 append_entries      term, commit_index, prev_index, prev_term u64; count u32;
                           count × (term u64, length u32, command)
@@ -18,7 +17,7 @@ unpickled.
 
 The last one is ours: a member's own status (voting.py).
 
-A command is one byte, its kind (REGULAR or NO_OP: nothing else is ever proposed), and its text.
+A command is one byte, its kind (REGULAR or NO_OP; nothing else is ever proposed), and its text.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ RUN_BYTES_MAX = 1024
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message that this node's pysyncobj sends."""
+    """Encode a message that this node's pysyncobj sends."""
     kind = message["type"]
     if kind == "append_entries":
         return _encode_append(message)
@@ -64,7 +63,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """A peer's message. Raises InvalidRequestError unless every byte is used."""
+    """Decode a peer's message. Raises InvalidRequestError unless every byte is used."""
     decoder = _DECODERS.get(data[0]) if data else None
     if decoder is None:
         raise InvalidRequestError("unknown kind of Raft message: a newer version's?")
@@ -75,7 +74,7 @@ def decode(data: bytes) -> Message:
 
 
 def is_command(data: bytes, *kinds: int) -> bool:
-    """Whether these bytes are a command of one of the kinds, not too long."""
+    """Whether these bytes are a command of one of the kinds, and not too long."""
     return 0 < len(data) <= COMMAND_BYTES_MAX and data[0] in kinds
 
 

@@ -1,10 +1,10 @@
 """The journal with pysyncobj's interface, and one correction of pysyncobj.
 
-On every append pysyncobj removes all entries behind the one that the leader names, also those that
+On every append pysyncobj removes all entries behind the one that the leader names, even those that
 the leader repeats or does not mention: an acknowledged entry would be missing until it arrives
 again. Raft removes only conflicting entries. So a removal is held back until the message is
-processed (`settle`): equal entries stay, a different one ends the old suffix, and untouched entries
-become visible again.
+processed (`settle`): equal entries stay, a different one ends the old suffix, and entries that were
+not touched become visible again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from jetstream_server.metadata.raft.voting import Registrations
 
 
 class RaftLog:
-    """pysyncobj's journal interface; positions count from the first entry held.
+    """pysyncobj's journal interface. Positions count from the first entry held.
 
-    Never empty: a new log begins with the same no-op on every node, as pysyncobj's own do.
+    Never empty: a new log begins with the same no-op on every node, as pysyncobj's own logs do.
     check_removal: called with the first index of entries that will be removed; may raise.
     registrations: notified of every added and removed entry.
     """
@@ -43,7 +43,7 @@ class RaftLog:
             registrations.added(entry)
 
     def settle(self) -> None:
-        """The message is processed: entries without a conflict stay."""
+        """Finish processing a message: entries without a conflict stay."""
         self._visible = None
 
     def add(self, command: bytes, index: int, term: int) -> None:
@@ -80,17 +80,17 @@ class RaftLog:
         self._journal.save_vote(term, voted_for or "")
 
     def getRaftCommitIndex(self) -> int:
-        """The index that is certainly committed; the leader tells the rest."""
+        """The index that is certainly committed. The leader sends the rest."""
         return max(FIRST_INDEX, self._journal.snapshot_index)
 
     def setRaftCommitIndex(self, commit_index: int) -> None:
-        """Not kept: see `getRaftCommitIndex`."""
+        """Store nothing: see `getRaftCommitIndex`."""
 
     def onOneSecondTimer(self) -> None:
-        """Nothing waits for a timer."""
+        """Do nothing: nothing waits for a timer."""
 
     def _destroy(self) -> None:
-        """The owner closes the journal."""
+        """Do nothing: the owner closes the journal."""
 
     def _is_held(self, index: int, term: int) -> bool:
         entry = self._journal.entry(index)

@@ -1,7 +1,7 @@
 """The metadata's snapshot: `<directory>/snapshot`, replaced as a whole.
 
-Its format: jetstream_protocol.logfiles.metadata_records. It is replaced atomically; damage is an
-error, never a torn tail.
+jetstream_protocol.logfiles.metadata_records defines the format. The file is replaced atomically;
+damage is an error, never a torn tail.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def write_snapshot(directory: str, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(directory: str) -> Snapshot | None:
-    """The snapshot in a journal's directory. Raises StorageError if it is damaged."""
+    """Read the snapshot in a journal's directory. Raises StorageError if it is damaged."""
     path = os.path.join(directory, "snapshot")
     return decode_snapshot(read_file(path), path) if os.path.exists(path) else None
 
 
 def snapshot_file(directory: str) -> bytes:
-    """The bytes of the snapshot's file, for another node; empty without one."""
+    """The bytes of the snapshot file, for another node; empty if there is none."""
     path = os.path.join(directory, "snapshot")
     return read_file(path) if os.path.exists(path) else b""
 
 
 def decode_snapshot(data: bytes, path: str) -> Snapshot:
-    """A snapshot file's content. Raises StorageError, naming `path`, if it is damaged."""
+    """Decode a snapshot file. Raises StorageError, naming `path`, if it is damaged."""
     if data[:HEADER_BYTES] != SNAPSHOT_HEADER:
         raise StorageError(f"{path} at byte 0: not a metadata snapshot this software can read")
     records = list(scan(path, data, tolerate_torn_tail=False))

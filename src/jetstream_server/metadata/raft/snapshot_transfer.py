@@ -1,7 +1,7 @@
 """Sends the leader's snapshot file, in pieces, to a follower that is too far behind.
 
-The pieces are the snapshot file of the leader's journal, with its CRCs: the follower checks the
-whole file before it replaces anything. A transfer continues with the file it began with, even if
+The pieces are parts of the leader's snapshot file, with its CRCs: the follower checks the whole
+file before it replaces anything. A transfer continues with the file with which it began, even if
 the leader compacts meanwhile.
 """
 
@@ -16,7 +16,8 @@ from jetstream_server.metadata.raft.snapshot_file import decode_snapshot, snapsh
 
 PIECE_BYTES = 256 * 1024
 SNAPSHOT_BYTES_MAX = 512 * 1024 * 1024
-"""Ten million streams need a tenth of it. A peer must not make this node hold more."""
+"""Upper bound on a received snapshot. Ten million streams need a tenth of it. A peer must not make
+this node hold more."""
 
 Piece = tuple[bytes, bool, bool]
 """Bytes; whether they are the first; whether they are the last."""
@@ -29,7 +30,7 @@ class _Transfer:
 
 
 class SnapshotSender:
-    """The part of pysyncobj's serializer that it uses while it leads (its names)."""
+    """The part of pysyncobj's serializer that it uses while it leads (names are pysyncobj's)."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -58,7 +59,7 @@ class SnapshotSender:
         self._transfers.pop(receiver, None)
 
     def setTransmissionData(self, complete: bool) -> bool:
-        """core.py has collected the pieces itself and reports here whether they are complete."""
+        """Return whether the pieces, which core.py has collected itself, are complete."""
         return complete
 
 
@@ -71,7 +72,7 @@ class SnapshotReceiver:
         self._snapshot: Snapshot | None = None
 
     def add(self, piece: bytes, first: bool, last: bool) -> bool:
-        """Add a piece; whether a valid snapshot is complete now. Damaged or oversized ones are
+        """Add a piece. Returns whether a valid snapshot is complete. Damaged or oversized ones are
         dropped."""
         if first:
             self._pieces.clear()
@@ -95,12 +96,12 @@ class SnapshotReceiver:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot that `add` reported."""
+        """The snapshot that `add` has completed."""
         assert self._snapshot is not None, "add() has returned True"
         return self._snapshot
 
     def take(self) -> Snapshot:
-        """The same, which is forgotten."""
+        """Return the snapshot, and forget it."""
         assert self._snapshot is not None, "add() has returned True"
         snapshot, self._snapshot = self._snapshot, None
         return snapshot

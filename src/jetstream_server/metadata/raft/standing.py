@@ -1,7 +1,7 @@
 """A voter's status, from its journal: whether it may vote, and the runs that wrote the journal.
 
-A *learner* follows and counts for nothing: it votes for nobody, is no candidate, and adds to no
-majority. A node is a learner while its journal may lack something it has promised
+A *learner* follows and counts for nothing: it votes for nobody, is not a candidate, and adds to no
+majority. A node is a learner while its journal may lack something that it has promised
 (docs/replication.md, "Learners").
 
 * NEW: the journal has promised nothing yet. The voters of a new group become voters together.
@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 RUNS_MAX = 64
-"""Starts in a row without a registration; the registered run is kept beside them."""
+"""Starts in a row without a registration. The registered run is kept in addition."""
 UNKNOWN_RUN = ""
-"""Stands for the runs of a journal that was written before runs were recorded."""
+"""Stands for the runs of a journal written before runs were recorded."""
 
 
 class VoterState(StrEnum):
@@ -43,27 +43,27 @@ class VoterStatus:
     confirmed: int = 0
 
     def begun(self, session: str) -> VoterStatus:
-        """A run begins. Durable before anything else is sent."""
+        """The status once a run has begun. Must be durable before anything else is sent."""
         runs = (*self.runs, session)
         if len(runs) > RUNS_MAX:
             runs = (runs[0], *runs[1 - RUNS_MAX :])
         return replace(self, runs=runs)
 
     def founding(self) -> VoterStatus:
-        """All journals of the group are new."""
+        """The status once all journals of the group are known to be new."""
         assert self.state == VoterState.NEW, "only a new journal founds a group"
         return replace(self, state=VoterState.VOTER)
 
     def vouched_for(self) -> VoterStatus:
-        """An operator lets this journal vote, whatever the log says of its runs."""
+        """The status once an operator lets this journal vote, whatever the log says of its runs."""
         return VoterStatus(VoterState.VOTER, (UNKNOWN_RUN, *self.runs[-1:]), self.confirmed)
 
     def lost(self) -> VoterStatus:
-        """The journal may lack something it has promised."""
+        """The status of a journal that may lack something it has promised."""
         return VoterStatus(VoterState.LEARNER, self.runs[-1:], self.confirmed)
 
     def registered(self, session: str, index: int) -> VoterStatus:
-        """After the committed entry `index`, this session is the node's registered one."""
+        """The status after the committed entry `index` has registered this session for the node."""
         if index <= self.confirmed:
             return self
         if session in self.runs and session != UNKNOWN_RUN:
@@ -80,12 +80,13 @@ class VoterStatus:
 
     @classmethod
     def decode(cls, data: bytes, confirmed: int) -> VoterStatus:
-        """Raises ValueError, KeyError or TypeError for anything that `encode` did not write."""
+        """Decode. Raises ValueError, KeyError or TypeError for bytes that `encode` did not
+        write."""
         values = json.loads(data)
         return cls(VoterState(values["state"]), tuple(map(str, values["runs"])), confirmed)
 
 
 def knows(runs: tuple[str, ...], session: str | None) -> bool:
-    """Whether a journal with these runs is the registered run's or a later one; None: none is
-    registered."""
+    """Whether a journal with these runs is the registered run's or a later one. session: the
+    registered one; None: none is."""
     return session is None or session in runs or UNKNOWN_RUN in runs

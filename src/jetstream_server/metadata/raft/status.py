@@ -19,11 +19,11 @@ class Leadership(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataStatus:
-    """leader: NO_NODE without one in reach. journal_entries: Raft entries not yet in the snapshot.
+    """leader: NO_NODE if none is in reach. journal_entries: Raft entries not in the snapshot yet.
 
-    problems: peers without a link, and why. failure: why this node no longer takes part; "" while
+    problems: peers without a link, and why. failure: why this node takes no further part; "" while
     it does. doubt: what was cut off or missing in the metadata's journal at the start; "" if
-    nothing. controller_epoch: the epoch while this node is the controller.
+    nothing was. controller_epoch: the epoch while this node is the controller.
     """
 
     node_id: NodeId

@@ -1,7 +1,7 @@
 """The file `synced` beside a metadata journal: opened once, its slots written in turn.
 
-Format and meaning: jetstream_protocol.logfiles.synced_length. A slot is overwritten in place, so
-that a sync costs one flush and no change of file system metadata.
+jetstream_protocol.logfiles.synced_length defines format and meaning. A slot is overwritten in
+place, so that a sync costs one flush and changes no file system metadata.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jetstream_server.metadata.raft.files import read_file, replace_file
 
 
 class SyncedFile:
-    """`read` what an earlier run left, then `open`, then `write` after each sync of the journal."""
+    """Call `read` for the slots of an earlier run, `open`, then `write` after each sync."""
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, SYNCED_NAME)
@@ -40,7 +40,7 @@ class SyncedFile:
         return found
 
     def open(self) -> None:
-        """Make the file unless it is complete; with a slot for no journal yet."""
+        """Open the file. Makes it unless it is complete, with an empty slot."""
         if self.damage or not os.path.exists(self.path):
             content = bytearray(FILE_BYTES)
             slot = self._last.encode()

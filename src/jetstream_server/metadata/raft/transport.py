@@ -1,12 +1,12 @@
 """Links between the members of the metadata group: one authenticated TCP connection per pair.
 
-Of two voters the one with the higher id dials; a node that does not vote dials every voter. Each
+Of two voters, the one with the higher id dials. A node that does not vote dials every voter. Each
 link carries frames both ways (handshake.py), sends keep-alives, and is dropped when it falls
 silent. A peer that has not authenticated is limited to a few hundred bytes, a few seconds and a few
 connections.
 
-A second process with a node id in use is refused while the first one is heard; a new run of the
-same node is accepted once the old connection is gone or silent.
+A second process with a node id in use is refused while the first one is heard. A new run of the
+same node is accepted once the old connection is closed or silent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = structlog.get_logger(__name__)
 
 HANDSHAKE_SECONDS_MAX = 3.0
 HANDSHAKES_MAX = 64
-"""Connections that have not authenticated; ten times the size of a group."""
+"""Upper bound on connections that have not authenticated: ten times the size of a group."""
 
 SUPERSEDED_ASK_SECONDS = 2.0
 
@@ -63,10 +63,10 @@ class LinkEvents(Protocol):
     def link_down(self, peer: NodeId) -> None: ...
 
     def frame_received(self, peer: NodeId, payload: bytes) -> None:
-        """A JetstreamError raised here closes the link."""
+        """Take a frame. A JetstreamError raised here closes the link."""
 
     def superseded(self, reason: str) -> None:
-        """A peer reports that the group was recovered without this node: it must stop."""
+        """Stop: a peer reports that the group was recovered without this node."""
 
 
 class PeerLinks:
@@ -74,8 +74,8 @@ class PeerLinks:
 
     addresses: host:port of every voter. cluster: a digest of the cluster id, as far as known.
     superseded: digests of the group before its recoveries. certificates: links begin with mutual
-    TLS, and each end must show its node's certificate. problems: why a peer has no link, while it
-    has none.
+    TLS, and each end must show its node's certificate. problems: for each peer without a link, the
+    reason.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class PeerLinks:
         return link is not None and link.send(payload)
 
     def drop(self, peer: NodeId, problem: str) -> None:
-        """Close the link to a peer that sent something impossible; it is dialled again."""
+        """Close the link to a peer that sent something impossible. It is dialled again."""
         link = self._links.get(peer)
         if link is not None:
             link.close()
@@ -154,9 +154,10 @@ class PeerLinks:
         return tuple(sorted(self._links))
 
     async def check_id_is_free(self, patience: float) -> None:
-        """Ask every peer that answers. Raises PreconditionFailedError if another process has it.
+        """Ask every peer that answers. Raises PreconditionFailedError if another process has the
+        id.
 
-        A peer may still hold the link of this node's previous run: ask it for up to `patience` s.
+        A peer may still hold the link of this node's previous run, so ask for up to `patience` s.
         """
         deadline = asyncio.get_running_loop().time() + patience
         others = [peer for peer in sorted(self._addresses) if peer != self._identity.node_id]
@@ -175,7 +176,7 @@ class PeerLinks:
             await asyncio.sleep(0.2)
 
     async def _probe(self, peer: NodeId) -> Status | None:
-        """The peer's answer to a probe, None without one."""
+        """The peer's answer to a probe; None: there was none."""
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
                 _, writer, answer, _ = await self._dial(peer, Purpose.PROBE)
@@ -185,7 +186,8 @@ class PeerLinks:
         return answer.status
 
     async def _ask_whether_superseded(self, peer: NodeId) -> None:
-        """The peer should dial this node; it does not if it was recovered without this node."""
+        """Ask a peer that should have dialled. It does not if it was recovered without this
+        node."""
         while True:
             await asyncio.sleep(SUPERSEDED_ASK_SECONDS)
             if peer not in self._links and await self._probe(peer) == Status.SUPERSEDED:
@@ -264,7 +266,7 @@ class PeerLinks:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._certificates is not None:
-            # What arrives from now on belongs to TLS, which begins in `_shake_hands`.
+            # Bytes that arrive from now on belong to TLS, which begins in `_shake_hands`.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         if len(self._strangers) >= HANDSHAKES_MAX:
             # The oldest has had the most time to authenticate; a real peer needs one round trip.
@@ -276,7 +278,7 @@ class PeerLinks:
     async def _welcome(
         self, stranger: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve a connection until it ends; one that fails the handshake is closed."""
+        """Serve a connection until it ends. A connection that fails the handshake is closed."""
         try:
             link = await self._shake_hands(reader, writer)
             self._strangers.pop(stranger, None)
@@ -294,7 +296,7 @@ class PeerLinks:
     async def _shake_hands(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Link | None:
-        """The link of an accepted peer; None for a probe. Raises for anyone else."""
+        """The link of an accepted peer; None for a probe. Raises if the peer is not accepted."""
         async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
             if self._certificates is not None:
                 await writer.start_tls(self._certificates.raft)
@@ -368,7 +370,7 @@ class PeerLinks:
                 self._events.link_down(link.peer)
 
     async def _watch(self) -> None:
-        """Keep links alive; drop those that have fallen silent."""
+        """Keep links alive, and drop those that have fallen silent."""
         while True:
             await asyncio.sleep(self._timings.keep_alive)
             for link in tuple(self._links.values()):
@@ -388,13 +390,13 @@ class PeerLinks:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # A bug here, not the peer's fault: the member must stop.
+            # A bug of this node, not a fault of the peer: the member must stop.
             context = {"message": "metadata link failed", "exception": task.exception()}
             task.get_loop().call_exception_handler(context)
 
 
 def _check_certificate(writer: asyncio.StreamWriter, peer: NodeId) -> None:
-    """Raise UnauthenticatedError unless the other end has shown the certificate of that node."""
+    """Raise UnauthenticatedError unless the other end has shown that node's certificate."""
     identity = of_certificate(writer.get_extra_info("peercert"))
     if identity is None or identity.node_id != peer:
         name = "" if identity is None else f": it is that of {identity.name}"

@@ -1,14 +1,14 @@
-"""Whose votes and acknowledgements count in the metadata group, this node's own included.
+"""Decides which votes and acknowledgements count in the metadata group, this node's own included.
 
 Every member sends its status (standing.py) first on each link, and again when it changes. A voter
-counts while it reports that it is one, and while the log names no run of its node that its journal
-does not know: that journal would be an older copy. The whole log counts here, because an entry that
-is not known to be committed may be.
+counts while it reports that it is one, and while its journal knows every run of its node that the
+log names: otherwise that journal is an older copy. Every entry of the log matters here, because an
+entry that is not known to be committed may be.
 
-**Founding.** All journals of a new group are empty, but so is a lost one. So a new journal becomes
-a voter's only when *every* voter has reported that its own has promised nothing. It votes for the
-first time only when every voter has reported that it is one, so that a node that loses its journal
-later finds a voter that is not new.
+**Founding.** All journals of a new group are empty, but so is one that replaces a lost one. So a
+new journal becomes a voter's only when *every* voter has reported that its own has promised
+nothing. It votes for the first time only when every voter has reported that it is a voter. So a
+node that loses its journal later finds a voter that is not new.
 
 Nothing here does I/O.
 """
@@ -37,7 +37,7 @@ class Told:
 
 
 class Registration(NamedTuple):
-    """A run in an entry that is not applied yet; its command is refused if `replaces` is wrong."""
+    """A run in an entry not applied yet. Its command is refused if `replaces` is wrong."""
 
     at: int
     node_id: int
@@ -46,7 +46,7 @@ class Registration(NamedTuple):
 
 
 class Registrations:
-    """The runs registered in the entries that are not applied yet, in the log's order."""
+    """The runs registered by entries not applied yet, in the log's order."""
 
     def __init__(self) -> None:
         self._ahead: list[Registration] = []
@@ -56,7 +56,7 @@ class Registrations:
             self._ahead.extend(_registrations(entry))
 
     def truncated(self, index: int) -> None:
-        """The entries from `index` on were removed."""
+        """Note that the entries from `index` on were removed."""
         self._ahead = [known for known in self._ahead if known.at < index]
 
     def applied(self, index: int) -> None:
@@ -64,7 +64,7 @@ class Registrations:
             self._ahead = [known for known in self._ahead if known.at > index]
 
     def session(self, node_id: NodeId, session: str | None) -> str | None:
-        """The node's session at the end of the log; `session`: in the applied state."""
+        """The node's session at the end of the log. session: the one in the applied state."""
         for known in self._ahead:
             if known.node_id == node_id and known.replaces in (None, session or ""):
                 session = known.session
@@ -90,11 +90,12 @@ class Voting:
                 self._has_founded = self._has_founded or not told.is_pristine
 
     def heard_raft_from(self, node_id: NodeId) -> None:
-        """A voter that is a candidate or leads has heard that everybody is a voter."""
+        """Note a Raft message. A voter that is a candidate or leads knows that everybody is a
+        voter."""
         self._has_founded = self._has_founded or node_id in self._founders
 
     def may_found(self, own: VoterStatus, *, is_pristine: bool) -> bool:
-        """Whether this node's new journal may become a voter's now."""
+        """Whether this node's new journal may become a voter's."""
         return (
             own.state == VoterState.NEW
             and is_pristine
@@ -117,7 +118,7 @@ class Voting:
 
     @property
     def has_group(self) -> bool:
-        """Whether another member has promised something: then a new journal is not part of a new
+        """Whether another member has promised something. If so, a new journal is not part of a new
         group."""
         return any(told.is_voter and not told.is_pristine for told in self._told.values())
 

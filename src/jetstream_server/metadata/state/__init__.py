@@ -1,1 +1,1 @@
-"""The metadata state machine: commands in, changes out. Pure: the same on every node."""
+"""The metadata state machine: commands in, changes out. Pure, and the same on every node."""

@@ -1,9 +1,9 @@
-"""What has changed in the metadata and is not yet in the stream `__activity`: an outbox.
+"""An outbox of metadata changes that are not in the stream `__activity` yet.
 
-Once that stream exists, every change is put down here in the entry that makes it, as an event with
-the next number. The leader of the stream appends the events and then has them taken out by a
-command. So none is missed, whichever node fails: what is not in the log, committed, is in here,
-and the number tells a new leader what is in its log already.
+Once that stream exists, the entry that makes a change also puts an event with the next number into
+the outbox. The leader of the stream appends the events, and then removes them by a command. So no
+event is missed, whichever node fails: an event that is not committed in the stream's log is still
+in the outbox, and its number shows a new leader what is in the log already.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _name(stream: StreamMetadata) -> dict[str, Any]:
 
 
 _INNER = ("id", "name", "subject", "config", "stream_epoch", "created_at_us")
-"""Fields of a stream that do not change, say nothing, or are told one by one."""
+"""Fields of a stream that never change, mean nothing to users, or are reported one by one."""
 _STREAM = tuple(each.name for each in fields(StreamMetadata) if each.name not in _INNER)
 
 
@@ -95,7 +95,7 @@ def _stream(stream: StreamMetadata) -> dict[str, Any]:
 
 
 def _node(node: NodeMetadata) -> dict[str, Any]:
-    """All but the token of its run."""
+    """All fields but the token of its run."""
     values = node.to_dict()
     del values["session"]
     return values
@@ -110,7 +110,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
 
 
 def _of_security(before: SecurityState, after: SecurityState) -> Iterator[dict[str, Any]]:
-    """Tokens by id and principal: never their hashes."""
+    """Events about tokens name id and principal, never the hash."""
     for token_id, token in after.tokens.items():
         if token_id not in before.tokens:
             yield {"type": "token_created", "token": token_id, "principal": token.principal}

@@ -1,6 +1,6 @@
-"""What one applied command changed: the values the registry commits and its watchers receive.
+"""The changes made by one applied command: the registry commits them, its watchers receive them.
 
-A command is decided first, from unchanged state, into a tuple of these; committing them cannot
+A command is first decided from unchanged state, into a tuple of changes. Committing them cannot
 fail. A watcher sees them in order, each once; `diff` gives the same for an installed snapshot.
 """
 
@@ -38,8 +38,8 @@ class StreamDeleted:
 
 @dataclass(frozen=True, slots=True)
 class StreamForgotten:
-    """A snapshot of the metadata does not hold the stream and does not record its deletion: its
-    data must not be deleted."""
+    """A snapshot of the metadata lacks the stream and does not record its deletion: its data must
+    not be deleted."""
 
     stream: StreamMetadata
 
@@ -81,7 +81,7 @@ class LeaderReported:
 
 @dataclass(frozen=True, slots=True)
 class SecurityChanged:
-    """Tokens or ACL rules."""
+    """Tokens or ACL rules have changed."""
 
     before: SecurityState
     after: SecurityState
@@ -89,7 +89,7 @@ class SecurityChanged:
 
 @dataclass(frozen=True, slots=True)
 class ActivityChanged:
-    """What waits to be written to the stream of activity (activity.py)."""
+    """The events that wait to be written to the stream of activity (activity.py)."""
 
     before: Outbox
     after: Outbox

@@ -1,13 +1,13 @@
-"""How metadata commands are written as JSON and read again.
+"""Writes metadata commands as JSON, and reads them.
 
     {"op": "create_stream", …fields, "controller_epoch": n, "id": [incarnation, sequence]}
 
-The fields are those of the command's class (commands.py), in their order. One that equals its
-default need not be written, and one that is absent or null has its default. Reading is strict:
+The fields are those of the command's class (commands.py), in their order. A field that equals its
+default need not be written; a field that is absent or null has its default. Reading is strict:
 types, ranges and unknown fields are checked (fields.py).
 
-Invariant: what a feature level does not know is refused at that level by all versions alike, in
-the same words. So a node with newer software decides like the others until the level is raised.
+Invariant: at a feature level, all versions refuse what the level does not know, in the same words.
+So a node with newer software decides like the others until the level is raised.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ COMMAND_LENGTH_MAX = 1 << 20
 
 
 ALWAYS_WRITTEN = {"always_written": True}
-"""Metadata of a field that is written even when it equals its default."""
+"""Metadata of a field that is written even if it equals its default."""
 
 
 def since(level: int) -> dict[str, Any]:
-    """Metadata of a field that an existing command got at this feature level. It has a default."""
+    """Metadata of a field that a command has from this feature level on. It needs a default."""
     return {"since": level}
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What every command is. op: its name in JSON. level: the feature level it needs."""
+    """The base of all commands. op: its name in JSON. level: the feature level it needs."""
 
     op: ClassVar[str]
     level: ClassVar[int] = 1
@@ -67,8 +67,8 @@ class Command:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], level: int) -> Self:
-        """The command of these fields, at a feature level. Raises InvalidRequestError, naming the
-        field that is wrong."""
+        """The command with these fields, at a feature level. Raises InvalidRequestError, naming the
+        wrong field."""
         given = Fields(values, cls.op)
         parsed = {
             each.name: each.read(given, each.name)
@@ -82,7 +82,7 @@ class Command:
 
 
 class Envelope(NamedTuple):
-    """A command's JSON, taken apart: `fields` are not checked yet, nor is `op`."""
+    """The parts of a command's JSON. Neither `fields` nor `op` is checked yet."""
 
     op: object
     fields: dict[str, Any]
@@ -96,7 +96,7 @@ def encode_command(
     controller_epoch: int | None = None,
     command_id: tuple[int | str, int] | None = None,
 ) -> str:
-    """controller_epoch, command_id: see registry.py."""
+    """Write a command. controller_epoch, command_id: see registry.py."""
     values = command.to_dict()
     if controller_epoch is not None:
         values["controller_epoch"] = controller_epoch
@@ -106,7 +106,7 @@ def encode_command(
 
 
 def decode_command(text: str) -> Envelope:
-    """Raises InvalidRequestError for what cannot be a command."""
+    """Read a command's envelope. Raises InvalidRequestError for text that cannot be a command."""
     if len(text) > COMMAND_LENGTH_MAX:
         raise InvalidRequestError(f"metadata command longer than {COMMAND_LENGTH_MAX} characters")
     try:
@@ -130,7 +130,7 @@ def _checked_id(command_id: object) -> tuple[int | str, int] | None:
 
 
 class _Field(NamedTuple):
-    """absent: the value of a field that is not there; MISSING: it must be."""
+    """absent: the value of a field that is not there; MISSING: the field is required."""
 
     name: str
     read: Callable[[Fields, str], Any]
@@ -196,4 +196,4 @@ _READERS: dict[Any, Callable[[Fields, str], Any]] = {
     Addresses: _addresses,
     RequestedSettings: Fields.mapping,
 }
-"""How a field is read, by its type."""
+"""The function that reads a field, by its type."""

@@ -1,15 +1,15 @@
-"""The commands of the metadata state machine: what a proposer asks for and a decision is given.
+"""The commands of the metadata state machine: what a proposer may ask for.
 
-Invariant: a command says everything that its decision needs, time and ids included, so that every
-node decides alike (registry.py). The decisions are in stream_commands.py, leadership_commands.py,
-node_commands.py and security_commands.py; JSON, and how fields are declared, in command_json.py.
-What may be missing from a command has a default.
+Invariant: a command contains everything that its decision needs, time and ids included, so that
+every node decides alike (registry.py). The decisions are in stream_commands.py,
+leadership_commands.py, node_commands.py and security_commands.py. command_json.py defines the JSON
+and how fields are declared. A field that may be missing has a default.
 
 Names that several commands share. stream_epoch: the command is refused (precondition_failed) unless
 the stream is at that epoch; None: at any. leader_epoch: refused for an older one (fenced_epoch) or
 a newer one (unknown_epoch). node_incarnation: refused for another one (fenced_epoch). Every command
-about a stream may end as stream_not_found, about a node as not_found; wrong fields are
-invalid_request. Results of a change to a stream: stream_id, leader, leader_epoch, stream_epoch.
+about a stream may fail with stream_not_found, about a node with not_found, and for wrong fields
+with invalid_request. Result of a change to a stream: stream_id, leader, leader_epoch, stream_epoch.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from jetstream_server.metadata.state.model import Addresses, FeatureLevel, Reque
 FEATURE_LEVEL_MAX = FeatureLevel(2)
 """The newest feature level this software understands (docs/replication.md, "Feature levels")."""
 
-# What streams there are (stream_commands.py).
+# Which streams exist (stream_commands.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateStream(Command):
     """Create a stream on the nodes `replicas`.
 
-    config: only what the user set. Those settings must fit a stream that exists already (then
-    nothing is created); a new one gets the defaults for the rest. allow_same_name: also beside a
-    stream of that name on another subject. internal: a stream of the server's own, such as
-    `__cursors`: it has no subject, and nobody else may create, alter, purge or delete it.
+    config: only the settings that the user gave. They must fit a stream that exists already
+    (nothing is created then); a new one gets the defaults for the rest. allow_same_name: create it
+    even if a stream of that name exists on another subject. internal: a stream of the server's own,
+    such as `__cursors`: it has no subject, and no user may create, alter, purge or delete it.
     partition, partitions: see StreamMetadata; a stream that exists keeps its `partitions`.
-    creator: the principal that asks, "" for none; streams_max: how many streams it may have
-    created that exist, 0: any number. Result: stream_id, created. Errors: stream_exists;
-    quota_exceeded; unavailable while too few nodes are alive.
+    creator: the calling principal, "" for none; streams_max: how many existing streams it may have
+    created, 0: any number. Result: stream_id, created. Errors: stream_exists; quota_exceeded;
+    unavailable while too few nodes are alive.
     """
 
     op: ClassVar[str] = "create_stream"
@@ -68,8 +68,9 @@ class DeleteStream(Command):
 class AlterStream(Command):
     """Change any settings of a stream but the number of replicas.
 
-    A new minimum clears the ELR: its members were eligible under the old one only. Flush turned
-    to "group" earns restart trust once every replica has confirmed a full flush (ConfirmFlush).
+    A new minimum clears the ELR: its members were eligible under the old one only. After `flush`
+    becomes "group", restart trust holds once every replica has confirmed a full flush
+    (ConfirmFlush).
     """
 
     op: ClassVar[str] = "alter_stream"
@@ -80,9 +81,9 @@ class AlterStream(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmFlush(Command):
-    """The replica has flushed its whole log since `flush` became "group".
+    """Note that the replica has flushed its whole log since `flush` became "group".
 
-    The stream epoch tells a late copy that speaks of an earlier such time.
+    The stream epoch distinguishes a late copy, which is about an earlier time.
     """
 
     op: ClassVar[str] = "confirm_flush"
@@ -93,10 +94,10 @@ class ConfirmFlush(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeStream(Command):
-    """The leader of that epoch is to purge what is below `offset`, all of which is committed.
+    """Purge the records below `offset`, all of which are committed, as the leader of that epoch.
 
-    Nobody but the leader of now can know that: another leader epoch is precondition_failed. A later
-    leader's word counts also for a lower offset: it has done what was told before.
+    Only the current leader can know that they are: another leader epoch is precondition_failed. A
+    later leader may purge to a lower offset: it has applied the earlier purges.
     """
 
     op: ClassVar[str] = "purge_stream"
@@ -107,8 +108,8 @@ class PurgeStream(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetStreamAccess(Command):
-    """Whether a stream takes records. readonly: its leader refuses them. paused: its leader does
-    not listen to its subject. None leaves that as it is.
+    """Change whether a stream takes records. readonly: its leader refuses them. paused: its leader
+    does not listen to its subject. None leaves a setting unchanged.
     """
 
     op: ClassVar[str] = "set_stream_access"
@@ -123,9 +124,10 @@ class SetStreamAccess(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignStream(Command):
-    """Move a stream to the nodes `replicas`. The stream is on the old and the new ones until the
-    new ones are in sync (FinishReassignment). Another command replaces one that is under way; the
-    old replicas cancel it.
+    """Move a stream to the nodes `replicas`.
+
+    The stream is on the old and the new nodes until the new ones are in sync (FinishReassignment).
+    Another command replaces one that is under way; naming the old replicas cancels it.
 
     Errors: invalid_request for a node that is not part of the cluster, or fewer replicas than the
     stream's min_insync_replicas.
@@ -140,7 +142,7 @@ class ReassignStream(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishReassignment(Command):
-    """Take the replicas away that are not in the target. Errors: precondition_failed unless every
+    """Remove the replicas that are not in the target. Errors: precondition_failed unless every
     replica of the target is in sync and one of them leads."""
 
     op: ClassVar[str] = "finish_reassignment"
@@ -149,15 +151,15 @@ class FinishReassignment(Command):
     stream_epoch: int
 
 
-# Who leads a stream and who is in sync (leadership_commands.py).
+# Which node leads a stream, and which are in sync (leadership_commands.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeIsr(Command):
-    """The ISR that the stream's leader proposes. incarnations: one for each member, in that order.
+    """Change the ISR as the stream's leader proposes. incarnations: one for each member, in order.
 
-    A member that is fenced, draining (when it joins), unknown or in another incarnation makes it
-    invalid_request: the leader must revert, not retry.
+    Errors: invalid_request if a member is fenced, draining (when it joins), unknown or in another
+    incarnation: the leader must revert then, and not retry.
     """
 
     op: ClassVar[str] = "change_isr"
@@ -171,7 +173,7 @@ class ChangeIsr(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLeader(Command):
-    """Hand the leadership to that ISR member. Errors: precondition_failed if it cannot lead now."""
+    """Transfer the leadership to that ISR member. Errors: precondition_failed if it cannot lead."""
 
     op: ClassVar[str] = "transfer_leader"
     stream_id: StreamId
@@ -181,13 +183,14 @@ class TransferLeader(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeader(Command):
-    """Elect a replica although ISR and ELR are empty. Records may be lost: it counts as lossy.
+    """Elect a replica although ISR and ELR are empty. Counts as lossy: records may be lost.
 
-    The controller may once every replica of the last ISR and ELR (`last_known`) has registered
-    and told its log's end, choosing the highest (last epoch, log end); `incarnations` are those
-    under which they told, in that order, for another power failure makes what they told untrue.
-    An operator may (`force`) whenever nobody leads; `incarnations` is then that of the leader.
-    Errors: precondition_failed if there is another way; unavailable if a replica is to wait for.
+    The controller may do so once every replica of the last ISR and ELR (`last_known`) has
+    registered and reported its log's end; it chooses the highest (last epoch, log end).
+    `incarnations` are those under which they reported, in that order, because another power failure
+    invalidates a report. An operator may do so (`force`) whenever there is no leader;
+    `incarnations` is then that of the new leader. Errors: precondition_failed if there is another
+    way; unavailable if the election must wait for a replica.
     """
 
     op: ClassVar[str] = "elect_leader"
@@ -200,11 +203,11 @@ class ElectLeader(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistrustReplica(Command):
-    """The node does not believe its own replica any more: a failed flush, or corruption, found at
-    run time. As if the node had come back without what it held of this stream.
+    """Distrust a node's own replica: a failed flush, or corruption, was found at run time. Has the
+    effect of a node that came back without what it held of this stream.
 
-    It leaves ISR and ELR, and its leadership of the stream ends. Another incarnation, or an
-    unknown node, is fenced_epoch.
+    The replica leaves ISR and ELR, and its leadership of the stream ends. Errors: fenced_epoch for
+    another incarnation or an unknown node.
     """
 
     op: ClassVar[str] = "distrust_replica"
@@ -215,11 +218,12 @@ class DistrustReplica(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLeader(Command):
-    """The reporter cannot fetch from the leader. now_us: by the controller's clock.
+    """Report that the reporter cannot fetch from the leader. now_us: by the controller's clock.
 
-    Once a majority of the ISR without the leader has said so within REPORT_PERIOD_US, another
-    member is elected in the same entry, and the leader leaves the ISR if enough others are in it.
-    Result: deposed. Errors: precondition_failed for a reporter that does not follow in sync.
+    Once a majority of the ISR without the leader has reported that within REPORT_PERIOD_US, another
+    member is elected in the same entry, and the leader leaves the ISR if it has enough other
+    members. Result: deposed. Errors: precondition_failed for a reporter that is not an in-sync
+    follower.
     """
 
     op: ClassVar[str] = "report_leader"
@@ -234,15 +238,15 @@ class ReportLeader(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterNode(Command):
-    """A process says once per run that it is there. Whatever its node led ends here, it leaves
-    every ISR, and it is alive.
+    """Register a process, once per run. Ends every leadership of its node, removes the node from
+    every ISR, and marks it alive.
 
-    session: the run's random token; repeating one changes nothing. replaces: the session the
-    process has seen registered for its node, "" for none; if it is another by now, the command is a
-    late copy of a run that is over, and refused (precondition_failed). trusted: the node's logs
-    are known to hold all they held; distrusted: streams whose replica it does not believe all
-    the same. feature_level_max: the newest level its software understands; one below the cluster's
-    is precondition_failed. Result: incarnation, which is the revision.
+    session: the run's random token; repeating one changes nothing. replaces: the session that the
+    process has seen registered for its node, "" for none; if it is another one by now, the command
+    is a late copy of a run that is over, and is refused (precondition_failed). trusted: the node's
+    logs are known to hold everything they held; distrusted: streams whose replicas are not trusted
+    even so. feature_level_max: the newest level that its software understands; precondition_failed
+    if it is below the cluster's. Result: incarnation, which is the revision.
     """
 
     op: ClassVar[str] = "register_node"
@@ -258,7 +262,7 @@ class RegisterNode(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceNode(Command):
-    """The node's session lapsed. It leaves every ISR and leads nothing."""
+    """Fence a node whose session has lapsed. It leaves every ISR, and leads nothing."""
 
     op: ClassVar[str] = "fence_node"
     node_id: NodeId
@@ -267,7 +271,8 @@ class FenceNode(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceNode(Command):
-    """The node is heard again, and elected where nobody leads and it may."""
+    """Unfence a node that is heard again. It is elected where there is no leader and it may
+    lead."""
 
     op: ClassVar[str] = "unfence_node"
     node_id: NodeId
@@ -276,11 +281,10 @@ class UnfenceNode(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainNode(Command):
-    """Others are to lead in the node's place; `draining` False ends that, None is True.
+    """Mark a node so that others lead in its place. draining: False removes the mark, None is True.
 
-    A node that stops says so of its run, and its next one begins without. until_undone: an
-    operator's mark, which stays. What the node leads is handed over by commands of their own
-    (TransferLeader).
+    A node that stops marks its current run; its next run begins without the mark. until_undone: an
+    operator's mark, which stays. Other commands (TransferLeader) hand over what the node leads.
     """
 
     op: ClassVar[str] = "drain_node"
@@ -301,7 +305,7 @@ class RemoveNode(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimController(Command):
-    """The node is the metadata leader and decides from now on. Result: epoch, the claim's."""
+    """Claim the controller's role for the metadata leader. Result: epoch, that of the claim."""
 
     op: ClassVar[str] = "claim_controller"
     node_id: NodeId
@@ -309,10 +313,10 @@ class ClaimController(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetCluster(Command):
-    """Change what holds for the whole cluster; None leaves a setting as it is.
+    """Change settings of the whole cluster; None leaves a setting unchanged.
 
-    Errors: precondition_failed for another cluster_id, a lower feature_level or one that some
-    node does not understand, and recoveries that do not continue the known ones.
+    Errors: precondition_failed for another cluster_id, for a lower feature_level or one that some
+    node does not understand, and for recoveries that do not continue the known ones.
     """
 
     op: ClassVar[str] = "set_cluster"
@@ -324,19 +328,19 @@ class SetCluster(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier(Command):
-    """Change nothing; but once it has applied, everything committed before it has."""
+    """Change nothing. Once it is applied, everything committed before it is applied too."""
 
     op: ClassVar[str] = "barrier"
 
 
-# Who may do what (security_commands.py).
+# Which principal may do what (security_commands.py).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken(Command):
-    """Make a token known by its slow hash. expires_at_us: 0 is never.
+    """Add a token, known by its slow hash. expires_at_us: 0 is never.
 
-    Errors: precondition_failed for an id that is taken, and beyond TOKENS_MAX.
+    Errors: precondition_failed for an id that is in use, and above TOKENS_MAX.
     """
 
     op: ClassVar[str] = "create_token"
@@ -359,10 +363,10 @@ class RevokeToken(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAcl(Command):
-    """Add a rule. One that says the same as another is that one.
+    """Add a rule. If there is an equal rule, returns that one.
 
     stream, subject: patterns; both "" in a rule for the cluster. Result: id, which is the revision;
-    created. Errors: precondition_failed beyond RULES_MAX.
+    created. Errors: precondition_failed above RULES_MAX.
     """
 
     op: ClassVar[str] = "add_acl"
@@ -387,7 +391,7 @@ class RemoveAcl(Command):
 class BootstrapSecurity(Command):
     """Make the first administrator: a token, and rules that allow its principal everything.
 
-    Errors: precondition_failed once a rule lets somebody change tokens and rules.
+    Errors: precondition_failed once a rule allows somebody to change tokens and rules.
     """
 
     op: ClassVar[str] = "bootstrap_security"
@@ -401,8 +405,8 @@ class BootstrapSecurity(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimActivity(Command):
-    """Forget the events up to the number `through`: they are in the stream of activity,
-    committed."""
+    """Forget the events up to the number `through`, which are committed in the stream of
+    activity."""
 
     op: ClassVar[str] = "trim_activity"
     level: ClassVar[int] = 2

@@ -30,7 +30,7 @@ def stream_of(tables: Tables, stream_id: StreamId) -> StreamMetadata:
 def stream_at_epoch(
     tables: Tables, stream_id: StreamId, stream_epoch: int | None
 ) -> StreamMetadata:
-    """The stream; with a stream epoch, only if it is still at that one."""
+    """The stream. stream_epoch: raise PreconditionFailedError unless it is still at that epoch."""
     stream = stream_of(tables, stream_id)
     if stream_epoch is not None:
         check_stream_epoch(stream, stream_epoch)

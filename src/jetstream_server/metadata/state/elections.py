@@ -1,8 +1,8 @@
-"""How one stream's ISR, ELR and leader change together (docs/replication.md, "Metadata").
+"""Changes one stream's ISR, ELR and leader together (docs/replication.md, "Metadata").
 
-Pure functions from a StreamMetadata to its successor. The rules are those of KIP-966: members
-that leave the ISR stay eligible (ELR) while the ISR is below its minimum, because nothing can be
-committed without them then; a leader comes from the ISR, or from the ELR when the ISR is empty.
+Pure functions from a StreamMetadata to its successor. The rules are those of KIP-966: members that
+leave the ISR stay eligible (ELR) while the ISR is below its minimum, because nothing can be
+committed without them then. A leader comes from the ISR, or from the ELR if the ISR is empty.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class _Standing(NamedTuple):
 def next_elr(
     stream: StreamMetadata, isr: Sequence[NodeId], distrusted: Sequence[NodeId] = ()
 ) -> tuple[NodeId, ...]:
-    """The ELR once the ISR is `isr`: empty from the minimum on, otherwise everyone who was in ISR
-    or ELR."""
+    """The ELR that belongs to `isr`: empty if `isr` reaches the minimum, otherwise every former
+    member of ISR or ELR that is not in `isr`."""
     if len(isr) >= stream.config.min_insync_replicas:
         return ()
     return tuple(
@@ -43,7 +43,7 @@ def next_elr(
 
 
 def with_isr(stream: StreamMetadata, isr: Sequence[NodeId]) -> StreamMetadata:
-    """The stream with another ISR under the same leader; one stream epoch later."""
+    """The stream with another ISR under the same leader, one stream epoch later."""
     ordered = tuple(node_id for node_id in stream.replicas if node_id in isr)
     elr = next_elr(stream, ordered)
     return replace(
@@ -56,7 +56,7 @@ def with_isr(stream: StreamMetadata, isr: Sequence[NodeId]) -> StreamMetadata:
 
 
 def without_elr(stream: StreamMetadata) -> StreamMetadata:
-    """The stream with nobody eligible beside its ISR; not yet a stream epoch later."""
+    """The stream without an ELR; its stream epoch is not changed yet."""
     if stream.leader != NO_NODE:
         return replace(stream, elr=(), last_known=())
     return replace(stream, elr=(), last_known=_known(stream, stream.isr, ()))
@@ -65,7 +65,7 @@ def without_elr(stream: StreamMetadata) -> StreamMetadata:
 def without_node(
     stream: StreamMetadata, node_id: NodeId, election: Election, *, trusted: bool
 ) -> StreamMetadata:
-    """The stream after a node's session ended; the same object when that changes nothing.
+    """The stream after a node's session ended; the same object if that changes nothing.
 
     trusted: the node's log is still trusted, so it may stay eligible. The election knows whether
     the node is alive again in a new incarnation and may be elected.
@@ -84,7 +84,7 @@ def without_node(
 
 
 def with_node(stream: StreamMetadata, election: Election) -> StreamMetadata:
-    """The stream after a node became alive: elected, if it has no leader and now can."""
+    """The stream after a node became alive: it is elected if there is no leader and it may lead."""
     if stream.leader != NO_NODE:
         return stream
     return _successor(stream, _elected(stream, _standing(stream), election))
@@ -93,7 +93,7 @@ def with_node(stream: StreamMetadata, election: Election) -> StreamMetadata:
 def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE) -> StreamMetadata:
     """The stream with another leader: `chosen`, or the one that the election prefers.
 
-    Unchanged without another candidate in the ISR.
+    Unchanged if the ISR has no other candidate.
     """
     others = [member for member in stream.isr if member != stream.leader]
     leader = election.choose(others if chosen == NO_NODE else [chosen])
@@ -105,7 +105,7 @@ def deposed(stream: StreamMetadata, election: Election, chosen: NodeId = NO_NODE
 
 
 def depose_unreachable(stream: StreamMetadata, election: Election) -> StreamMetadata:
-    """The stream after its followers reported its leader; the same object when no other can lead.
+    """The stream after its followers reported its leader; the same object if no other can lead.
 
     The old leader leaves the ISR unless the rest is below its minimum: it can probably not reach
     its followers either, and every commit would wait until it counts as lagging.
@@ -118,13 +118,13 @@ def depose_unreachable(stream: StreamMetadata, election: Election) -> StreamMeta
 
 
 def elected_uncleanly(stream: StreamMetadata, leader: NodeId) -> StreamMetadata:
-    """The stream led by a replica that may lack committed records; counted as possibly lossy."""
+    """The stream led by a replica that may lack committed records; counts as possibly lossy."""
     return _successor(stream, _unclean(stream, leader))
 
 
 def begun_anew(stream: StreamMetadata, epochs: int) -> StreamMetadata:
-    """The stream after every session ended at once, `epochs` later: nobody leads, and everyone
-    eligible stays so."""
+    """The stream after every session ended at once, `epochs` later: there is no leader, and
+    eligible replicas stay eligible."""
     eligible = (*stream.isr, *stream.elr)
     return replace(
         stream,
@@ -143,7 +143,7 @@ def _standing(stream: StreamMetadata) -> _Standing:
 
 
 def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) -> _Standing:
-    """With a leader, if there is one without a loss."""
+    """Elect a leader if one can be elected without a loss."""
     isr, elr = leaderless.isr, leaderless.elr
     leader = election.choose(isr or elr)
     if leader != NO_NODE:
@@ -154,14 +154,14 @@ def _elected(stream: StreamMetadata, leaderless: _Standing, election: Election) 
         return leaderless._replace(isr=isr, elr=rest, leader=leader, last_known=known)
     if isr or elr or len(stream.replicas) > 1:
         return leaderless
-    # It is the only replica: there is no other to wait for.
+    # The stream has only this replica: there is no other one to wait for.
     leader = election.choose(stream.replicas)
     return leaderless if leader == NO_NODE else _unclean(stream, leader)
 
 
 def _unclean(stream: StreamMetadata, leader: NodeId) -> _Standing:
-    """The others stay recorded while nothing can be committed without them: the chosen one may fail
-    before it leads."""
+    """The other replicas stay recorded while nothing can be committed without them: the chosen one
+    may fail before it leads."""
     isr = (leader,)
     return _Standing(isr, (), leader, _last_known(stream, isr, ()), stream.lossy_elections + 1)
 
@@ -169,7 +169,7 @@ def _unclean(stream: StreamMetadata, leader: NodeId) -> _Standing:
 def _last_known(
     stream: StreamMetadata, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...]
 ) -> tuple[NodeId, ...]:
-    """The untrusted replicas that may hold everything committed: none once the ISR has reached its
+    """The untrusted replicas that may hold everything committed. None once the ISR has reached its
     minimum, because more can be committed without them then."""
     if len(isr) >= stream.config.min_insync_replicas:
         return ()
@@ -179,8 +179,8 @@ def _last_known(
 def _known(
     stream: StreamMetadata, isr: tuple[NodeId, ...], elr: tuple[NodeId, ...]
 ) -> tuple[NodeId, ...]:
-    """Replicas that are no longer eligible: an election without an eligible one must wait for all
-    of them."""
+    """Replicas that are not eligible any more. An election without an eligible replica must wait
+    for all of them."""
     if not (stream.last_known or stream.elr) and stream.isr == isr:
         return ()
     known = (*stream.isr, *stream.elr, *stream.last_known)
@@ -194,9 +194,9 @@ def _known(
 def _successor(
     stream: StreamMetadata, standing: _Standing, *, leadership_ended: bool = False
 ) -> StreamMetadata:
-    """One stream epoch later; the same object when nothing changed.
+    """The stream one stream epoch later; the same object when nothing has changed.
 
-    After a leadership has ended a new leader epoch begins, even if the same node leads again.
+    After a leadership has ended, a new leader epoch begins, even if the same node leads again.
     """
     if standing == _standing(stream) and not leadership_ended:
         return stream

@@ -1,7 +1,7 @@
-"""Reading a command's fields: every value is checked for type and range, unknown keys are refused.
+"""Reads a command's fields: checks every value's type and range, and refuses unknown keys.
 
-A command is JSON that this software wrote, but it may come from a journal, a peer, or a newer
-version: everything is checked before it is used.
+A command is JSON written by this software. But it may come from a journal, a peer, or a newer
+version, so everything is checked before it is used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fields:
         return StreamId(self.integer(name))
 
     def nodes(self, name: str) -> tuple[NodeId, ...]:
-        """Node ids, each once."""
+        """Node ids, each at most once."""
         values = self.integers(name)
         if len(dict.fromkeys(values)) != len(values) or max(values, default=0) > NODE_ID_MAX:
             raise self._wrong(name, "different node ids", list(values))
@@ -88,7 +88,7 @@ class Fields:
         return tuple(values)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object, unchecked."""
+        """An object whose content is not checked."""
         value = self._get(name, None)
         if type(value) is not dict:
             raise self._wrong(name, "an object", value)
@@ -98,7 +98,7 @@ class Fields:
         return Fields(self.mapping(name), f"{self._where}.{name}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Whether the field is present and not null."""
         self._asked[name] = None
         return self._values.get(name) is not None
 

@@ -1,7 +1,7 @@
-"""Decisions on commands about who leads a stream and who is in sync with it.
+"""Decides commands about a stream's leader and about the replicas in sync with it.
 
-What each command means is said by its class (commands.py). A decision looks but does not touch, and
-returns a Decision or raises the JetstreamError that the proposer gets.
+The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
+Decision, or raises the JetstreamError that the proposer gets.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.tables import Tables
 
 REPORT_PERIOD_US = 10_000_000
-"""Reports about a leader count together when they are at most this far apart: a few session
-timeouts, so that a slow reporter still counts and old reports never add up."""
+"""Reports about a leader count together if they are at most this far apart: a few session timeouts,
+so that a slow reporter still counts and old reports never add up."""
 
 
 def change_isr(tables: Tables, command: ChangeIsr) -> Decision:
@@ -158,7 +158,7 @@ def _check_incarnation(tables: Tables, leader: NodeId, incarnations: tuple[int, 
 def _reports_with(
     tables: Tables, stream: StreamMetadata, reporter: NodeId, now_us: BootUs
 ) -> tuple[tuple[NodeId, BootUs], ...]:
-    """The reports of current ISR members that still count, with this one."""
+    """The reports of current ISR members that still count, including this one."""
     standing = [
         (node_id, at_us)
         for node_id, at_us in tables.reports.get(stream.id, ())

@@ -1,6 +1,6 @@
-"""What the metadata group knows about streams and nodes: immutable values, and their JSON form.
+"""Streams and nodes as the metadata group knows them: immutable values, and their JSON form.
 
-Invariants the registry keeps (docs/replication.md, "Metadata"):
+Invariants that the registry keeps (docs/replication.md, "Metadata"):
 
 * `isr` and `elr` are disjoint subsets of `replicas`, in the order of `replicas`.
 * Every member of `isr` is registered and not fenced.
@@ -19,10 +19,10 @@ from jetstream_protocol.subjects import ingest_prefix
 from jetstream_protocol.types import LeaderEpoch, NodeId, StreamId, WallUs
 
 FeatureLevel = NewType("FeatureLevel", int)
-"""What metadata commands software understands: grows with every new command or field."""
+"""A set of metadata commands and fields: grows with every new command or field."""
 
 RequestedSettings = Mapping[str, Any]
-"""Settings that a user gave for a stream, by name (StreamSettings)."""
+"""The settings that a user gave for a stream, by name (StreamSettings)."""
 
 FlushPolicy = Literal["none", "interval", "group"]
 AckPolicy = Literal["reply", "envelope", "off"]
@@ -31,16 +31,16 @@ FLUSH_POLICIES: tuple[FlushPolicy, ...] = get_args(FlushPolicy)
 ACK_POLICIES: tuple[AckPolicy, ...] = get_args(AckPolicy)
 
 SETTING_LEVELS: Mapping[str, FeatureLevel] = {"restoring": FeatureLevel(2)}
-"""From which feature level on a setting may be given; those that are not here, from the first."""
+"""The feature level from which a setting may be given. Settings not listed here: the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What a user may set on a stream, every field effective (defaults filled in).
+    """The settings of a stream, with defaults filled in.
 
     Times in microseconds, sizes in bytes. max_age_us, max_bytes, max_messages: retention; 0 is
-    unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own.
-    segment_age_us: 0 follows from the other settings (docs/operations/settings.md).
+    unlimited. duplicate_window_us: 0 is off. segment_bytes: 0 is the server's own setting.
+    segment_age_us: 0: derived from the other settings (docs/operations/settings.md).
     restoring: the stream is filled by a restore, and does not listen to its subject.
     """
 
@@ -73,8 +73,8 @@ class StreamSettings:
         acks: AckPolicy | None = None,
         **others: Any,
     ) -> StreamSettings:
-        """Unset fields take the defaults of docs/guarantees.md, some of which depend on
-        `replicas`."""
+        """Settings with the defaults of docs/guarantees.md for unset fields. Some defaults depend
+        on `replicas`."""
         if min_insync_replicas is None:
             min_insync_replicas = 2 if replicas >= 3 else 1
         default_flush: FlushPolicy = "group" if replicas == 1 else "interval"
@@ -84,7 +84,7 @@ class StreamSettings:
         return cls.shared(settings.to_row())
 
     def to_row(self) -> tuple[Any, ...]:
-        """The fields in their order. Those of later feature levels at the end are left out while
+        """The fields in their order. Trailing fields of later feature levels are left out while
         they have their default: software that does not know them must be able to read the row."""
         row = [getattr(self, name) for name in _SETTINGS_FIELDS]
         while _SETTINGS_FIELDS[len(row) - 1] in SETTING_LEVELS and not row[-1]:
@@ -94,30 +94,30 @@ class StreamSettings:
     @staticmethod
     @cache
     def shared(row: tuple[Any, ...]) -> StreamSettings:
-        """The one object for these settings: thousands of streams have the same. A row written
-        before a setting existed is short: the default is what it was created with."""
+        """The shared object for these settings: thousands of streams have the same. A row written
+        before a setting existed is short; the setting then has its default."""
         return StreamSettings(*row)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMetadata:
-    """One stream. `id` is the metadata revision of its creation, never reused.
+    """One stream. id: the metadata revision of its creation, never reused.
 
-    subject: "" for a stream of the server's own: it is not published to.
+    subject: "" for a stream of the server's own, to which nobody publishes.
     last_known: while `isr` is below its minimum, the replicas that left it and `elr` because their
-    logs are not believed. They may hold everything committed all the same: when `isr` and `elr` are
+    logs are not trusted. They may hold everything committed all the same: when `isr` and `elr` are
     both empty, an election needs all of them (docs/replication.md).
     unflushed: replicas that have not reported a full flush since `flush` became "group".
-    lossy_elections: leaders chosen although committed records may have been lost.
-    was_compacted: `compact` is set or once was, so that there may be gaps between offsets.
-    target_replicas: while the stream is reassigned, the replicas that it will have; they and those
-    that will go are `replicas` until then. Empty: it is not reassigned.
-    purged_offset, purged_epoch: records below that offset are purged, as far as they are of that
-    leader epoch or older ones: what is stored at such an offset later is another record.
+    lossy_elections: number of leaders elected although committed records may have been lost.
+    was_compacted: `compact` is or was set, so that there may be gaps between offsets.
+    target_replicas: while the stream is reassigned, the replicas that it will have; until then
+    `replicas` holds both them and those that will be removed. Empty: it is not being reassigned.
+    purged_offset, purged_epoch: records below that offset are purged if they are of that leader
+    epoch or an older one: a record stored at such an offset later is another record.
     readonly: its leader refuses records. paused: its leader does not listen to its subject.
-    creator: the principal that created it, whose quota it counts for; "": nobody's.
-    partition: which of the group's `partitions` it is, from 0, as of its creation: a group that
-    grows has streams with different ones. partitions: 0 for a stream that is no partition.
+    creator: the principal that created it, whose quota it counts against; "": nobody's.
+    partition: its number among the group's `partitions`, from 0. partitions: as of its creation,
+    so that a growing group has streams with different ones; 0: the stream is not a partition.
     """
 
     id: StreamId
@@ -157,8 +157,7 @@ class StreamMetadata:
 
     @property
     def ingest_prefix(self) -> str:
-        """What publishers put in front of its subject to choose it in its group; "": they
-        cannot."""
+        """The prefix with which publishers choose it in its group; "": they cannot."""
         return ingest_prefix(self.group, self.partition) if self.partitions else ""
 
     @property
@@ -177,10 +176,10 @@ class StreamMetadata:
         return self.config.flush == "group" and not self.unflushed
 
     def to_row(self) -> list[Any]:
-        """The fields in their order, as JSON can hold them: compact where there are many.
+        """The fields in their order, as JSON can hold them, in a compact form.
 
-        **safety** Fields of a later feature level than 1 come last, and are left out as long as
-        all of them have their defaults: older software refuses a row with fields it does not know.
+        **safety** Fields of feature levels above 1 come last, and are left out as long as all of
+        them have their defaults: older software refuses a row with fields that it does not know.
         """
         row = [getattr(self, name) for name in _STREAM_FIELDS]
         if row[_LEVEL_1_FIELDS:] == _LATER_DEFAULTS:
@@ -190,7 +189,8 @@ class StreamMetadata:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StreamMetadata:
-        """The reverse. Raises TypeError or ValueError for what is no such row."""
+        """The reverse of `to_row`. Raises TypeError or ValueError for a value that is not such a
+        row."""
         values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in row]
         values[_CONFIG_AT] = StreamSettings.shared(values[_CONFIG_AT])
         return cls(*values)
@@ -198,7 +198,7 @@ class StreamMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a node's ports are reached from outside: advertised, as host:port."""
+    """The advertised addresses of a node's ports, as host:port, by which others reach it."""
 
     grpc: str
     data: str
@@ -215,12 +215,12 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class NodeMetadata:
-    """One node. `incarnation` is the revision at which this run of its process registered.
+    """One node. incarnation: the revision at which this run of its process registered.
 
     session: the random token of that run; registering twice with one token changes nothing.
-    fenced: its session lapsed: it is in no ISR and leads nothing.
-    draining: this run is about to stop: it leads nothing and joins no ISR any more.
-    relieved: an operator's mark, whatever runs begin and end: it leads nothing, and follows.
+    fenced: its session has lapsed: it is in no ISR and leads nothing.
+    draining: this run is about to stop: it leads nothing, and joins no ISR any more.
+    relieved: an operator's mark, which outlives runs: it leads nothing, and follows.
     """
 
     node_id: NodeId
@@ -235,7 +235,7 @@ class NodeMetadata:
 
     @property
     def yields_leadership(self) -> bool:
-        """Whether others are to lead in its place, as long as there are any."""
+        """Whether others have to lead in its place, as long as there are any."""
         return self.draining or self.relieved
 
     def to_dict(self) -> dict[str, Any]:
@@ -250,11 +250,11 @@ class NodeMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What holds for the whole cluster. `cluster_id` is "" until it is first set, then fixed.
+    """Settings of the whole cluster. cluster_id: "" until it is first set, then fixed.
 
-    feature_level: the newest operations every node understands; it only grows.
-    ack_subjects: patterns an ack may be published to.
-    recoveries: a token for each time the metadata group was recovered without voters it had lost.
+    feature_level: the newest level that every node understands; it only grows.
+    ack_subjects: patterns of the subjects to which an ack may be published.
+    recoveries: a token for each recovery of the metadata group without lost voters.
     """
 
     cluster_id: str = ""
@@ -273,7 +273,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerClaim:
-    """Who decides. `epoch` is the revision of the claim: commands with an older one are refused."""
+    """The controller. epoch: the revision of its claim; commands with an older one are refused."""
 
     node_id: NodeId
     epoch: int
@@ -292,4 +292,4 @@ _NODE_FIELDS = tuple(field.name for field in fields(NodeMetadata))
 _CONFIG_AT = _STREAM_FIELDS.index("config")
 _LEVEL_1_FIELDS = _STREAM_FIELDS.index("readonly")
 _LATER_DEFAULTS = [field.default for field in fields(StreamMetadata)[_LEVEL_1_FIELDS:]]
-"""How many fields feature level 1 knows."""
+"""How many fields feature level 1 has."""

@@ -1,9 +1,9 @@
-"""Decisions on commands about nodes and the cluster: register, fence, drain, claim, settings.
+"""Decides commands about nodes and the cluster: register, fence, drain, claim, settings.
 
-What each command means is said by its class (commands.py). A decision looks but does not touch, and
-returns a Decision or raises the JetstreamError that the proposer gets. A node's session ending and
-its leaderships passing on are one entry: nobody ever sees the one without the other
-(docs/replication.md, "Fencing").
+The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
+Decision, or raises the JetstreamError that the proposer gets. One entry ends a node's session and
+passes its leaderships on, so that nobody ever sees the one without the other (docs/replication.md,
+"Fencing").
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from jetstream_server.metadata.state.placement import Election
 from jetstream_server.metadata.state.tables import Tables
 
 EPOCHS_PER_RECOVERY = 1_000
-"""More than there can have been elections that the lost voters knew of and this group does not."""
+"""More than the number of elections that the lost voters can know and this group does not."""
 
 
 def register_node(tables: Tables, command: RegisterNode) -> Decision:
@@ -134,8 +134,9 @@ def claim_controller(tables: Tables, command: ClaimController) -> Decision:
 
 
 def set_cluster(tables: Tables, command: SetCluster) -> Decision:
-    """A recovery (unsafe_recovery.py) ends every session, and begins new epochs far beyond any that
-    the lost voters may have begun: what they hold is never taken for what this group decided."""
+    """**safety** A recovery (unsafe_recovery.py) ends every session, and begins new epochs far
+    beyond any that the lost voters may have begun: their decisions can never be taken for this
+    group's."""
     before = after = tables.settings
     others: tuple[Change, ...] = ()
     if command.cluster_id is not None:
@@ -168,7 +169,7 @@ def _checked_recoveries(before: ClusterSettings, recoveries: tuple[str, ...]) ->
 
 
 def _recovered(tables: Tables) -> tuple[Change, ...]:
-    """Every session ends. Nodes stay eligible, and may lead again once they register."""
+    """End every session. Nodes stay eligible, and may lead again once they register."""
     nodes = [node for _, node in sorted(tables.nodes.items()) if not node.fenced]
     return (
         *(NodeChanged(node, replace(node, fenced=True)) for node in nodes),
@@ -187,7 +188,7 @@ def barrier(tables: Tables, command: Barrier) -> Decision:
 def _session_ended(
     tables: Tables, node: NodeMetadata, *, trusted: bool, distrusted: Sequence[StreamId]
 ) -> list[Change]:
-    """The node leaves every ISR; `node` is what it will be, so it is elected only if alive."""
+    """Remove the node from every ISR. node: its new state, so it is elected only if alive."""
     election = Election({**tables.nodes, node.node_id: node}, tables.leaderships)
     suspects = dict.fromkeys(distrusted)
     changes: list[Change] = []
@@ -205,7 +206,7 @@ def _session_ended(
 def _node(
     tables: Tables, command: FenceNode | UnfenceNode | DrainNode | RemoveNode
 ) -> NodeMetadata:
-    """The node meant, in the incarnation meant."""
+    """The node in the given incarnation. Raises NotFoundError, FencedEpochError."""
     node = tables.nodes.get(command.node_id)
     if node is None:
         raise NotFoundError(f"node {command.node_id} is not part of this cluster")

@@ -1,4 +1,4 @@
-"""Every metadata command with the function that decides it; what may be proposed, and when."""
+"""Every metadata command with the function that decides it, and the rules for proposing it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jetstream_server.metadata.state.tables import Tables
 CommandT = TypeVar("CommandT", bound=Command)
 
 REPEATABLE = (commands.RegisterNode.op, commands.SetCluster.op, commands.Barrier.op)
-"""Operations that a process may propose before it has an incarnation."""
+"""Commands that a process may propose before it has an incarnation."""
 
 
 class Operation(NamedTuple, Generic[CommandT]):
-    """A command and the function that decides it: changes nothing, and raises a JetstreamError to
-    refuse."""
+    """A command and the function that decides it. The function changes nothing; it raises a
+    JetstreamError to refuse."""
 
     command: type[CommandT]
     decide: Callable[[Tables, CommandT], Decision]
@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Operation[Any]] = {
 
 def check_level(tables: Tables, command: Command) -> None:
     """Raise PreconditionFailedError for a command that some node does not understand yet, and
-    UnavailableError until the cluster has noticed that all do."""
+    UnavailableError until the cluster has noticed that all nodes do."""
     needed, level = command.needed_level, tables.settings.feature_level
     if needed > level:
         behind = [

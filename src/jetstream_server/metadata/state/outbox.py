@@ -1,5 +1,4 @@
-"""Events that wait to be written to a stream, numbered from 1 without a gap. Never changed in
-place."""
+"""Events that wait to be written to a stream, numbered from 1 without a gap. Immutable."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 EVENTS_MAX = 10_000
-"""If the stream takes none for so long that there are more, the oldest are lost. The numbers tell:
-the one that is written next is not the next one."""
+"""Upper bound on events. If the stream takes none for a long time, the oldest are lost. Their
+numbers show that: the next event written does not have the next number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class Outbox:
 
     @property
     def first_sequence(self) -> int:
-        """Of the oldest event; `next_sequence` when there is none."""
+        """The number of the oldest event; `next_sequence` when there is none."""
         return self.next_sequence - len(self.events)
 
     def after(self, sequence: int) -> tuple[str, ...]:
@@ -32,7 +31,7 @@ class Outbox:
         return Outbox(self.next_sequence + 1, (*self.events, text)[-EVENTS_MAX:])
 
     def without(self, through: int) -> Outbox:
-        """Without the events up to this number."""
+        """The outbox without the events up to this number."""
         kept = self.after(min(through, self.next_sequence - 1))
         return self if len(kept) == len(self.events) else Outbox(self.next_sequence, kept)
 
@@ -41,6 +40,6 @@ class Outbox:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Outbox:
-        """The reverse. Raises KeyError, TypeError or ValueError for what is no such thing."""
+        """The reverse of `to_dict`. Raises KeyError, TypeError or ValueError for other values."""
         events = tuple(map(str, values["events"]))
         return cls(int(values["next_sequence"]), events)

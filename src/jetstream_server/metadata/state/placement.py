@@ -1,9 +1,9 @@
-"""The controller's pure decisions: which nodes hold a stream, who leads it, how leaderships are
-balanced.
+"""The controller's pure decisions: which nodes hold a stream, which node leads it, and how
+leaderships are balanced.
 
-Everything here is a function of metadata already applied; nothing is random, and ties are broken
-by node id, so that every node would decide the same. `Election` is used while a command is being
-applied (one entry may elect thousands of leaders); `Placer` and `balancing_moves` make commands.
+Everything here is a function of applied metadata. Nothing is random, and ties are broken by node
+id, so that every node decides the same. `Election` is used while a command is being applied (one
+entry may elect thousands of leaders); `Placer` and `balancing_moves` make commands.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ DEFAULT_REPLICAS = 3
 
 
 class Election:
-    """Chooses leaders one after another, counting those already chosen.
+    """Chooses leaders one after another, and counts those already chosen.
 
-    The eligible node with the fewest leaderships wins; among equals, the one whose rack leads
-    least, then the lowest id. A node that yields leaderships leads only when no other can.
+    The eligible node with the fewest leaderships wins; among equals, the node whose rack leads
+    least, then the lowest id. A node that yields leaderships leads only if no other can.
     """
 
     __slots__ = ("_leaderships", "_nodes", "_rack_leaderships")
@@ -38,7 +38,7 @@ class Election:
             self._count_rack(node_id, count)
 
     def choose(self, candidates: Iterable[NodeId]) -> NodeId:
-        """The best alive candidate, or NO_NODE; the choice counts from now on."""
+        """The best alive candidate, or NO_NODE. The choice is counted from now on."""
         alive = [node_id for node_id in candidates if self._is_alive(node_id)]
         staying = [node_id for node_id in alive if not self._nodes[node_id].yields_leadership]
         if not alive:
@@ -74,10 +74,10 @@ class Election:
 def place(
     nodes: Sequence[NodeMetadata], load: Mapping[NodeId, int], replicas: int
 ) -> tuple[NodeId, ...]:
-    """`replicas` of the nodes, ascending by id: as many racks as possible, then least loaded.
+    """Choose `replicas` of the nodes: as many racks as possible, then the least loaded.
 
-    A node that yields leaderships holds a replica only if there are too few others. load: replicas
-    each node holds already.
+    Returns ascending ids. A node that yields leaderships gets a replica only if there are too few
+    others. load: how many replicas each node holds already.
     """
     assert replicas <= len(nodes), "the caller has counted"
     chosen: list[NodeId] = []
@@ -101,9 +101,9 @@ def place(
 
 
 class Placer:
-    """Places streams one after another, counting those whose commands have not applied yet.
+    """Places streams one after another, and counts those whose commands were not applied yet.
 
-    Without that count a thousand concurrent creations would all see the same least-loaded nodes.
+    Without that count, a thousand concurrent creations would all choose the same nodes.
     """
 
     __slots__ = ("_configured", "_pending", "_tables")
@@ -115,7 +115,7 @@ class Placer:
         self._pending: dict[NodeId, int] = {}
 
     def place(self, replicas: int | None = None) -> tuple[NodeId, ...]:
-        """Nodes for a new stream; None asks for the default. `settle` must follow.
+        """Nodes for a new stream; None: the default number. `settle` must follow.
 
         Raises InvalidRequestError for more replicas than the cluster has nodes, UnavailableError
         while too few of them have joined: the number of replicas cannot change later.
@@ -145,16 +145,16 @@ class Placer:
         return chosen
 
     def settle(self, placement: Iterable[NodeId]) -> None:
-        """The command that carried this placement was applied or given up."""
+        """Note that the command with this placement was applied or given up."""
         for node_id in placement:
             self._pending[node_id] -= 1
 
 
 def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
-    """Leaderships to hand over, as (stream, new leader), until max − min ≤ 1 among alive nodes.
+    """Leaderships to transfer, as (stream, new leader), until max − min ≤ 1 among alive nodes.
 
-    A hand-over goes to an ISR member only. Where the busiest and the idlest node share no stream,
-    a chain of hand-overs through others does the same. About `moves_max` are returned, so that
+    A leadership goes to an ISR member only. If the busiest and the idlest node share no stream, a
+    chain of transfers through other nodes has the same effect. Returns about `moves_max`, so that
     balancing never floods the metadata log; the next call continues.
     """
     load = {
@@ -196,7 +196,7 @@ def _movable_leaderships(tables: Tables, load: Mapping[NodeId, int]) -> _Movable
 
 
 def _shortest_chain(load: Mapping[NodeId, int], movable: _Movable) -> list[tuple[NodeId, NodeId]]:
-    """Hand-overs (from, to) that move one leadership off a busy node to one with 2 fewer."""
+    """Transfers (from, to) that move one leadership off a busy node to one with 2 fewer."""
     for source in sorted(load, key=lambda node_id: (-load[node_id], node_id)):
         came_from: dict[NodeId, NodeId] = {source: source}
         waiting = deque([source])

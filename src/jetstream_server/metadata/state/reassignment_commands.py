@@ -1,14 +1,14 @@
-"""Decisions on commands that move a stream to other nodes.
+"""Decides commands that move a stream to other nodes.
 
     replicas {0, 1, 2} ── ReassignStream(2, 3) ──> replicas {0, 1, 2, 3}, target {2, 3}
                                                    the new ones copy, and join the ISR
                        ── FinishReassignment ────> replicas {2, 3}
 
-**safety** A replica goes only when every replica of the target is in sync: each holds everything
-committed then. A replica that is new is in neither ISR nor ELR, and joins as any follower does.
+**safety** A replica is removed only when every replica of the target is in sync: each then holds
+everything committed. A new replica is in neither ISR nor ELR, and joins as any follower does.
 
-What each command means is said by its class (commands.py). A decision looks but does not touch, and
-returns a Decision or raises the JetstreamError that the proposer gets.
+The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
+Decision, or raises the JetstreamError that the proposer gets.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _check_target(tables: Tables, stream: StreamMetadata, target: tuple[NodeId, 
 
 
 def _in_order(stream: StreamMetadata) -> StreamMetadata:
-    """What names replicas, in their order, and without those that went."""
+    """The stream with all its lists of nodes in the order of `replicas`, and limited to them."""
 
     def kept(nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         return tuple(node_id for node_id in stream.replicas if node_id in nodes)

@@ -1,8 +1,8 @@
-"""Which streams to move where, so that a node is emptied or the replicas are spread evenly.
+"""Plans which streams to move where, to empty a node or to spread the replicas evenly.
 
-A plan is a proposal: nothing is changed, and each move is a command of its own (ReassignStream). It
-counts a stream that is being moved already as on its target. Everything is a function of metadata
-already applied, and ties are broken by id.
+A plan is a proposal: it changes nothing, and each move is a command of its own (ReassignStream). It
+counts a stream that is already being moved as if it were on its target. Everything is a function of
+applied metadata, and ties are broken by id.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 from jetstream_server.metadata.state.tables import Tables
 
 Moves = dict[StreamId, tuple[NodeId, ...]]
-"""The replicas that each stream of the plan is to have, ascending."""
+"""The replicas that each stream of the plan will have, ascending."""
 
 
 def moves_off(tables: Tables, leaving: NodeId) -> Moves:
-    """Every replica of that node goes to another node. Raises NotFoundError, UnavailableError where
-    a stream has no other node to go to."""
+    """Move every replica of that node to another node. Raises NotFoundError, and UnavailableError
+    if a stream has no other node to go to."""
     if leaving not in tables.nodes:
         raise NotFoundError(f"node {leaving} is not part of this cluster")
     spread = _Spread(tables)
     moves: Moves = {}
     for stream in tables.streams_of(leaving):
         if leaving not in spread.of(stream):
-            continue  # It is on its way already.
+            continue  # It is already being moved away.
         target = spread.best_target(stream, leaving)
         if target is None:
             raise UnavailableError(
@@ -80,7 +80,8 @@ class _Spread:
         return best.node_id
 
     def evening_move(self) -> tuple[StreamMetadata, NodeId, NodeId] | None:
-        """A replica of the fullest node that can give one, for the emptiest that may take it."""
+        """A replica of the fullest node that can give one, and the emptiest node that may take
+        it."""
         live = [node.node_id for node in self._nodes.values() if _takes_replicas(node, ())]
         for source in sorted(live, key=lambda node_id: (-self._load[node_id], node_id)):
             for stream in self._still.get(source, {}).values():
@@ -90,7 +91,7 @@ class _Spread:
         return None
 
     def _evens(self, stream: StreamMetadata, source: NodeId, target: NodeId) -> bool:
-        """Whether the load is more even then, and the stream on as many racks as before."""
+        """Whether the move evens the load, with the stream on as many racks as before."""
         if self._load[source] - self._load[target] < 2:
             return False
         held = self.of(stream)
@@ -102,7 +103,7 @@ class _Spread:
         return node.rack if node is not None else ""
 
     def move(self, stream: StreamMetadata, source: NodeId, target: NodeId) -> tuple[NodeId, ...]:
-        """The replicas afterwards; the move counts from now on."""
+        """The replicas after the move, which is counted from now on."""
         for node_id in self.of(stream):
             self._still[node_id].pop(stream.id, None)
         self._load[source] -= 1

@@ -1,16 +1,16 @@
-"""The metadata state machine: commands in their one order in, results out; the same on every node.
+"""The metadata state machine: takes commands in their one order, the same on every node.
 
     command = {"op": "create_stream", …fields, "id": [incarnation, sequence], "controller_epoch": n}
 
-`id` makes a command happen once: a repetition is answered with the first result, and a command
-of a process that has been replaced is refused. Before it has an incarnation a process gives its
-session token instead: it may only send commands that are harmless when repeated.
-`controller_epoch` makes a command void under a newer controller. Both may be absent. A result is
-{"revision": n, …}, or with {"error": {code, message}}.
+`id` makes a command happen once: a repetition gets the first result, and a command of a process
+that has been replaced is refused. Before it has an incarnation, a process gives its session token
+instead, and may only send commands that are harmless when repeated. `controller_epoch` makes a
+command void under a newer controller. Both may be absent. A result is {"revision": n, …}, or with
+{"error": {code, message}}.
 
 Invariants. `apply` is deterministic (no clock, randomness or set order; the proposer supplies time
-and ids) and total: whatever the text, it returns a result; a refused command changes nothing but
-the revision. Every decision is complete before the first change is made.
+and ids) and total: it returns a result for any text. A refused command changes nothing but the
+revision. Every decision is complete before the first change is made.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ REVISIONS_PER_RECOVERY = 1_000_000
 """More than the lost voters can have applied without this group."""
 
 _BUGS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError)
-"""What a bug in a decision would raise, on every node alike. Nothing has changed then, and the
-command is refused: an exception here would stop every node for ever."""
+"""Exceptions that a bug in a decision would raise, on every node alike. Nothing has changed then,
+and the command is refused: an unhandled exception would stop every node for ever."""
 
 
 class Registry(Tables):
@@ -73,7 +73,7 @@ class Registry(Tables):
         self._changes: list[Change] = []
 
     def apply(self, command: str, revision: int) -> str:
-        """Apply one command as `revision`, which must be higher than the last; never raises."""
+        """Apply one command as `revision`, which must be higher than the last one. Never raises."""
         assert revision > self.revision, "commands are applied in order, each once"
         self.revision = revision
         try:
@@ -82,7 +82,7 @@ class Registry(Tables):
             return _encode(_error_result(error, revision))
 
     def take_changes(self) -> list[Change]:
-        """What has changed since the last call, in order."""
+        """The changes since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
@@ -132,7 +132,8 @@ class Registry(Tables):
         return _encode({"revision": revision, **decision.result})
 
     def _note_activity(self, changes: Sequence[Change]) -> None:
-        """In the entry that makes the changes, so that neither is without the other."""
+        """Note events in the entry that makes the changes, so that neither is ever without the
+        other."""
         before, after = self.activity, noted(self, changes)
         if after is not before:
             change = ActivityChanged(before, after)
@@ -148,8 +149,8 @@ class Registry(Tables):
             self._results.open(after.incarnation)
 
     def check_understood(self) -> None:
-        """**safety** Raise StorageError at a feature level that this software does not know: from
-        then on there may be commands that the others apply and this node would refuse."""
+        """Raise StorageError at a feature level that this software does not know. **safety** Such a
+        level allows commands that the other nodes apply and this one would refuse."""
         level = self.settings.feature_level
         if level > commands.FEATURE_LEVEL_MAX:
             raise StorageError(
@@ -158,11 +159,11 @@ class Registry(Tables):
             )
 
     def snapshot(self) -> bytes:
-        """The whole state, compact; `restore` on any node gives an equal registry."""
+        """The whole state, compact. `restore` gives an equal registry on any node."""
         return self.capture().encode()
 
     def capture(self) -> StateImage:
-        """The state as of now, to be encoded later or by another thread."""
+        """The current state, to be encoded later or by another thread."""
         security = {} if self.security == SecurityState() else {"security": self.security.to_dict()}
         activity = {} if self.activity == Outbox() else {"activity": self.activity.to_dict()}
         return StateImage(
@@ -186,10 +187,10 @@ class Registry(Tables):
         self.revision = revision
 
     def restore(self, snapshot: bytes) -> None:
-        """Take over the state of a snapshot; watchers get the difference (`take_changes`).
+        """Take over the state of a snapshot. Watchers get the difference (`take_changes`).
 
-        Raises StorageError, unchanged, when it has another format or a newer feature level, or is
-        not a snapshot.
+        Raises StorageError, with nothing changed, when it has another format or a newer feature
+        level, or is not a snapshot.
         """
         fresh = _restored(snapshot)
         fresh.check_understood()
@@ -213,7 +214,7 @@ class Registry(Tables):
 
 
 def check_result(result: dict[str, Any]) -> dict[str, Any]:
-    """The result, or raise the JetstreamError that it stands for."""
+    """Return the result, or raise the JetstreamError that it stands for."""
     error = result.get("error")
     if error is None:
         return result

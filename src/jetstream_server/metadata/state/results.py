@@ -1,8 +1,8 @@
 """Results of recent commands by (incarnation, sequence), so that a retried command happens once.
 
-The limits fit together: a proposer numbers its commands, and none of its pending ones is SPAN or
-more behind its newest. So among the last WINDOW applied is every command that may still be retried,
-and an unknown one SPAN or more behind the newest is a late copy: it is refused.
+The limits fit together. A proposer numbers its commands, and none of its pending ones is SPAN or
+more behind its newest. So every command that may still be retried is among the last WINDOW applied,
+and an unknown one that is SPAN or more behind the newest is a late copy: it is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WINDOW = 2 * SPAN
 
 
 class ResultWindows:
-    """Part of the replicated state: every node holds the same."""
+    """Part of the replicated state: the same on every node."""
 
     __slots__ = ("_windows",)
 
@@ -32,10 +32,10 @@ class ResultWindows:
         self._windows.pop(incarnation, None)
 
     def find(self, incarnation: int, sequence: int) -> str | None:
-        """The result of that command, None if it has not been applied.
+        """The result of that command; None if it was not applied.
 
-        Raises FencedEpochError for an incarnation that has been replaced, UnknownOutcomeError for
-        a sequence so old that it may or may not have been applied.
+        Raises FencedEpochError for an incarnation that was replaced, UnknownOutcomeError for a
+        sequence so old that it may or may not have been applied.
         """
         window = self._windows.get(incarnation)
         if window is None:

@@ -1,6 +1,6 @@
-"""Decisions on commands about tokens and ACL rules: who may do what.
+"""Decides commands about tokens and ACL rules.
 
-What each command means is said by its class (commands.py); what a rule means, by security/acl.py.
+The class of each command (commands.py) says what it means; security/acl.py says what a rule means.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jetstream_server.security.state import SecurityState, Token
 
 TOKENS_MAX = 10_000
 RULES_MAX = 10_000
-"""Every change copies them, and every snapshot holds them: together a few megabytes."""
+"""Every change copies them, and every snapshot contains them: together a few megabytes."""
 TOKEN_ID_LENGTH_MAX = 64
 HASH_LENGTH_MAX = 255
 OPERATIONS_MAX = 16
@@ -82,7 +82,7 @@ def bootstrap_security(tables: Tables, command: BootstrapSecurity) -> Decision:
             f"there is an administrator already: {', '.join(state.administrators)[:200]}; "
             "ask for a token there"
         )
-    # The id of a rule is a revision, and here are two rules: the second has a lower number.
+    # A rule's id is a revision, and this command makes two rules: the second has a lower number.
     rules = (
         AclRule(tables.revision, command.principal, (ALL,), allow=True),
         AclRule(_free_id(tables), command.principal, (ALL,), True, ANY_NAME, ANY_SUBJECT),

@@ -1,4 +1,4 @@
-"""A registry's state as bytes: what a snapshot holds.
+"""A registry's state as bytes: the content of a snapshot.
 
 zlib over lines of JSON: a head with everything small, the nodes, then one line per stream (its
 fields in their order, so that a hundred thousand streams stay small).
@@ -19,8 +19,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class StateImage:
-    """A registry's state at one revision. The values in it never change; encoding it may take
-    a tenth of a second, in small steps that let other threads run."""
+    """A registry's state at one revision. Its values never change. Encoding it may take a tenth of
+    a second, in small steps that let other threads run."""
 
     head: dict[str, Any]
     nodes: list[NodeMetadata]
@@ -32,12 +32,12 @@ class StateImage:
             _encode([node.to_dict() for node in self.nodes]),
             *(_encode(stream.to_row()) for stream in self.streams),
         ]
-        # Level 1: a quarter of the time of the default for a tenth more bytes.
+        # Level 1 takes a quarter of the default's time and a tenth more bytes.
         return zlib.compress("\n".join(lines).encode(), 1)
 
     @classmethod
     def decode(cls, data: bytes) -> StateImage:
-        """Raises StorageError for bytes that are no snapshot, or one of another format."""
+        """Decode. Raises StorageError for bytes that are not a snapshot of this format."""
         try:
             head, nodes, *streams = map(json.loads, zlib.decompress(data).split(b"\n"))
             if head["format"] != FORMAT:

@@ -1,7 +1,7 @@
-"""Decisions on commands about what streams there are: create, delete, alter, pause.
+"""Decides commands about which streams exist: create, delete, alter, pause.
 
-What each command means is said by its class (commands.py). A decision looks but does not touch, and
-returns a Decision or raises the JetstreamError that the proposer gets.
+The class of each command (commands.py) says what it means. A decision changes nothing: it returns a
+Decision, or raises the JetstreamError that the proposer gets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading and checking what a user sets on a stream: types, ranges, and what fits together.
+"""Reads and checks a stream's settings: types, ranges, and which settings fit together.
 
-The registry's check: the same on every node, for every proposer. Names and units are
-StreamSettings'.
+This is the registry's check: the same on every node, for every proposer. Names and units are those
+of StreamSettings.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jetstream_server.metadata.state.model import (
 )
 
 SEGMENT_BYTES_MIN = 64 * 1024
-"""Smaller segments would cost mostly files: an index, a descriptor and a folder entry each."""
+"""Smaller segments would consist mostly of overhead: index, descriptor and folder entry."""
 SEGMENT_BYTES_MAX = 2 * 1024**3
 TIME_US_MIN = 100_000
 """Limits are checked several times a second: a shorter time could not be kept."""
 TIME_US_MAX = 100 * 365 * 86_400 * 1_000_000
-"""A century; added to any clock it stays far within 64 bits."""
+"""A century. Added to any clock it stays far within 64 bits."""
 
 _RANGES = {
     # name: (least, most); 0 is always allowed, and means unlimited, off or the default
@@ -40,8 +40,8 @@ _RANGES = {
 
 
 def requested_settings(config: RequestedSettings, op: str, level: FeatureLevel) -> dict[str, Any]:
-    """The settings that a command asks for, which are not null. Raises InvalidRequestError, naming
-    the setting. **safety** One of a later feature level than the cluster's is unknown."""
+    """The settings that a command sets, without nulls. Raises InvalidRequestError, naming the
+    setting. **safety** A setting of a later feature level than the cluster's is unknown."""
     fields = Fields(config, f"{op}.config")
     wished: dict[str, Any] = {}
     for name in ("replicas", "min_insync_replicas"):
@@ -87,7 +87,7 @@ def effective_settings(wished: RequestedSettings, replicas: int) -> StreamSettin
 
 
 def checked(config: StreamSettings) -> StreamSettings:
-    """The one object for these settings. Raises InvalidRequestError when they do not go
+    """The shared object for these settings. Raises InvalidRequestError when they do not fit
     together."""
     if config.min_insync_replicas > config.replicas:
         raise InvalidRequestError(

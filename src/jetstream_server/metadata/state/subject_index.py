@@ -1,7 +1,7 @@
-"""Which streams a literal subject feeds, without looking at every stream.
+"""Finds the streams that a literal subject feeds, without looking at every stream.
 
-A trie over the tokens of the streams' patterns. A look-up follows, per token, the branch of that
-token and the branch of `*`, and collects what ends in `>` on the way.
+A trie over the tokens of the streams' patterns. For each token, a look-up follows the branch of
+that token and the branch of `*`, and collects the patterns that end in `>` on the way.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ class _Branch:
 
     def __init__(self) -> None:
         self.branches: dict[str, _Branch] = {}
-        # A dict for its order and cheap removal; the values mean nothing.
+        # A dict for its order and cheap removal; its values have no meaning.
         self.ending: dict[StreamId, None] = {}
 
 
 class SubjectIndex:
-    """Stream ids by the pattern they listen on."""
+    """Stream ids by the pattern on which they listen."""
 
     __slots__ = ("_root",)
 
@@ -33,7 +33,7 @@ class SubjectIndex:
         branch.ending[stream_id] = None
 
     def remove(self, pattern: str, stream_id: StreamId) -> None:
-        """Undo `add`, and drop branches that are no longer needed."""
+        """Undo `add`, and drop branches that are not needed any more."""
         path = [self._root]
         tokens = pattern.split(".")
         for token in tokens:

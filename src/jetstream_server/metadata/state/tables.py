@@ -1,7 +1,7 @@
 """The registry's state in memory: streams, nodes, cluster settings, and the indexes over them.
 
-Reads are by id, by name, by subject and by node, none of them a walk over all streams. The only
-way to change anything is `commit`, which takes changes already decided and cannot fail.
+Look-ups are by id, by name, by subject and by node; none of them walks over all streams. The only
+way to change anything is `commit`, which takes decided changes and cannot fail.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from jetstream_server.metadata.state.subject_index import SubjectIndex
 from jetstream_server.security.state import SecurityState
 
 DELETIONS_MAX = 100_000
-"""Remembered deletions: under a megabyte of a snapshot. The data of older ones is only set aside,
-not deleted, by a node that was away meanwhile."""
+"""Remembered deletions: less than a megabyte of a snapshot. Data of streams deleted longer ago is
+only set aside, not deleted, by a node that was away when they were deleted."""
 
 
 class Tables:
-    """All metadata. Mappings are for reading; `commit` keeps them and the indexes in step."""
+    """All metadata. Mappings are read-only; `commit` keeps them and the indexes consistent."""
 
     __slots__ = (
         "_by_name",
@@ -72,18 +72,18 @@ class Tables:
         self.controller = ControllerClaim(NO_NODE, 0)
         self.reports: dict[StreamId, tuple[tuple[NodeId, BootUs], ...]] = {}
         self.leaderships: dict[NodeId, int] = {}
-        # How many streams exist that each principal has created.
+        # How many existing streams each principal has created.
         self.created_by: dict[str, int] = {}
         # The streams that are being moved to other nodes.
         self.reassigned: dict[StreamId, None] = {}
-        # Deleted streams, oldest first. A missing stream that is not in here was not deleted.
+        # Deleted streams, oldest first. A missing stream that is not listed here was not deleted.
         self.deleted: dict[StreamId, None] = {}
         self._by_name: dict[str, dict[str, StreamId]] = {}
         self._by_node: dict[NodeId, dict[StreamId, None]] = {}
         self._subjects = SubjectIndex()
 
     def find(self, name: str, subject: str) -> StreamMetadata | None:
-        """The stream of that identity."""
+        """The stream with that name and subject."""
         stream_id = self._by_name.get(name, {}).get(subject)
         return None if stream_id is None else self.streams[stream_id]
 
@@ -92,7 +92,7 @@ class Tables:
         return [self.streams[found] for _, found in sorted(self._by_name.get(name, {}).items())]
 
     def resolve(self, name: str, subject: str = "") -> StreamMetadata:
-        """The stream a person means by a name, with or without its subject.
+        """The stream that a user names, with or without its subject.
 
         Raises StreamNotFoundError, or AmbiguousStreamError with the candidates as name@subject.
         """
@@ -117,8 +117,8 @@ class Tables:
         return [self.streams[stream_id] for stream_id in self._subjects.matching(subject)]
 
     def read_as_one(self, source: str) -> list[StreamMetadata]:
-        """The streams that a consumer group of `source` reads, by id: those of a group of that
-        name, else the stream; []: there are none, or the name is ambiguous."""
+        """The streams that a consumer group of `source` reads, by id: those of the group of that
+        name, or else the stream. Empty: there are none, or the name is ambiguous."""
         found = [
             each for _, each in sorted(self.streams.items()) if source and each.group == source
         ]
