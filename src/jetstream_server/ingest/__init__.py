@@ -1,1 +1,2 @@
-"""From NATS into the log, and the acks' way back: `ingest` for all streams of this node."""
+"""Moves messages from NATS into the log, and acks back; `ingest` covers all streams of this
+node."""

@@ -1,9 +1,10 @@
-"""All streams this node leads, on one NATS connection: subscriptions follow leaderships.
+"""Ingests all streams that this node leads over one NATS connection: subscriptions follow
+leaderships.
 
-The `ReplicaListener` of the node. This node listens to a stream exactly while it leads it, except
-for the last moments before a hand-over (replication/drivers/hand_over.py). Group members that
-cannot store leave their queue group: otherwise their messages would be lost. They do not hear the
-messages of those who chose them either (keyed groups): NATS tells these that nobody listens.
+The `ReplicaListener` of the node. This node listens to a stream exactly while it leads it, and
+shortly before a hand-over (replication/drivers/hand_over.py). Group members that cannot store leave
+their queue group: otherwise their messages would be lost. They also stop receiving the messages of
+publishers that chose them (keyed groups): NATS tells those publishers that nobody listens.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from jetstream_server.replication.listeners import ReplicaListener
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 CONFIRM_SECONDS = 5.0
-"""A NATS server that takes longer to confirm a subscription counts as unreachable."""
+"""Seconds after which a NATS server that does not confirm a subscription counts as unreachable."""
 DRAIN_SECONDS = 5.0
 STAND_BY_SECONDS = 5.0
 """Longer than the rest of a hand-over takes (replication/drivers/hand_over.py)."""
@@ -56,7 +57,8 @@ class Ingest(ReplicaListener):
         lease_held: Callable[[], bool],
         spans: SpanSource | None = None,
     ) -> None:
-        """lease_held: whether this node's session lease holds now. spans: None: tracing is off."""
+        """lease_held: returns whether this node's session lease holds. spans: None: tracing is
+        off."""
         self._spans = spans
         self._connection = connection
         self._lease_held = lease_held
@@ -73,7 +75,7 @@ class Ingest(ReplicaListener):
         self._standing_by: dict[int, StandBy] = {}  # streams that this node is about to lead
 
     def leading(self, replica: Replica) -> None:
-        """Subscribe; messages that arrive from now on are appended under this leadership."""
+        """Subscribe. Messages that arrive from now on are appended under this leadership."""
         ingest = StreamIngest(
             replica,
             self._replicas,
@@ -96,8 +98,8 @@ class Ingest(ReplicaListener):
             self._subscribe(ingest)
 
     def _adopt(self, ingest: StreamIngest, stand_by: StandBy) -> bool:
-        """Store what has arrived while standing by, then what arrives from now on. False: it must
-        not be stored, and a new subscription is needed."""
+        """Store the messages received while standing by, and those that arrive from now on. Returns
+        False if they must not be stored and a new subscription is needed."""
         replica = ingest.replica
         ingest.sid = stand_by.sid
         self._by_sid[ingest.sid] = ingest
@@ -110,7 +112,7 @@ class Ingest(ReplicaListener):
 
     def _wants(self, ingest: StreamIngest) -> bool:
         """Whether to listen. A member of a queue group that cannot store leaves the messages to the
-        others."""
+        other members."""
         stream = ingest.replica.stream
         if stream.id in self._handing_over or stream.is_silent:
             return False
@@ -124,7 +126,7 @@ class Ingest(ReplicaListener):
         return can_commit and not replica.log.offline_reason and not self._replicas.full_reason
 
     def _keep_membership(self, ingest: StreamIngest) -> None:
-        """Leave the queue group, or come back to it."""
+        """Leave the queue group, or join it again."""
         wanted = not self._silenced and self._wants(ingest)
         if wanted == (self._by_sid.get(ingest.sid) is ingest):
             return
@@ -147,7 +149,8 @@ class Ingest(ReplicaListener):
             self._connection.unsubscribe(ingest.sid)
 
     def _refused(self, sid: int, error: PermissionDeniedError) -> None:
-        """NATS refuses the subscription: the stream receives nothing until that is corrected."""
+        """Note that NATS refuses the subscription: the stream receives nothing until that is
+        corrected."""
         ingest = self._by_sid.get(sid)
         if ingest is not None:
             ingest.refusal = error
@@ -176,7 +179,7 @@ class Ingest(ReplicaListener):
     # Pausing.
 
     def access_changed(self, replica: Replica) -> None:
-        """Listen again, or stop to: what NATS has delivered by then is still stored."""
+        """Listen again, or stop listening. Messages that NATS has delivered by then are stored."""
         ingest = self._streams.get(replica.stream.id)
         if ingest is None or self._silenced:
             return
@@ -201,8 +204,8 @@ class Ingest(ReplicaListener):
             )
 
     async def drained(self) -> None:
-        """Return once everything is stored that NATS has delivered to streams that were paused, or
-        it does not answer."""
+        """Return once every message that NATS has delivered to paused streams is stored, or NATS
+        does not answer."""
         await asyncio.gather(*self._drains)
 
     # Handing over.
@@ -214,17 +217,17 @@ class Ingest(ReplicaListener):
 
     @property
     def listens(self) -> bool:
-        """Whether a stream led from now on would receive messages."""
+        """Whether a stream would receive messages if this node led it now."""
         return self.hears and self._lease_held()
 
     def pending(self, stream_id: int) -> int:
-        """Batches whose acknowledgements wait for the commit."""
+        """How many batches have acknowledgements that wait for the commit."""
         ingest = self._streams.get(stream_id)
         return 0 if ingest is None else ingest.pending_count
 
     async def pause(self, stream_id: int) -> None:
-        """Stop listening to a stream; returns when everything that NATS has delivered is stored. If
-        the NATS server does not answer, messages in flight are neither waited for nor stored.
+        """Stop listening to a stream. Returns when every message that NATS has delivered is stored.
+        If the NATS server does not answer, messages in flight are neither awaited nor stored.
 
         Raises UnavailableError when NATS does not answer in time, NotLeaderError.
         """
@@ -244,7 +247,7 @@ class Ingest(ReplicaListener):
         self._handing_over.discard(stream_id)
         ingest = self._streams.get(stream_id)
         if ingest is not None and not self._silenced and self._wants(ingest):
-            self._unsubscribe(ingest)  # If `pause` was not even begun.
+            self._unsubscribe(ingest)  # If `pause` has not begun.
             self._subscribe(ingest)
             ingest.replica.counters.gap_suspected()  # Nobody listened meanwhile.
 
@@ -253,9 +256,9 @@ class Ingest(ReplicaListener):
     ) -> int:
         """Listen to a stream that this node is about to lead, for STAND_BY_SECONDS at most.
 
-        leader_epoch, end_offset: of the leader until now. silent_us: how long nobody has listened.
-        Returns the whole gap in µs, once NATS has confirmed. Raises UnavailableError when it does
-        not.
+        leader_epoch, end_offset: of the old leader. silent_us: for how long nobody has listened.
+        Returns the length of the whole gap in µs, once NATS has confirmed. Raises UnavailableError
+        if NATS does not confirm.
         """
         if stream.is_silent:
             return silent_us
@@ -279,14 +282,14 @@ class Ingest(ReplicaListener):
         return stand_by.gap_us
 
     def cancel_stand_by(self, stream_id: int, leader_epoch: int) -> None:
-        """The leader of that epoch goes on: undo `stand_by`. In a queue group the subscription
-        would take its messages."""
+        """Undo `stand_by`, because the leader of that epoch continues. In a queue group the
+        subscription would take messages from it."""
         stand_by = self._standing_by.get(stream_id)
         if stand_by is not None and stand_by.leader_epoch == leader_epoch:
             self._end_stand_by(stream_id)
 
     def _end_stand_by(self, stream_id: int, which: StandBy | None = None) -> None:
-        """End the stream's stand-by; only if it is `which`, where that is given."""
+        """End the stream's stand-by. which: if given, end only this one."""
         stand_by = self._standing_by.get(stream_id)
         if stand_by is not None and which in (None, stand_by):
             del self._standing_by[stream_id]
@@ -295,11 +298,11 @@ class Ingest(ReplicaListener):
     # Only a current leader may answer publishers.
 
     def may_feed(self) -> bool:
-        """Called before the bytes of a read are parsed; this matters most right after the process
-        was suspended.
+        """Whether received bytes may be parsed. Called before each read is parsed; this matters
+        most right after the process was suspended.
 
-        **safety** Without its lease this node may have been replaced: the bytes are dropped, and
-        the connection ends every subscription, so that only the new leader has them.
+        **safety** Without its lease this node may have been replaced. The bytes are then dropped,
+        and the connection ends every subscription, so that only the new leader gets messages.
         """
         if self._lease_held():
             return True
@@ -308,7 +311,7 @@ class Ingest(ReplicaListener):
         return False
 
     def check_lease(self) -> None:
-        """Called when the lease has changed, and several times a second.
+        """React to the lease. Called when it has changed, and several times a second.
 
         Group members leave and rejoin their queue groups at the same pace.
         """
@@ -321,7 +324,7 @@ class Ingest(ReplicaListener):
             self._silenced = self._withheld = False
             logger.info("ingest_resumed", streams=len(self._streams))
             for ingest in self._streams.values():
-                # One that has just taken over what it stood by for is subscribed already.
+                # A stream that has just taken over its stand-by is subscribed already.
                 if resubscribe and ingest.sid not in self._by_sid and self._wants(ingest):
                     self._subscribe(ingest)
                 ingest.committed()
@@ -340,7 +343,7 @@ class Ingest(ReplicaListener):
     def fell_below_minimum(self, replica: Replica) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
-            self._keep_membership(ingest)  # First: who hears of it may publish again at once.
+            self._keep_membership(ingest)  # First: publishers that hear of it may publish at once.
             self._doubt(
                 ingest,
                 NotEnoughReplicasAfterAppendError(
@@ -350,37 +353,38 @@ class Ingest(ReplicaListener):
             )
 
     def _doubt(self, ingest: StreamIngest, error: UnknownOutcomeError) -> None:
-        """Answer what waits with an unknown outcome. **safety** Without a session answer nothing:
-        another node may lead by now and answer itself."""
+        """Answer the waiting batches with an unknown outcome. **safety** Without a session it
+        answers nothing: another node may lead by now and answer itself."""
         if self._lease_held():
             ingest.fail(error)
 
     def failed(self, replica: Replica, error: StorageError) -> None:
         ingest = self._streams.get(replica.stream.id)
         if ingest is not None:
-            self._keep_membership(ingest)  # First: who hears of it may publish again at once.
+            self._keep_membership(ingest)  # First: publishers that hear of it may publish at once.
             # `error` names our files: show it in the log and in `describe`, not to publishers.
             reason = "stored, but not known to be durable: a disk failed"
             self._doubt(ingest, UnknownOutcomeError(reason))
 
     def disconnected(self, reason: str) -> None:
-        """The NATS connection was lost: messages published meanwhile without an ack are lost."""
+        """Note that the NATS connection was lost. Messages published meanwhile without an ack are
+        lost."""
         self._suspect_gaps()
         for ingest in self._streams.values():
             ingest.refusal = None  # The next connection's subscriptions are checked again.
 
     def _suspect_gaps(self) -> None:
-        """Nobody listens to the streams of this node."""
+        """Count a gap for every stream: nobody listens to them."""
         for ingest in self._streams.values():
             if not ingest.replica.stream.is_internal:
                 ingest.replica.counters.gap_suspected()
 
     async def confirm(self, stream_id: int) -> None:
-        """Return once the NATS server has the stream's subscription.
+        """Return once the NATS server has confirmed the stream's subscription.
 
         If the subscription ends or is made again meanwhile, NATS is asked again. Raises
         UnavailableError when it does not answer, PermissionDeniedError when it refuses,
-        NotLeaderError when the stream is not led here (any more).
+        NotLeaderError when this node does not lead the stream (any more).
         """
         deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
         confirmed: tuple[StreamIngest, int] | None = None
@@ -407,8 +411,8 @@ class Ingest(ReplicaListener):
             )
 
     def _may_stay_unheard(self, ingest: StreamIngest) -> bool:
-        """Whether it is silent, or a group member that cannot store: the other members receive the
-        messages."""
+        """Whether the stream needs no subscription: it is silent, or a group member that cannot
+        store, so that other members receive the messages."""
         stream = ingest.replica.stream
         if stream.is_silent:
             return True
@@ -425,7 +429,7 @@ class Ingest(ReplicaListener):
             ) from error
 
     async def stop(self) -> None:
-        """Unsubscribe, store what is in flight, acknowledge what commits, and disconnect."""
+        """Unsubscribe, store messages in flight, acknowledge what commits, and disconnect."""
         try:
             await self._connection.drain_subscriptions()
         except UnavailableError as error:

@@ -1,7 +1,7 @@
-"""How we log in to NATS: the credential fields of CONNECT.
+"""The login to NATS: the credential fields of CONNECT.
 
 Files are read for every connection, so that a new key or JWT takes effect at the next one. Secrets
-appear in no `repr`, log line or error message.
+never appear in a `repr`, log line or error message.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Credentials:
     credentials_file: Path | None = None
 
     def connect_fields(self, nonce: str) -> dict[str, str]:
-        """The fields to add to CONNECT; `nonce` is the server's challenge, "" without one.
+        """Return the fields to add to CONNECT. nonce: the server's challenge, "" without one.
 
-        Blocks on files. Raises UnauthenticatedError where a file or key cannot be used.
+        Blocks on files. Raises UnauthenticatedError when a file or key cannot be used.
         """
         if self.credentials_file is not None:
             jwt, seed = _read_credentials(self.credentials_file)
@@ -78,7 +78,7 @@ def _key_pair(seed: str) -> nkeys.KeyPair:
 
 
 def _sign(seed: str, nonce: str) -> str:
-    """The signed challenge; "" when the server sent none, which it will refuse."""
+    """The signed challenge; "" if the server sent none: it will refuse the login then."""
     if not nonce:
         return ""
     signature = _key_pair(seed).sign(nonce.encode())

@@ -1,7 +1,7 @@
-"""Whether the compiled form of the hot path is used, or its twin in plain Python.
+"""Chooses between the compiled form of the hot path and its twin in plain Python.
 
-The extension is missing where no C compiler was at hand when the package was built. It refuses to
-be imported where JETSTREAM_PURE=1 is set. Both forms give the same results, byte for byte.
+The extension is missing if there was no C compiler when the package was built. It refuses to be
+imported if JETSTREAM_PURE=1 is set. Both forms give the same results, byte for byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 compiled: ModuleType | None
 """The extension; None: plain Python."""
 why_pure = ""
-"""Why it is None; "" when it is not."""
+"""Why there is no extension; "" if there is one."""
 
 try:
     from jetstream_server.ingest.nats import _columns
@@ -22,4 +22,4 @@ else:
     compiled = _columns
 
 INGEST_FORM: Final = "python" if compiled is None else "compiled"
-"""Its name in metrics and in the log."""
+"""The name of the form in metrics and in the log."""

@@ -1,19 +1,20 @@
-"""The connection to NATS for ingest: its subscriptions survive changes of server.
+"""The NATS connection of ingest. Its subscriptions survive a change of server.
 
-It keeps one `NatsLink` to one server of a list, forever: when the link is lost it opens another,
-restores all subscriptions and reports it. Deliveries are handed out per socket read, not per
+It keeps one `NatsLink` to one server of a list, forever. When the link is lost, it opens another
+one, restores all subscriptions and reports it. Deliveries are passed on per socket read, not per
 message.
 
 Invariants.
-* A link that ends while there are subscriptions is a *suspected gap*: core NATS stores nothing, so
-  messages of that time may be missing. It is counted, logged and reported by `on_disconnect`.
-* Never two links with subscriptions: that would deliver, and store, twice. A server in lame-duck
-  mode is left by opening the next link first, then unsubscribing, then subscribing there.
+* A link that ends while there are subscriptions causes a *suspected gap*: core NATS stores nothing,
+  so messages of that time may be missing. The gap is counted, logged and reported by
+  `on_disconnect`.
+* There are never two links with subscriptions: messages would be delivered and stored twice. To
+  leave a server in lame-duck mode, it opens the next link, unsubscribes here, and subscribes there.
 * **safety** `before_feed` is called before the bytes of a read are parsed. If it returns False, the
   bytes, the subscriptions, everything not yet sent and the link are dropped.
 * All memory is bounded: writes beyond a limit are refused and counted, not queued.
 
-Not here: what messages mean (ingest.py), and any retry of a publish.
+Not here: the meaning of messages (ingest.py), and publishing again after a failure.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from jetstream_server.ingest.nats.subscriptions import (
 logger = structlog.get_logger("jetstream.ingest")
 
 WRITE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What may wait for a server that does not read. nats-server drops slow consumers at the same
+"""Bytes that may wait for a server that does not read. nats-server drops slow consumers at the same
 size."""
 
 HELD_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What is kept while no server is connected: acks that publishers wait for, for some seconds."""
+"""Bytes kept while no server is connected: acks that publishers wait for, of some seconds."""
 
 DRAIN_TIMEOUT_S: Final = 2.0
 
@@ -59,11 +60,11 @@ HEARD_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCounters:
-    """A snapshot, since the connection object was made.
+    """Counts since the connection object was made.
 
-    messages_dropped: arrived for a subscription that had just ended.
-    writes_refused: dropped because too much was waiting. gap_ms: how long, in all, there were
-    subscriptions but no server that had confirmed them, until the last reconnection.
+    messages_dropped: messages for a subscription that had just ended. writes_refused: writes
+    dropped because too much was waiting. gap_ms: total time, until the last reconnection, during
+    which there were subscriptions but no server that had confirmed them.
     """
 
     messages: int = 0
@@ -81,7 +82,7 @@ class ConnectionCounters:
 
 
 class NatsConnection:
-    """For the loop's thread only. `connect` once, `close` once."""
+    """For the loop's thread only. Call `connect` once and `close` once."""
 
     def __init__(
         self,
@@ -92,7 +93,8 @@ class NatsConnection:
         on_disconnect: Callable[[str], None] | None = None,
         random: Random | None = None,
     ) -> None:
-        """on_disconnect gets the reason. Raises InvalidRequestError for a server that is no URL."""
+        """on_disconnect: called with the reason. Raises InvalidRequestError for a server that is
+        not a URL."""
         self._before_feed = before_feed
         self._on_disconnect = on_disconnect
         self._pool = ServerPool(servers, random or Random())
@@ -114,13 +116,13 @@ class NatsConnection:
         self._publish_refused_logged_at = float("-inf")
         self._counts = dict.fromkeys(ConnectionCounters.__dataclass_fields__, 0)
 
-    # Living.
+    # Connecting and closing.
 
     async def connect(self, timeout_s: float | None = None) -> None:
-        """Connect, and wait until it has succeeded.
+        """Connect, and wait until the connection is established.
 
-        Raises UnavailableError with the latest failure after `timeout_s`; the attempts continue,
-        and `connect` may be awaited again.
+        Raises UnavailableError with the latest failure after `timeout_s`. The attempts continue
+        then, and `connect` may be awaited again.
         """
         self._reconnector.start()
         await self._until_listening(timeout_s)
@@ -134,7 +136,7 @@ class NatsConnection:
             raise UnavailableError(f"not connected to NATS: {why}") from error
 
     async def close(self) -> None:
-        """Send what was written, then close the connection for ever. Idempotent."""
+        """Send what was written, then close the connection for good. Idempotent."""
         self._listening.clear()
         self._link = None
         await self._reconnector.close()
@@ -149,11 +151,11 @@ class NatsConnection:
         on_refusal: OnRefusal | None = None,
         prefix: str = "",
     ) -> int:
-        """Subscribe on the present and every later server; returns the sid.
+        """Subscribe on the current and every later server. Returns the sid.
 
-        `queue_group` "" for none. prefix: also on the subject behind it; see Subscription. `flush`
-        waits until the server has it. on_delivery receives the messages of one read; an exception
-        from it closes the link. on_refusal: see OnRefusal.
+        queue_group: "" for none. prefix: also subscribe to the subject behind this prefix; see
+        Subscription. on_delivery: receives the messages of one read; an exception from it closes
+        the link. on_refusal: see OnRefusal. `flush` waits until the server has the subscription.
         """
         subscription = self._subscriptions.add(
             subject, queue_group, on_delivery, on_refusal, prefix
@@ -164,7 +166,7 @@ class NatsConnection:
         return subscription.sid
 
     def unsubscribe(self, sid: int) -> None:
-        """Nothing more is delivered for `sid`, not even messages in flight."""
+        """Deliver nothing more for `sid`, not even messages in flight."""
         subscription = self._subscriptions.remove(sid)
         if subscription is not None and not subscription.draining and self._link is not None:
             self._link.write(subscription.unsub_line())
@@ -172,10 +174,10 @@ class NatsConnection:
     async def drain_subscriptions(
         self, sids: Iterable[int] | None = None, timeout_s: float = DRAIN_TIMEOUT_S
     ) -> None:
-        """Unsubscribe, delivering what was on the way; done when it has all been delivered.
+        """Unsubscribe, and return when all messages in flight have been delivered.
 
-        sids: all by default. Without a connection nothing is on the way. Raises UnavailableError
-        if the connection ends first or it takes too long; unsubscribed all the same.
+        sids: all by default. Without a connection nothing is in flight. Raises UnavailableError
+        if the connection ends first or it takes too long; the subscriptions have ended even then.
         """
         wanted = {each.sid for each in self._subscriptions.all()} if sids is None else set(sids)
         draining = [each for each in self._subscriptions.active() if each.sid in wanted]
@@ -192,8 +194,8 @@ class NatsConnection:
     # Sending.
 
     async def flush(self, timeout_s: float = 5.0) -> None:
-        """Wait until the server has processed everything written and subscribed before, and
-        everything that it sent until then has been delivered. Waits for a connection first.
+        """Wait until the server has processed everything written and subscribed before, and until
+        everything that it sent by then has been delivered. Waits for a connection first.
 
         Raises UnavailableError after `timeout_s` or when the connection is lost meanwhile.
         """
@@ -209,8 +211,8 @@ class NatsConnection:
     def write(self, data: bytes) -> bool:
         """Send whole PUB or HPUB lines; writes of one loop iteration are sent together.
 
-        Without a server they are kept for the next one. False: dropped and counted, because too
-        much waits already (`write_buffer_size`).
+        Without a server they are kept for the next one. Returns False if they were dropped and
+        counted because too much waits already (`write_buffer_size`).
         """
         limit = HELD_BYTES_MAX if self._link is None else WRITE_BYTES_MAX
         if self.write_buffer_size + len(data) > limit:
@@ -226,10 +228,10 @@ class NatsConnection:
 
     @property
     def write_buffer_size(self) -> int:
-        """Bytes written but not yet taken by the kernel."""
+        """Bytes written but not taken by the kernel yet."""
         return self._held_bytes + (0 if self._link is None else self._link.write_buffer_size)
 
-    # Looking.
+    # State.
 
     @property
     def is_connected(self) -> bool:
@@ -256,10 +258,10 @@ class NatsConnection:
     def counters(self) -> ConnectionCounters:
         return ConnectionCounters(**self._counts)
 
-    # The life of links.
+    # Events of the reconnector.
 
     async def _adopt(self, link: NatsLink) -> None:
-        """Subscribe everything on the new link; report it once the server has confirmed."""
+        """Subscribe everything on the new link. Reports it once the server has confirmed."""
         self._link = link
         self._subscribe_all(link)
         for data in self._held:
@@ -269,7 +271,7 @@ class NatsConnection:
         try:
             await link.ping()
         except JetstreamError:
-            return  # lost again, which the caller sees too
+            return  # The link was lost again; the caller notices too.
         self._listening.set()
         again = self._counts["connects"] > 0
         gap_ms = self._end_gap()
@@ -285,7 +287,7 @@ class NatsConnection:
             self._counts["reconnects"] += 1
 
     def _end_gap(self) -> int:
-        """Length of the gap that ends now, in ms; 0 if there was none."""
+        """End the gap, and return its length in ms; 0 if there was none."""
         if self._gap_since is None:
             return 0
         gap_ms = round(1000 * (asyncio.get_running_loop().time() - self._gap_since))
@@ -300,7 +302,7 @@ class NatsConnection:
         link.write(sub_lines(active))
 
     async def _release(self, link: NatsLink) -> None:
-        """Receive what is in flight; then stop writing to this link."""
+        """Receive messages in flight, then stop writing to this link."""
         link.write(unsub_lines(self._subscriptions.active()))
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
@@ -310,7 +312,8 @@ class NatsConnection:
         self._link = None
 
     def _lost(self, link: NatsLink) -> None:
-        """If the link was lost before its subscriptions were confirmed, the earlier gap goes on."""
+        """Begin a gap. If the link was lost before its subscriptions were confirmed, the earlier
+        gap continues."""
         self._link = None
         if not self._listening.is_set():
             return
@@ -331,7 +334,7 @@ class NatsConnection:
         if self._on_disconnect is not None:
             self._on_disconnect(reason)
 
-    # What links tell us.
+    # Events of links.
 
     def _may_feed(self) -> bool:
         if self._before_feed is None or not self._subscriptions or self._before_feed():
@@ -378,7 +381,8 @@ class NatsConnection:
         return True
 
     def _publish_refused(self, link: NatsLink, text: str) -> None:
-        """NATS reports it for each message: for every ack, at worst."""
+        """Log a refused publish, rarely: NATS reports it for each message, which may be every
+        ack."""
         self._counts["publishes_refused"] += 1
         now = asyncio.get_running_loop().time()
         if now - self._publish_refused_logged_at >= REPEAT_LOG_S:

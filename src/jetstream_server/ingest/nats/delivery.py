@@ -1,4 +1,4 @@
-"""Messages of one subscription that arrived in one read: the unit of ingest.
+"""The messages of one subscription that arrived in one read: the unit of ingest.
 
 A delivery has one of two forms with the same interface. This one holds lists of Python objects. The
 compiled one (_columns.pyx) holds positions in the bytes that were read, and makes objects only for
@@ -18,8 +18,8 @@ class Delivery:
     """Parallel lists in wire order.
 
     replies: b"" for messages without one. header_blocks: verbatim, from `NATS/1.0` to the empty
-    line, b"" for messages without headers; None when no message had any. may_be_enveloped: whether
-    a value may begin as envelopes do. Not part of comparisons: it may be true without need.
+    line, b"" for messages without headers; None when no message has any. may_be_enveloped: whether
+    a value may begin like an envelope; ignored by comparisons, because it may be true needlessly.
     """
 
     __slots__ = ("header_blocks", "may_be_enveloped", "replies", "sid", "subjects", "values")
@@ -54,16 +54,16 @@ class Delivery:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no message says anything beyond its value: no headers, ASCII subjects."""
+        """Whether the messages consist of values only: no headers, and ASCII subjects."""
         return self.header_blocks is None and b"".join(self.subjects).isascii()
 
     @property
     def value_bytes(self) -> int:
-        """The length of all values together."""
+        """The length of all values together, in bytes."""
         return sum(map(len, self.values))
 
     def encode(self) -> EncodedBatch:
-        """A plain delivery as a batch, not yet stamped."""
+        """Encode a plain delivery as a batch, not yet stamped."""
         return encode(self.values, self.subjects)
 
     def select(self, policy: AckPolicy) -> Replies:
@@ -71,14 +71,14 @@ class Delivery:
         return policy.select(self.replies)
 
     def pad_header_blocks(self) -> None:
-        """Messages since the last one with headers had none."""
+        """Add empty header blocks for the messages since the last one with headers."""
         blocks = self.header_blocks
         if blocks is not None:
             blocks.extend(repeat(b"", len(self.values) - len(blocks)))
 
 
 def without_prefix(delivery: Delivery, length: int) -> Delivery:
-    """The same messages, each subject without its first `length` bytes."""
+    """The same messages, with the first `length` bytes of each subject removed."""
     return Delivery(
         delivery.sid,
         [subject[length:] for subject in delivery.subjects],

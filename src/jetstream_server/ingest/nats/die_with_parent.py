@@ -1,10 +1,10 @@
-"""Run a program that dies with its parent, even if the parent is killed with -9. Linux.
+"""Runs a program that dies with its parent, even if the parent is killed with -9. Linux.
 
     python -I -S die_with_parent.py PARENT_PID PROGRAM ARGUMENT…
 
-A program of its own rather than a `preexec_fn`: a process with threads (gRPC has some) cannot
-safely run Python between fork and exec. The setting survives `exec`. The kernel watches the
-*thread* that started us: start from one that lives as long as the process.
+A separate program, not a `preexec_fn`: a process with threads (gRPC has some) cannot safely run
+Python between fork and exec. The setting survives `exec`. The kernel watches the *thread* that
+started this process: start it from a thread that lives as long as the parent.
 """
 
 import ctypes

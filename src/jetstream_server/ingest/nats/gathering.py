@@ -1,7 +1,7 @@
-"""The hot loop of the NATS parser in plain Python: MSG and HMSG frames to deliveries.
+"""The hot loop of the NATS parser in plain Python: turns MSG and HMSG frames into deliveries.
 
-_columns.pyx is its compiled twin, with the same interface. Both take only whole, well-formed
-messages. parser.py handles the rest: control lines, unfinished frames, errors.
+_columns.pyx is its compiled twin, with the same interface. Both accept only whole, well-formed
+messages. parser.py handles everything else: control lines, unfinished frames, errors.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from jetstream_protocol.envelope import COOKIE
 from jetstream_server.ingest.nats.delivery import Delivery
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Header block and payload together. Not the `max_payload` of the server's INFO, which binds only
-its own publishers: a message from another server of the cluster, or one to which NATS added
-headers, may be longer. If such a message broke the connection, one publisher could cut off every
-stream again and again. nats-server refuses to be configured beyond 64 MiB."""
+"""Upper bound on header block and payload together. Not the `max_payload` of the server's INFO,
+which binds only its own publishers: a message from another server of the cluster, or one to which
+NATS added headers, may be longer. If such a message broke the connection, one publisher could cut
+off every stream again and again. nats-server cannot be configured beyond 64 MiB."""
 
 _LENGTHS_MAX: Final = 4096
-"""Lengths remembered: a table look-up costs half of `int` and keeps the checks off the hot path.
-Further lengths are computed."""
+"""How many length fields are remembered: a table look-up costs half of `int` and keeps the checks
+off the hot path. Other lengths are computed."""
 
 _COOKIE_START: Final = COOKIE[:1]
-"""A byte that is not ASCII. Searching a whole read for it costs a few nanoseconds a message and
-saves a check of each message."""
+"""A byte that is not ASCII. Searching a whole read for one costs a few nanoseconds per message,
+and saves checking each message."""
 
 
 def length_of(digits: bytes) -> int:
-    """A length field as a number; -1 when it is invalid or out of bounds."""
+    """Parse a length field; -1 when it is invalid or out of bounds."""
     if not digits.isdigit() or len(digits) > 8:
         return -1
     length = int(digits)
@@ -36,7 +36,7 @@ def length_of(digits: bytes) -> int:
 
 
 def is_sid(sid: bytes) -> bool:
-    """Whether this is a subscription id of ours: decimal numbers from 1 on."""
+    """Whether this is a subscription id of ours: a decimal number from 1 on."""
     return sid.isdigit() and len(sid) <= 18 and not sid.startswith(b"0")
 
 
@@ -50,15 +50,15 @@ class Gathering:
         self._lengths: dict[bytes, int] = {}
 
     def take(self, data: bytes, position: int) -> int:
-        """Gather the whole messages from `position` on. Returns the position of the first other
-        thing.
+        """Gather the whole messages from `position` on. Returns the position where something else
+        begins.
 
         Plain `find` and `split` are faster than a regex and than splitting the whole chunk.
         """
         find = data.find
         lengths = self._lengths
         may_be_enveloped = _COOKIE_START in data
-        current: bytes | None = None  # no sid equals it, not even an empty one
+        current: bytes | None = None  # No sid equals None, not even an empty one.
         delivery, add_subject, add_reply, add_value = _NOWHERE
         while True:
             line_end = find(b"\r\n", position)
@@ -109,7 +109,7 @@ class Gathering:
             position = stop + 2
 
     def _length(self, digits: bytes) -> int:
-        """See `length_of`; remembered."""
+        """`length_of`, with the result remembered."""
         length = length_of(digits)
         if length >= 0 and len(self._lengths) < _LENGTHS_MAX:
             self._lengths[digits] = length
@@ -141,4 +141,4 @@ def _entry(delivery: Delivery) -> _Gathered:
 
 
 _NOWHERE: Final = _entry(Delivery(0))
-"""The value of the hot loop's names before the first message."""
+"""The initial value of the hot loop's names, before the first message."""

@@ -1,5 +1,5 @@
-"""What is decided before a NATS server accepts us: TLS or not, and the CONNECT line. Pure, except
-that credentials may be read from files."""
+"""Decisions before a NATS server accepts the connection: TLS or not, and the CONNECT line. Pure,
+except that credentials may be read from files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class LinkOptions:
     """How to open a link.
 
     dial: connects to host and port within so many seconds. seconds: a monotonic clock.
-    tls: None means TLS only where the URL or the server asks for it, with the system's
-    authorities; a function is asked for each connection. tls_handshake_first: TLS from the first
-    byte, as the server must be configured.
+    tls: a function that is called for each connection; None means TLS only if the URL or the
+    server demands it, with the system's authorities. tls_handshake_first: TLS from the first byte,
+    as the server must be configured.
     """
 
     name: str = "jetstream"
@@ -49,7 +49,7 @@ class LinkOptions:
 
 def upgrades_to_tls(options: LinkOptions, address: ServerAddress, info: dict[str, Any]) -> bool:
     """Whether TLS follows this INFO. Raises UnavailableError if TLS is required and not offered:
-    credentials must not be sent in the clear."""
+    credentials must not be sent unencrypted."""
     if info.get("tls_required"):
         return True
     if options.wants_tls(address) and not info.get("tls_available"):
@@ -58,9 +58,9 @@ def upgrades_to_tls(options: LinkOptions, address: ServerAddress, info: dict[str
 
 
 def connect_line(options: LinkOptions, address: ServerAddress, info: dict[str, Any]) -> bytes:
-    """CONNECT, with the credentials of the URL if it has any, else those of the options.
+    """The CONNECT line, with the credentials of the URL, or else those of the options.
 
-    Blocks on credential files. Raises UnauthenticatedError where they cannot be used.
+    Blocks on credential files. Raises UnauthenticatedError when they cannot be used.
     """
     credentials = options.credentials
     if address.user or address.token:

@@ -13,7 +13,7 @@ Invariants.
 * Nothing is delivered before the login, and bytes received before the TLS handshake are never
   treated as received after it: an attacker on the network cannot insert messages.
 * `lost` is set exactly once, and no event follows it.
-* Whatever publishers send, reading holds the loop for about `TURN_SECONDS` at a time. libuv would
+* Reading holds the loop for about `TURN_SECONDS` at a time, whatever publishers send. libuv would
   read up to 32 times in a row, and some bytes take a thousand times the work of others. Readers and
   operators must not wait behind a flood.
 """
@@ -42,20 +42,21 @@ from jetstream_server.ingest.nats.server_pool import ServerAddress
 
 READ_BYTES_MAX: Final = 256 * 1024
 """About 1,300 small messages. Measured from 64 KiB to 1 MiB with parsing, encoding and writing:
-less makes small batches; more exceeds the processor's cache and blocks the loop."""
+a smaller size makes small batches, a larger one exceeds the processor's cache and blocks the
+loop."""
 
 READ_BYTES_MIN: Final = 16 * 1024
-"""While storing is slow, less is read at a time, down to this."""
+"""The least to read at a time, when storing is slow."""
 
 TURN_SECONDS: Final = 0.02
 """A read of plain messages takes a tenth of this."""
 
 PROBE_SECONDS: Final = 0.4
-"""Interval of PINGs to an idle server. This module draws no conclusion from a missing answer
-(`heard_within`): a server that is busy for seconds is kept."""
+"""Interval of PINGs to an idle server. A missing answer has no effect here (`heard_within`): a
+server that is busy for seconds is kept."""
 
 PINGS_UNANSWERED_MAX: Final = 2
-"""As in the other NATS clients; any byte received counts as an answer."""
+"""As in the other NATS clients. Any received byte counts as an answer."""
 
 # Texts of -ERR about credentials, in lower case.
 _AUTHENTICATION_WORDS: Final = ("authorization", "authentication")
@@ -65,8 +66,9 @@ _AUTHENTICATION_WORDS: Final = ("authorization", "authentication")
 class LinkEvents:
     """Events of a link for its connection. Called on the loop; must not block.
 
-    before_feed: whether the bytes just read may be parsed. received: their number. complained:
-    -ERR; returns whether it concerns subjects only, so that the connection stays open.
+    before_feed: returns whether the bytes just read may be parsed. received: called with their
+    number. complained: called with an -ERR; returns whether it concerns subjects only, so that the
+    connection stays open.
     """
 
     before_feed: Callable[[], bool]
@@ -77,7 +79,7 @@ class LinkEvents:
 
 
 class NatsLink(asyncio.BufferedProtocol):
-    """To be opened once; then, until `lost`, for the loop's thread only."""
+    """Call `open` once. Then it is for the loop's thread only, until `lost`."""
 
     def __init__(self, events: LinkEvents, address: ServerAddress, options: LinkOptions) -> None:
         self.address = address
@@ -110,8 +112,8 @@ class NatsLink(asyncio.BufferedProtocol):
         self._complaint = ""
 
     async def open(self) -> None:
-        """Connect and log in. Raises OSError (TLS included), NatsProtocolError, UnavailableError or
-        UnauthenticatedError; the link is then lost."""
+        """Connect and log in. Raises OSError (also for TLS), NatsProtocolError, UnavailableError or
+        UnauthenticatedError; the link is lost then."""
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await self._connect()
@@ -176,9 +178,9 @@ class NatsLink(asyncio.BufferedProtocol):
         return self._outgoing_bytes + held
 
     def ping(self) -> asyncio.Future[None]:
-        """Done when the server has processed everything written before, and everything that it sent
-        before has been delivered. Fails with UnavailableError or UnauthenticatedError if the
-        connection ends first."""
+        """Send a PING. The result is done when the server has processed everything written before,
+        and everything that it sent before has been delivered. It fails with UnavailableError or
+        UnauthenticatedError if the connection ends first."""
         pong: asyncio.Future[None] = self._loop.create_future()
         self._pongs.append(pong)
         if self.lost.done():
@@ -189,7 +191,7 @@ class NatsLink(asyncio.BufferedProtocol):
         return pong
 
     def close(self, reason: str) -> None:
-        """End the connection after sending what was written; nothing more is received."""
+        """Send what was written, then end the connection. Nothing more is received."""
         self._reason = self._reason or reason
         self._write_out()
         if self._transport is not None:
@@ -243,7 +245,7 @@ class NatsLink(asyncio.BufferedProtocol):
             self._pause()
 
     def _pace(self, seconds: float) -> None:
-        """Choose how much to read at a time from how long the last read took."""
+        """Choose how much to read at a time by how long the last read took."""
         if seconds > 2 * TURN_SECONDS:
             self._read_bytes = max(READ_BYTES_MIN, self._read_bytes // 2)
         elif seconds < TURN_SECONDS / 2 and self._read_bytes < READ_BYTES_MAX:
@@ -276,7 +278,7 @@ class NatsLink(asyncio.BufferedProtocol):
             return
         for event in events:
             if self._reason:
-                return  # lost already, perhaps because of the previous event
+                return  # The link is lost, perhaps because of the previous event.
             if isinstance(event, ControlEvent):
                 self._handle(event)
             elif self._accepted:
@@ -303,7 +305,7 @@ class NatsLink(asyncio.BufferedProtocol):
         for waiter in (self._informed, *self._pongs):
             if not waiter.done():
                 waiter.set_exception(self._loss())
-                waiter.exception()  # Mark it as retrieved: perhaps nobody waits any more.
+                waiter.exception()  # Mark it as retrieved: perhaps nothing waits for it any more.
         self._pongs.clear()
 
     def _loss(self) -> JetstreamError:

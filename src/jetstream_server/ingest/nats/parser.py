@@ -4,16 +4,16 @@
     MSG subject sid [reply] length␍␊ payload ␍␊
     HMSG subject sid [reply] header-length total-length␍␊ header-block payload ␍␊
 
-No I/O: `feed` takes the bytes of a socket read and returns what is complete; the rest is kept.
+No I/O: `feed` takes the bytes of a socket read, returns the complete events and keeps the rest.
 Messages are gathered by subscription into one `Delivery`, from which a record batch is built
 (delivery.py). The loop over the messages is gathering.py, or its compiled twin.
 
 Invariants.
-* The split of the bytes into reads changes neither what is delivered nor its order within a sid.
+* How the bytes are split into reads changes neither the deliveries nor their order within a sid.
 * An event other than a delivery comes after every message that preceded it on the wire, so a PONG
   is a barrier. Between two such events deliveries come in the order of their first message.
 * At most one unfinished frame is kept: 64 MiB of payload or 64 KiB of control line. Anything the
-  protocol does not allow raises NatsProtocolError. The parser and its connection are unusable then,
+  protocol does not allow raises NatsProtocolError. The parser and its connection are then unusable,
   because the start of the next frame is unknown.
 """
 
@@ -34,11 +34,11 @@ _MESSAGE_LINES: Final = {(b"MSG", 4), (b"MSG", 5), (b"HMSG", 5), (b"HMSG", 6)}
 
 
 class NatsProtocolError(Exception):
-    """The peer does not speak NATS. The connection must be closed."""
+    """The peer does not speak the NATS protocol. The connection must be closed."""
 
 
 class Info(NamedTuple):
-    """The server's description of itself; also sent anew when the cluster changes."""
+    """The server's description of itself. It is sent again when the cluster changes."""
 
     fields: dict[str, Any]
 
@@ -48,7 +48,7 @@ class Ping(NamedTuple):
 
 
 class Pong(NamedTuple):
-    """Answers our oldest unanswered PING; everything that the server sent before it has been
+    """The answer to our oldest unanswered PING. Everything that the server sent before it has been
     delivered."""
 
 
@@ -65,13 +65,13 @@ FASTEST_GATHERING: type[Gathering] = Gathering if compiled is None else compiled
 
 
 class NatsParser:
-    """One per connection, from its first byte."""
+    """Use one for each connection, from its first byte."""
 
     __slots__ = ("_gathering", "_held", "_held_bytes", "_needed_bytes")
 
     def __init__(self, gathering: type[Gathering] = FASTEST_GATHERING) -> None:
         self._gathering = gathering()
-        self._held: list[bytes] = []  # the unfinished frame, in the pieces it came in
+        self._held: list[bytes] = []  # The unfinished frame, in the pieces in which it arrived.
         self._held_bytes = 0
         self._needed_bytes = 0  # parse again only when this many bytes are held
 
@@ -83,7 +83,7 @@ class NatsParser:
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes. Raises NatsProtocolError."""
         if self._held:
-            # Join the pieces of a long payload once, when it is complete: joining at every read
+            # Join the pieces of a long payload once, when it is complete. Joining at every read
             # would be quadratic.
             self._held.append(data)
             self._held_bytes += len(data)
@@ -100,7 +100,7 @@ class NatsParser:
         return events
 
     def _parse(self, data: bytes, events: list[Event]) -> tuple[int, int]:
-        """Append the events of all whole frames; returns the bytes used, and the full length of the
+        """Append the events of all whole frames. Returns the bytes used, and the full length of the
         first unfinished frame (0: unknown)."""
         gathering = self._gathering
         position, needed = 0, 0
@@ -126,8 +126,8 @@ class NatsParser:
 def _needed_bytes(line: bytes, data: bytes, start: int) -> int:
     """The full length of the message that begins with `line`; 0 for a line of another kind.
 
-    start: of its payload in `data`. Only for a message that is unfinished; raises
-    NatsProtocolError for one that is malformed.
+    start: of the message's payload in `data`. Only for an unfinished message. Raises
+    NatsProtocolError for a malformed one.
     """
     fields = line.split(b" ")
     has_headers = fields[0] == b"HMSG"

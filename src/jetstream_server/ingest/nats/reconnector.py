@@ -1,4 +1,4 @@
-"""Keeps one open link to NATS at all times: finds a server, stays, moves to another.
+"""Keeps one open link to NATS at all times: finds a server, stays with it, moves to another one.
 
     dial (round after round over the list) → adopt → lost, or lame duck: open the next, release → …
 
@@ -23,15 +23,15 @@ from jetstream_server.ingest.nats.server_pool import ServerAddress, ServerPool
 logger = structlog.get_logger("jetstream.ingest")
 
 LINK_LIFE_S_MIN: Final = 1.0
-"""A link with a shorter life counts as a failed attempt. Otherwise a server that accepts us and
-then closes would be tried without a pause."""
+"""A link with a shorter life counts as a failed attempt. Otherwise a server that accepts the
+connection and then closes it would be tried without a pause."""
 
 LAME_DUCK_RETRY_S: Final = 1.0
 """A server in lame-duck mode stays up for two minutes by default: there is time to try the others
 again."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
-"""Time for a server to receive what we still have to send."""
+"""Time for a server to receive the bytes that are still to be sent."""
 
 REPEAT_LOG_S: Final = 30.0
 """How often the same failure of the same server is logged."""
@@ -41,8 +41,8 @@ REPEAT_LOG_S: Final = 30.0
 class ReconnectorEvents:
     """Events for the owner.
 
-    adopt: use this link from now on. release: receive what is in flight; the link will be closed in
-    favour of another. lost: the link has ended; `link.lost` holds the reason.
+    adopt: use this link from now on. release: receive messages in flight; the link will be closed
+    in favour of another one. lost: the link has ended; `link.lost` holds the reason.
     """
 
     adopt: Callable[[NatsLink], Awaitable[None]]
@@ -51,7 +51,7 @@ class ReconnectorEvents:
 
 
 class Reconnector:
-    """`start` once, `close` once. `last_failure` is for people."""
+    """Call `start` once and `close` once. `last_failure` is for people."""
 
     def __init__(
         self, pool: ServerPool, options: LinkOptions, links: LinkEvents, events: ReconnectorEvents
@@ -67,13 +67,13 @@ class Reconnector:
         self._logged: dict[tuple[str, str], float] = {}
 
     def start(self) -> None:
-        """Idempotent."""
+        """Begin to connect. Idempotent."""
         if self._task is None:
             self._task = asyncio.create_task(self._keep(), name="nats connection")
             self._task.add_done_callback(_report)
 
     async def close(self) -> None:
-        """Open no more links; the present one is closed once everything written is sent."""
+        """Open no more links, and close the current one once everything written is sent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -96,8 +96,8 @@ class Reconnector:
             link = successor or await self._dial(link.address)
 
     async def _until_over(self, link: NatsLink) -> NatsLink | None:
-        """Wait until the link is lost, or until it was replaced by another one, which is
-        returned."""
+        """Wait until the link is lost, or until another one has replaced it; return that one
+        then."""
         ends: list[asyncio.Future[Any]] = [link.lost, link.lame_duck]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not link.lost.done():
@@ -169,7 +169,7 @@ def _now() -> float:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """The task ends only on request; anything else is a bug and is reported."""
+    """Report the end of the task unless it was cancelled: anything else is a bug."""
     if not task.cancelled():
         task.get_loop().call_exception_handler(
             {"message": "the NATS connection stopped", "exception": task.exception(), "task": task}

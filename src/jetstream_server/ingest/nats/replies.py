@@ -1,4 +1,4 @@
-"""The replies of a delivery that may be answered, and the acks that are sent to them.
+"""The replies of a delivery that may be answered, and the acks sent to them.
 
 Invariant.
 * **safety** Nothing is sent to a reply that `ack_subjects` does not allow, nor to one that is not a
@@ -27,8 +27,8 @@ _REST: Final = rb"[^\x00-\x20\x7f*>]++"
 class Replies:
     """The messages of a delivery that will be answered.
 
-    replies: where to. positions: which message of the delivery each belongs to, ascending.
-    refused: how many had a reply that is not allowed. _columns.pyx has the compiled form.
+    replies: the subjects to answer. positions: the position of each message in the delivery,
+    ascending. refused: how many replies are not allowed. _columns.pyx has the compiled form.
     """
 
     __slots__ = ("_positions", "_replies", "refused")
@@ -56,7 +56,7 @@ class Replies:
         return Replies(self._replies, [positions[at] for at in self._positions], self.refused)
 
     def acks(self, before: bytes, after: bytes, base_offset: int) -> bytes:
-        """One PUB each: `before`, the sequence (offset + 1), `after`."""
+        """One PUB for each reply: `before`, the sequence (offset + 1), `after`."""
         positions = self._positions
         first_sequence = base_offset + 1
         if isinstance(positions, range) and positions.step == 1:
@@ -67,13 +67,13 @@ class Replies:
             sequences = [first_sequence + position for position in positions]
         parts = []
         start = 0
-        # Numbers with the same count of digits make payloads of the same length, which the PUB line
-        # states.
+        # Numbers with the same count of digits make payloads of equal length. The PUB line states
+        # the length.
         while start < len(sequences):
             digits = len(str(sequences[start]))
             stop = bisect_left(sequences, 10**digits, start)
             length = len(before) + digits + len(after)
-            # Twice as fast as formatting one ack at a time: one format over one flat tuple.
+            # One format over one flat tuple is twice as fast as formatting one ack at a time.
             ack = b"PUB %%b %d\r\n" % length + literal(before) + b"%d" + literal(after) + b"\r\n"
             fields: list[bytes | int] = [0] * (2 * (stop - start))
             fields[0::2] = self._replies[start:stop]
@@ -98,11 +98,11 @@ class AckPolicy:
         """The same patterns for compiled deliveries."""
         one = b"|".join(map(_pattern_regex, ack_subjects)) or rb"(?!)"
         self._one = re.compile(b"(?:%b)" % one)
-        # A match of the joined replies is a match of each, if none of them has a newline.
+        # A match of the joined replies is a match of each reply, if none of them has a newline.
         self._all = re.compile(b"(?:(?:%b)\n)*+" % one)
 
     def select(self, replies: list[bytes]) -> Replies:
-        """The replies of a delivery that may be answered (b"" for none)."""
+        """The replies of a delivery that may be answered. replies: b"" for messages without one."""
         if not any(replies):
             return Replies([])
         joined = b"\n".join(replies) + b"\n"
@@ -123,5 +123,5 @@ def _pattern_regex(pattern: str) -> bytes:
 
 
 def literal(text: bytes) -> bytes:
-    """`text` as a part of a %-format."""
+    """Escape `text` for use in a %-format."""
     return text.replace(b"%", b"%%")

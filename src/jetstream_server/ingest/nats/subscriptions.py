@@ -12,15 +12,16 @@ from jetstream_server.ingest.nats.delivery import Delivery, without_prefix
 
 OnDelivery = Callable[[Delivery], None]
 OnRefusal = Callable[[int, PermissionDeniedError], None]
-"""Called with the sid when the NATS server refuses a subscription; it may do so again after each
-reconnection, or stop to."""
+"""Called with the sid when the NATS server refuses a subscription. This may happen again after each
+reconnection, or end with one."""
 
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """What one listener hears: messages of a subject, and with a `prefix` also those of a second
-    subject: the first one behind it, outside of the queue group, under the sid after `sid`. Both
-    begin and end together.
+    """The subscription of one listener to the messages of a subject.
+
+    With a `prefix` it covers a second subject too: the prefix followed by the first one, outside of
+    the queue group, under the sid after `sid`. Both begin and end together.
 
     ping_number: how many PINGs its link had sent before its SUB; a later PONG confirms it.
     """
@@ -46,14 +47,14 @@ class Subscription:
         return line + b"UNSUB %d\r\n" % (self.sid + 1) if self.prefix else line
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hand over, without the prefix of what came with it."""
+        """Pass on the delivery. Subjects under the prefix are passed on without it."""
         if delivery.sid != self.sid:
             delivery = without_prefix(delivery, len(self.prefix.encode()))
         self.on_delivery(delivery)
 
 
 class Subscriptions:
-    """By sid, in the order they were made. A sid is never used twice."""
+    """All subscriptions by sid, in the order they were made. A sid is never used twice."""
 
     __slots__ = ("_by_second_sid", "_by_sid", "_last_sid")
 
@@ -84,11 +85,11 @@ class Subscriptions:
         return subscription
 
     def get(self, sid: int) -> Subscription | None:
-        """The subscription that has it as its first sid, or its second."""
+        """The subscription whose first or second sid this is."""
         return self._by_sid.get(sid) or self._by_second_sid.get(sid)
 
     def remove(self, sid: int) -> Subscription | None:
-        """By its first sid."""
+        """Remove a subscription by its first sid."""
         self._by_second_sid.pop(sid + 1, None)
         return self._by_sid.pop(sid, None)
 
@@ -106,7 +107,7 @@ class Subscriptions:
     def concerned_by(
         self, complaint: PermissionsViolation, pongs_received: int
     ) -> list[Subscription]:
-        """The subscriptions that an -ERR refuses: NATS names the subject, not the sid."""
+        """The subscriptions that an -ERR refuses. NATS names the subject, not the sid."""
         return [
             each
             for each in self._by_sid.values()
@@ -125,7 +126,7 @@ _LIMIT: Final = "maximum subscriptions exceeded"
 class PermissionsViolation(NamedTuple):
     """An -ERR that concerns subjects, not the connection.
 
-    subscription: of a subscription rather than a publish. subject, queue_group: None for any.
+    subscription: it concerns a subscription, not a publish. subject, queue_group: None for any.
     """
 
     subscription: bool
@@ -143,7 +144,7 @@ class PermissionsViolation(NamedTuple):
 
 
 def parse_permissions_violation(text: str) -> PermissionsViolation | None:
-    """None for an -ERR of any other kind."""
+    """Parse an -ERR; None if it is of another kind."""
     if text.lower().startswith(_LIMIT):
         return PermissionsViolation(True, None, None)
     match = _VIOLATION.match(text)
@@ -156,7 +157,7 @@ def parse_permissions_violation(text: str) -> PermissionsViolation | None:
 
 
 def _unquoted(text: str | None) -> str | None:
-    """Go's %q, as far as a subject can need it."""
+    """Undo Go's %q, as far as a subject can need it."""
     return None if text is None else re.sub(r"\\(.)", r"\1", text)
 
 

@@ -1,1 +1,1 @@
-"""One led stream's ingest: what is admitted, appended, and acknowledged."""
+"""The ingest of one led stream: which messages are admitted, appended, and acknowledged."""

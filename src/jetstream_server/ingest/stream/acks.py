@@ -1,4 +1,4 @@
-"""Acknowledgements: what they say. Who may get one: ingest/nats/replies.py.
+"""The content of acknowledgements. ingest/nats/replies.py decides who may get one.
 
 An ack is a NATS message to the publisher's reply subject. Its payload is the JSON that the NATS
 client libraries' `js.publish()` already understands (docs/protocol.md, "Acks"):
@@ -7,7 +7,7 @@ client libraries' `js.publish()` already understands (docs/protocol.md, "Acks"):
     {"stream":"orders","seq":1043,"count":1000,"duplicate":true,"correlation":"c-17"}
     {"error":{"code":503,"err_code":20012,"description":"…"},"stream":"orders","seq":0}
 
-The last three fields only where they apply: the first of a batch, the others as asked for.
+The last three fields occur only where they apply: `count` for a batch, the others on request.
 
 Invariant.
 * Whole batches are formatted at once: no Python statement runs per ordinary ack.
@@ -24,9 +24,9 @@ from jetstream_server.ingest.nats.replies import Replies, literal
 
 
 class Answer(NamedTuple):
-    """An acknowledgement that says more than stream and sequence.
+    """An acknowledgement with more than stream and sequence.
 
-    end_offset: behind the last record. record_count: of a batch, 0 for a single record.
+    end_offset: behind the last record. record_count: of a batch; 0: a single record.
     correlation: b"" for none.
     """
 
@@ -48,11 +48,11 @@ class AckFormat:
         self._after = b"}"
 
     def acks(self, replies: Replies, base_offset: int) -> bytes:
-        """One PUB per reply, for the record at `base_offset` + its position (ascending)."""
+        """One PUB for each reply, for the record at `base_offset` + its position (ascending)."""
         return replies.acks(self._before, self._after, base_offset)
 
     def answer(self, answer: Answer) -> bytes:
-        """One PUB, of an ack that says more."""
+        """One PUB with an ack that has more fields."""
         payload = b"".join((
             b"%b%d" % (self._before, answer.end_offset),
             b',"count":%d' % answer.record_count if answer.record_count else b"",
@@ -65,14 +65,14 @@ class AckFormat:
     def nacks(
         self, replies: Sequence[bytes], error: JetstreamError, correlation: bytes = b""
     ) -> bytes:
-        """One PUB per reply, all saying why the record was not stored."""
+        """One PUB for each reply, all with the reason why the record was not stored."""
         payload = self.nack_payload(error, correlation)
         nack = b"PUB %%b %d\r\n" % len(payload) + literal(payload) + b"\r\n"
         return nack * len(replies) % tuple(replies)
 
     def nack_payload(self, error: JetstreamError, correlation: bytes = b"") -> bytes:
         spelling = CODES[type(error)]
-        # Exactly these three: nats-py passes them on as keyword arguments.
+        # Exactly these three fields: nats-py passes them on as keyword arguments.
         fields = {
             "code": spelling.nats_code,
             "err_code": spelling.nats_err_code,

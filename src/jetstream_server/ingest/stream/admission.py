@@ -1,7 +1,7 @@
-"""Decides what of a delivery is stored: refusals, keys, tombstones, ack levels, preconditions.
+"""Decides which messages of a delivery are stored: refusals, keys, ack levels, preconditions.
 
-Decides only; `StreamIngest` appends and answers. Most deliveries have neither headers of ours nor
-envelopes and pass through unchanged: their messages are not looked at one by one.
+Only decides; `StreamIngest` appends and answers. Most deliveries have neither headers for this
+server nor envelopes. They pass through unchanged, without a look at each message.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from jetstream_server.ingest.stream.headers import (
 
 
 class Opened(NamedTuple):
-    """The envelope of a record. around: the header block of the NATS message if the record has its
-    own, which is stored instead; otherwise b""."""
+    """The envelope of a record. around: the header block of the NATS message around a record that
+    has its own; the record's own is stored; b"": there is none."""
 
     envelope: RecordEnvelope
     around: bytes
@@ -42,9 +42,9 @@ NOTHING_OPENED: Final[Mapping[int, Opened]] = MappingProxyType({})
 
 
 class Precondition(NamedTuple):
-    """What a message asks for beyond being stored.
+    """What a message asks for in addition to being stored.
 
-    message_id: store it once. expected_offset: store it only as the record of that offset.
+    message_id: store the message only once. expected_offset: store it only at this offset.
     correlation: repeated in its answer; b"" for none.
     """
 
@@ -68,9 +68,9 @@ class Refused(NamedTuple):
 class Admitted:
     """The messages to append, as parallel lists, and the answers that they ask for.
 
-    replies: answered at ack level `all`, b"" for none. early: by position, replies to answer once
-    appended (level `leader`). demands: by position, the preconditions of the few messages that have
-    any.
+    replies: answered at ack level `all`; b"" for none. early: replies to answer once appended
+    (level `leader`), by position. demands: the preconditions of the few messages that have any, by
+    position.
     """
 
     values: list[bytes | None]
@@ -100,7 +100,7 @@ class Admitted:
 
     @property
     def size_bytes(self) -> int:
-        """Length of values and header blocks together."""
+        """Length of values and header blocks together, in bytes."""
         blocks = self.header_blocks or ()
         return sum(map(len, filter(None, self.values))) + sum(map(len, blocks))
 
@@ -109,17 +109,16 @@ class Admitted:
         return policy.select(self.replies)
 
     def correlation(self, position: int) -> bytes:
-        """The correlation id for the answer to the message there; b"" for none."""
+        """The correlation id for the answer to that message; b"" for none."""
         return self.demands.get(position, NO_PRECONDITION).correlation
 
     def reply_at(self, position: int) -> tuple[bytes, bool]:
-        """The reply subject of the message there, b"" for none, and whether it is answered
-        early."""
+        """The reply subject of that message, b"" for none, and whether it is answered early."""
         early = self.early.get(position)
         return (self.replies[position], False) if early is None else (early, True)
 
     def take_reply(self, position: int) -> tuple[bytes, bool]:
-        """The same, and remove it."""
+        """Like `reply_at`, but remove the reply."""
         taken = self.reply_at(position)
         self.replies[position] = b""
         self.early.pop(position, None)
@@ -127,7 +126,7 @@ class Admitted:
 
     def askers(self, *, early: bool = True) -> list[tuple[bytes, bytes]]:
         """Reply subject and correlation id of every message that asks for an answer. early: include
-        those of ack level `leader`."""
+        messages of ack level `leader`."""
         found = [
             (reply, self.correlation(position))
             for position, reply in enumerate(self.replies)
@@ -141,9 +140,9 @@ class Admitted:
 def admit(
     delivery: Delivery, stream_name: str, opened: Mapping[int, Opened] = NOTHING_OPENED
 ) -> Admitted:
-    """What a stream of that name stores of `delivery`.
+    """Decide what a stream of that name stores of `delivery`.
 
-    opened: by position, the envelopes that messages came in; their values, header blocks and
+    opened: the envelopes of messages that had one, by position; their values, header blocks and
     replies are in the delivery.
     """
     admitted = Admitted(
@@ -173,7 +172,7 @@ def _follow(
     stream_name: str,
     opened: Mapping[int, Opened],
 ) -> Admitted:
-    """Apply each message's directives; leave out refused messages."""
+    """Apply each message's directives, and leave out refused messages."""
     followed: list[tuple[Directives, bytes]] = []  # with its correlation
     positions: list[int] = []
     refused: list[Refused] = []
@@ -211,8 +210,8 @@ def _apply(kept: Admitted, position: int, directive: Directives, correlation: by
 
 
 def _enveloped(outcome: Directives | JetstreamError, opened: Opened) -> Directives | JetstreamError:
-    """Combine what a message asks for in its headers and its envelope; the same thing in both is an
-    error."""
+    """Combine what a message asks for in its headers and in its envelope. Asking for the same thing
+    in both is an error."""
     if isinstance(outcome, JetstreamError):
         return outcome
     envelope, unheard = opened.envelope, asks_for(opened.around)

@@ -1,7 +1,7 @@
 """Spans from the append of a message to its commit, for messages whose trace is recorded.
 
-Only where tracing is on (docs/operations/tracing.md). What makes and sends spans is passed in
-(node/tracing.py): nothing here knows OpenTelemetry.
+Used only if tracing is on (docs/operations/tracing.md). The object that makes and sends spans is
+passed in (node/tracing.py): nothing here depends on OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Protocol
 from jetstream_protocol.traces import TraceParent, sampled_in
 
 PER_APPEND_MAX = 100
-"""Spans for the messages of one append."""
+"""Upper bound on the spans of one append."""
 WAITING_MAX = 1000
-"""Spans of one stream that wait for a commit."""
+"""Upper bound on the spans of one stream that wait for a commit."""
 
 EndSpan = Callable[[str], None]
 """Ends a span. Its argument: why nothing was committed; "" if it was."""
@@ -25,11 +25,11 @@ class SpanSource(Protocol):
     def begin(
         self, parent: TraceParent, stream: str, offset: int, leader_epoch: int
     ) -> EndSpan | None:
-        """Begin the span of one message; None: there have been enough in this second."""
+        """Begin the span of one message; None: this second has had enough spans."""
 
 
 class CommitSpans:
-    """Those of one leadership. Commits go from the lowest offset on."""
+    """The spans of one leadership. Commits go from the lowest offset on."""
 
     __slots__ = ("_leader_epoch", "_source", "_stream", "_waiting")
 
@@ -40,7 +40,7 @@ class CommitSpans:
         self._waiting: deque[tuple[int, EndSpan]] = deque()
 
     def appended(self, header_blocks: Sequence[bytes], base_offset: int) -> None:
-        """Messages were appended, from that offset on."""
+        """Begin spans for messages that were appended from `base_offset` on."""
         room = min(PER_APPEND_MAX, WAITING_MAX - len(self._waiting))
         if room <= 0:
             return
@@ -56,6 +56,7 @@ class CommitSpans:
             self._waiting.popleft()[1]("")
 
     def dropped(self) -> None:
-        """The leadership has ended: another leader may commit them."""
+        """End all spans, because the leadership has ended: another leader may commit the
+        messages."""
         while self._waiting:
             self._waiting.popleft()[1]("the leadership ended before the commit")

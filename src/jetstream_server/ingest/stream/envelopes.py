@@ -1,6 +1,6 @@
-"""Splits deliveries that hold envelopes, in order, into runs of records and whole batches.
+"""Splits deliveries with envelopes, in order, into runs of records and whole batches.
 
-Only reads that contain the cookie's first byte come here.
+Handles only reads that contain the cookie's first byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jetstream_server.ingest.stream.headers import asks_for
 
 
 class Run(NamedTuple):
-    """Consecutive records. opened: by position, the records that came in an envelope; the delivery
+    """Consecutive records. opened: the records that came in an envelope, by position; the delivery
     holds their content and reply subjects."""
 
     delivery: Delivery
@@ -37,11 +37,11 @@ class ArrivedBatch(NamedTuple):
 
     @property
     def unpacked_bytes(self) -> int:
-        """The bytes that `open` may have to unpack."""
+        """How many bytes `open` may have to decompress."""
         return unpacked_bytes(self.envelope.batch)
 
     def open(self) -> tuple[EncodedBatch, Batch]:
-        """The batch, ready to append. Raises JetstreamError if it must not be appended."""
+        """Decode the batch, ready to append. Raises JetstreamError if it must not be appended."""
         _refuse_asking(self.header_block, "around a batch")
         encoded, batch = open_batch(self.envelope.batch, self.subject)
         column = batch.layout.header_blocks
@@ -52,19 +52,19 @@ class ArrivedBatch(NamedTuple):
 
 
 def _refuse_asking(header_blocks: bytes, where: str) -> None:
-    """Raise UnsupportedHeaderError if the joined header blocks ask the server for anything."""
+    """Raise UnsupportedHeaderError if the joined header blocks ask this server for anything."""
     name = asks_for(header_blocks)
     if name:
         raise UnsupportedHeaderError(f"header {name} is not supported {where}")
 
 
 def holds_envelopes(delivery: Delivery) -> bool:
-    """Whether any message begins as an envelope does."""
+    """Whether any message begins like an envelope."""
     return delivery.may_be_enveloped and any(map(bytes.startswith, delivery.values, repeat(COOKIE)))
 
 
 def take_apart(delivery: Delivery, acks: str) -> Iterator[Run | ArrivedBatch]:
-    """The parts of a delivery, in its order. acks: the stream's option."""
+    """Split a delivery into its parts, in order. acks: the stream's option."""
     blocks = delivery.header_blocks or [b""] * len(delivery)
     run = _RunBuilder(delivery.sid)
     for value, subject, nats_reply, block in zip(
@@ -114,7 +114,7 @@ class _RunBuilder:
         self._blocks.append(block)
 
     def take(self) -> Run:
-        """Return what was collected and begin again."""
+        """Return the collected records, and begin again."""
         run = Run(self.delivery, self._opened)
         run.delivery.header_blocks = self._blocks if any(self._blocks) else None
         self._begin(run.delivery.sid)

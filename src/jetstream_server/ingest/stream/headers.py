@@ -1,4 +1,4 @@
-"""What a publisher asks for in NATS headers.
+"""The NATS headers by which a publisher states what it wants.
 
     NATS/1.0␍␊
     Name: value␍␊        any number of them
@@ -13,11 +13,11 @@
 | `Nats-Msg-Id` | what a repetition of this message is known by |
 | `Nats-Expected-Last-Sequence` | refuse the message unless it gets this offset |
 
-Every other header of `UNSUPPORTED` asks for something NATS JetStream would do and this server does
-not: the message is refused, because ignoring a condition would break what the publisher relies on.
-Unknown `Jetstream-…` headers likewise. All further headers are the application's.
+Every other header of `UNSUPPORTED` asks for something that NATS JetStream would do and this server
+does not. Such a message is refused, because ignoring a condition would break what the publisher
+relies on. Unknown `Jetstream-…` headers are refused too. All other headers are the application's.
 
-Header blocks are stored verbatim, whatever is in them; they are parsed only if one of the two
+Header blocks are stored verbatim, whatever they contain. They are parsed only if one of the two
 prefixes occurs; one search covers a whole delivery. As in nats-server, names are case-sensitive.
 """
 
@@ -36,13 +36,13 @@ _UNSUPPORTED_NAMES: Final = (
     rb"|Jetstream-[^\s:]*+"
 )
 UNSUPPORTED: Final = re.compile(_UNSUPPORTED_NAMES)
-"""Matched against names that are not supported: conditions, time to live, purging, counters,
-schedules and atomic batches of NATS JetStream's publishers."""
+"""Patterns of names that are not supported: conditions, time to live, purging, counters, schedules
+and atomic batches of NATS JetStream's publishers."""
 
 # RFC 9110's token characters, as far as NATS clients agree on them, plus any non-ASCII byte.
 _NAME: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z\x80-\xff]++"
 _VALUE: Final = rb"[^\r\n\x00]*+"
-# Behind the version NATS's own answers carry a status. Possessive: linear for any input.
+# NATS's own answers have a status behind the version. Possessive: linear for any input.
 _BLOCK: Final = re.compile(
     rb"NATS/1\.0(?: [^\r\n]*+)?\r\n(?:%b[ \t]*+:%b\r\n)*+\r\n" % (_NAME, _VALUE)
 )
@@ -68,7 +68,7 @@ class AckLevel(StrEnum):
 
 
 class Directives(NamedTuple):
-    """What one message's headers ask for; None for what they do not set."""
+    """What the headers of one message ask for; None for a field that they do not set."""
 
     key: bytes | None = None
     ack_level: AckLevel | None = None
@@ -85,12 +85,12 @@ Outcome = Directives | InvalidRequestError
 
 
 def keys_only(header_blocks: list[bytes]) -> list[bytes] | None:
-    """The keys of a delivery if every message has one and asks for nothing else; otherwise None.
+    """The keys of a delivery if every message has a key and asks for nothing else; otherwise None.
 
-    A short cut, four times as fast as `inspect`, for the traffic of a keyed stream.
+    A short cut for the traffic of a keyed stream, four times as fast as `inspect`.
     """
     found = _KEYED.findall(b"".join(header_blocks))
-    # Compared one by one: a block with two ends must not stand for two messages.
+    # Compared one by one: a block with two ends must not count as two messages.
     if [block for block, _ in found] != header_blocks:
         return None
     return [key.rstrip(b" \t") for _, key in found]
@@ -99,7 +99,7 @@ def keys_only(header_blocks: list[bytes]) -> list[bytes] | None:
 def asks_for(header_blocks: bytes) -> str:
     """A header in joined header blocks that asks this server for anything; "" for none.
 
-    One search, however many records there are.
+    One search covers any number of records.
     """
     found = _ASKS.search(header_blocks)
     return "" if found is None else _text(found[1])
@@ -127,10 +127,10 @@ def _outcome(block: bytes, value: bytes | None) -> Outcome:
 
 
 def parse_directives(block: bytes) -> Directives:
-    """The directives of one header block.
+    """Parse the directives of one header block.
 
-    Raises InvalidRequestError for a block or a value out of shape, UnsupportedHeaderError for a
-    directive this server does not know.
+    Raises InvalidRequestError for a malformed block or value, UnsupportedHeaderError for a
+    directive that this server does not know.
     """
     _check_grammar(block)
     found: dict[str, bytes | AckLevel | bool | int] = {}
@@ -180,12 +180,12 @@ _SUPPORTED: Final[dict[bytes, tuple[str, Callable[[bytes], bytes | AckLevel | bo
     header_names.TOMBSTONE.encode(): ("tombstone", _flag),
     header_names.MSG_ID.encode(): ("message_id", bytes),
     header_names.EXPECTED_STREAM.encode(): ("expected_stream", bytes),
-    # The last sequence JetStream would have: it counts from 1, so this is our next offset.
+    # The last sequence that JetStream would have. It counts from 1, so this is our next offset.
     header_names.EXPECTED_LAST_SEQUENCE.encode(): ("expected_offset", _sequence),
 }
-"""The field of the directives that a header sets, and how its value is read."""
+"""The directive that a header sets, and the function that reads its value."""
 
 
 def _text(found: bytes) -> str:
-    """Text from a publisher, made safe and short enough to quote."""
+    """Text from a publisher, escaped and shortened so that it can be quoted."""
     return ascii(found[:64].decode("utf-8", "backslashreplace"))

@@ -1,12 +1,12 @@
-"""The answers of one led stream to its publishers, sent at once or after the commit.
+"""Answers the publishers of one led stream, at once or after the commit.
 
-    ack, answer, nack ──> written at once, where acks may go
+    ack, answer, nack ──> written at once, if the reply is allowed
     wait ──> pending, in the order of the log ──(committed)──> answered · failed · dropped
 
 Invariants.
 * **safety** A waiting batch is answered only once the high watermark has reached its end, and never
   if the leadership ends first.
-* Nothing is written to a reply that the policy does not allow; such replies are counted.
+* Nothing is written to a reply that the policy does not allow. Such replies are counted.
 * Waiting batches are counted in `Bounds`, over all streams of the node.
 """
 
@@ -36,7 +36,7 @@ Write = Callable[[bytes], bool]
 
 @dataclass(slots=True)
 class Bounds:
-    """How much may wait for its commit, over all streams of this node."""
+    """Upper bounds on what waits for its commit, over all streams of this node."""
 
     pending_acks_max: int
     uncommitted_bytes_max: int
@@ -44,7 +44,7 @@ class Bounds:
     uncommitted_bytes: int = 0
 
     def reason(self, acks: int) -> str:
-        """Why `acks` more must not wait; "" when they may."""
+        """Why `acks` more acknowledgements must not wait; "" when they may."""
         if self.pending_acks + acks > self.pending_acks_max:
             return f"{self.pending_acks} acknowledgements are pending already"
         if self.uncommitted_bytes > self.uncommitted_bytes_max:
@@ -55,7 +55,7 @@ class Bounds:
 class PendingAck(NamedTuple):
     """One appended batch, answered once the high watermark reaches `end_offset`.
 
-    answers: the answers that say more than the offset of a record.
+    answers: the answers with more than the offset of a record.
     """
 
     end_offset: int
@@ -100,7 +100,7 @@ class PendingAcks:
         return asking.select(self._policy)
 
     def suppressed(self, replies: Replies) -> None:
-        """Count those that may not."""
+        """Count the replies that may not be answered."""
         self._counters.acknowledged(0, replies.refused)
 
     def allowed(self, asking: Delivery | Admitted) -> Replies:
@@ -110,7 +110,7 @@ class PendingAcks:
         return replies
 
     def may_answer(self, reply: bytes) -> bool:
-        """Whether that reply is to be answered."""
+        """Whether that reply may be answered."""
         return bool(self._allowed([reply]))
 
     def _allowed(self, replies: list[bytes]) -> Replies:
@@ -119,17 +119,17 @@ class PendingAcks:
         return allowed
 
     def ack_early(self, early: Mapping[int, bytes], base_offset: int) -> None:
-        """early: replies by position."""
+        """Acknowledge messages of level `leader`. early: their replies, by position."""
         self.ack(self._allowed(list(early.values())).at(list(early)), base_offset)
 
     def ack(self, replies: Replies, base_offset: int) -> None:
-        """To allowed replies only."""
+        """Acknowledge records. replies: only allowed ones."""
         if len(replies):
             self._write(self._format.acks(replies, base_offset))
             self._counters.acknowledged(len(replies))
 
     def answer(self, answer: Answer) -> None:
-        """To an allowed reply only."""
+        """Send an answer, whose reply must be allowed."""
         self._write(self._format.answer(answer))
         self._counters.acknowledged(1)
 
@@ -141,22 +141,22 @@ class PendingAcks:
             self._counters.refused(len(allowed), error.code)
 
     def nack_all(self, askers: Sequence[tuple[bytes, bytes]], error: JetstreamError) -> None:
-        """askers: reply and correlation id of each, b"" for none."""
+        """Refuse messages. askers: reply and correlation id of each, b"" for none."""
         self.nack([reply for reply, correlation in askers if not correlation], error)
         for reply, correlation in askers:
             if correlation:
                 self.nack([reply], error, correlation)
 
-    # Once it is committed.
+    # After the commit.
 
     def wait(self, pending: PendingAck) -> None:
-        """Add a batch behind those that wait already: `end_offset` never falls."""
+        """Add a batch behind those that wait already. `end_offset` never falls."""
         self._pending.append(pending)
         self._bounds.pending_acks += pending.ack_count
         self._bounds.uncommitted_bytes += pending.length
 
     def committed(self, high_watermark: int) -> None:
-        """Answer everything below it."""
+        """Answer every batch below the high watermark."""
         pending = self._pending
         while pending and pending[0].end_offset <= high_watermark:
             done = pending.popleft()
@@ -166,8 +166,8 @@ class PendingAcks:
                 self.answer(answer)
 
     def fail(self, error: UnknownOutcomeError) -> None:
-        """The waiting batches are appended but perhaps never committed: answer that the outcome is
-        unknown."""
+        """Answer the waiting batches with an unknown outcome: they are appended but perhaps never
+        committed."""
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
@@ -177,7 +177,8 @@ class PendingAcks:
             )
 
     def drop(self) -> None:
-        """The leadership ended: answer nothing, the new leader may have acknowledged already."""
+        """Answer nothing, because the leadership ended: the new leader may have acknowledged
+        already."""
         while self._pending:
             self._forget(self._pending.popleft())
 
@@ -196,5 +197,5 @@ def _for_publishers(error: JetstreamError) -> JetstreamError:
 
 
 def _is_theirs(error: StorageError) -> bool:
-    """Whether the publisher's own bytes are invalid, and not a file of ours."""
+    """Whether the publisher's own bytes are invalid, not a file of ours."""
     return isinstance(error, CorruptBatchError) and not error.file

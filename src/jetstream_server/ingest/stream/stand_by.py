@@ -1,18 +1,18 @@
-"""Listens to a stream that this node is about to lead, and keeps the messages until it does
+"""Listens to a stream that this node is about to lead, and keeps the messages until it leads
 (docs/replication.md, "Hand-over").
 
-The old leader has stopped listening and has stored everything up to `end_offset` before this
-begins, so the messages kept here come after that.
+Before this begins, the old leader has stopped listening and has stored everything up to
+`end_offset`. So the messages kept here come after that.
 
-**safety** They are stored only by the very next leadership, and only if that begins at `end_offset`
+**safety** They are stored only by the very next leadership, and only if it begins at `end_offset`
 or before. Another leadership in between may have refused or stored the same messages. A longer log
-shows that the old leader went on, and may have stored and acknowledged them; if it stored some that
-are not in the log, they were never committed. Nothing is acknowledged before it is stored. If they
-are not stored, later messages of the same subscription are not stored either, because the old
-leader may have received them too. A new subscription begins then.
+shows that the old leader continued, and may have stored and acknowledged them. If the old leader
+stored some that are not in the log, they were never committed. Nothing is acknowledged before it is
+stored. If the kept messages are not stored, later messages of the same subscription are not stored
+either, because the old leader may have received them too. A new subscription begins then.
 
-The bytes are limited here, the time by the owner. Beyond the limit the kept messages are dropped:
-publishers that ask for an ack get none; messages without acks belong to the gap.
+This module limits the bytes, the owner limits the time. Beyond the limit the kept messages are
+dropped: publishers that want an ack get none; messages without acks belong to the gap.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from jetstream_server.ingest.nats.delivery import Delivery
 from jetstream_server.ingest.stream.stream_ingest import StreamIngest
 
 BYTES_MAX = 32 * 1024 * 1024
-"""A hand-over takes about ten milliseconds; at most this much arrives in a tenth of a second."""
+"""Upper bound on kept bytes. A hand-over takes about ten milliseconds; at most this much arrives in
+a tenth of a second."""
 
 
 class StandBy:
-    """The stand-by of one stream. gap_us: how long nobody listened before. refusal: of the
-    subscription."""
+    """The stand-by of one stream. gap_us: for how long nobody has listened before. refusal: of the
+    subscription, by NATS."""
 
     __slots__ = (
         "_bytes",
@@ -67,8 +68,8 @@ class StandBy:
             self._ingest.refusal = error
 
     def store(self, ingest: StreamIngest, leader_epoch: int, log_end_offset: int) -> bool:
-        """The leadership has begun: store what was kept and what arrives from now on. False: store
-        neither; see the module."""
+        """Begin the leadership: store the kept messages and those that arrive from now on. Returns
+        False if neither must be stored; see the module."""
         kept, self._kept = self._kept, None
         is_next = leader_epoch == self.leader_epoch + 1
         if kept is None or not is_next or log_end_offset > self.end_offset:

@@ -9,9 +9,9 @@ Invariants.
 * **safety** A duplicate is answered once its original is below the high watermark, whatever the ack
   level: it waits in the same queue behind everything appended.
 * Pending acks are limited over all streams together (`Bounds`): beyond the limit, messages that ask
-  for an ack are refused, and messages without are still stored.
+  for an ack are refused, and messages that do not are still stored.
 
-pending_acks.py sends the answers and holds what waits.
+pending_acks.py sends the answers and holds those that wait.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ __all__ = ["Bounds", "StreamIngest"]
 NOBODY: Final = Replies([])
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Limit for compressed batches in one delivery: a few kilobytes can unpack to more than the loop
-may spend on one read. Further batches are refused; their publishers send them again."""
+"""Limit for compressed batches in one delivery: a few kilobytes can expand to more than the loop
+may spend on one read. Further batches are refused, and their publishers send them again."""
 
 
 class StreamIngest:
@@ -68,7 +68,7 @@ class StreamIngest:
         write: Write,
         spans: SpanSource | None = None,
     ) -> None:
-        """spans: of messages with `traceparent`; None: tracing is off."""
+        """spans: for messages with `traceparent`; None: tracing is off."""
         stream = replica.stream
         self._spans = (
             None if spans is None else CommitSpans(spans, stream.name, stream.leader_epoch)
@@ -76,13 +76,14 @@ class StreamIngest:
         self.replica = replica
         self.sid = 0
         self.refusal: PermissionDeniedError | None = None
-        """Why NATS refuses the subscription, if it does."""
+        """Why NATS refuses the subscription; None: it does not."""
         self._replicas = replicas
         self._bounds = bounds
         self._answers = PendingAcks(replica.stream.name, policy, bounds, replica.counters, write)
 
     def deliver(self, delivery: Delivery) -> None:
-        """Store one delivery and answer it now or when it commits; never raises for its content."""
+        """Store one delivery, and answer it at once or after its commit. Never raises for its
+        content."""
         acks = self.replica.stream.config.acks
         if holds_envelopes(delivery):
             room = UNPACKED_BYTES_MAX
@@ -119,9 +120,9 @@ class StreamIngest:
             self._append(admitted)
 
     def _append_plain(self, delivery: Delivery) -> bool:
-        """Append messages that ask for acks only, without looking at each.
+        """Append messages that ask for nothing but acks, without a look at each.
 
-        Returns False, with nothing done, when each must be looked at after all.
+        Returns False, with nothing done, when each message must be looked at after all.
         """
         replies = self._answers.select(delivery)
         if self._why_not_ack(len(replies) + replies.refused) is not None:
@@ -141,7 +142,7 @@ class StreamIngest:
         return True
 
     def _why_not_ack(self, asked: int) -> JetstreamError | None:
-        """Why this number of messages with acks cannot be accepted now; None when they can."""
+        """Why this number of messages with acks cannot be accepted; None when they can."""
         if not asked:
             return None
         reason = self._bounds.reason(asked)
@@ -156,15 +157,15 @@ class StreamIngest:
         return None
 
     def _without_askers(self, admitted: Admitted, error: JetstreamError) -> Admitted:
-        """Refuse the messages that ask for level `all`; return the others."""
+        """Refuse the messages that ask for level `all`, and return the others."""
         self._answers.nack_all(admitted.askers(early=False), error)
         return admitted.only([at for at, reply in enumerate(admitted.replies) if not reply])
 
     def _append_demanding(self, admitted: Admitted) -> None:
         """Append messages of which some depend on earlier ones.
 
-        A message that repeats another one of the delivery is checked after that one is stored.
-        Expected offsets count the messages before it in the delivery: a batch is stored as a whole
+        A message that repeats another one of the delivery is checked after that one is stored. An
+        expected offset counts the messages before it in the delivery. A batch is stored as a whole
         or not at all, so it must not be split.
         """
         kept: list[int] = []
@@ -189,10 +190,10 @@ class StreamIngest:
     def _is_wanted(
         self, admitted: Admitted, position: int, demand: Precondition, next_offset: int
     ) -> bool:
-        """Whether to store the message at that offset; if not, answer it.
+        """Whether to store the message at that offset. If not, answers it.
 
-        As in JetStream, a duplicate is recognised before its precondition is checked: its original
-        has made the precondition false.
+        As in JetStream, a duplicate is recognised before its precondition is checked: storing the
+        original has made the precondition false.
         """
         log = self.replica.log
         original = None
@@ -242,7 +243,7 @@ class StreamIngest:
         self._append(admitted.only(range(count // 2, count)))
 
     def _remember(self, admitted: Admitted, base_offset: int, length: int) -> None:
-        """Answer level `leader` now, and level `all` once committed (perhaps already)."""
+        """Answer level `leader` at once, and level `all` after the commit (perhaps already)."""
         answers = self._told_more(admitted, base_offset) if admitted.demands else []
         if admitted.early:
             self._answers.ack_early(admitted.early, base_offset)
@@ -251,8 +252,8 @@ class StreamIngest:
         self._wait(PendingAck(end_offset, base_offset, replies, length, answers))
 
     def _told_more(self, admitted: Admitted, base_offset: int) -> list[Answer]:
-        """Remove the messages with a correlation id from the ordinary ones; answer those of level
-        `leader`, and return the answers for the others."""
+        """Remove messages with a correlation id from the ordinary ones. Answers those of level
+        `leader`, and returns the answers for the others."""
         answers = []
         for position, demand in admitted.demands.items():
             if not demand.correlation:
@@ -282,7 +283,7 @@ class StreamIngest:
             self._answers.nack([reply], refusal, envelope.correlation)
 
     def _store_batch(self, arrived: ArrivedBatch) -> None:
-        """Append a producer's batch, or find that it is a duplicate. Raises JetstreamError when it
+        """Append a producer's batch, or recognise it as a duplicate. Raises JetstreamError when it
         is refused."""
         envelope, reply = arrived.envelope, arrived.reply
         encoded, batch = arrived.open()
@@ -311,7 +312,7 @@ class StreamIngest:
     # Answers.
 
     def _answer_duplicate(self, answer: Answer) -> None:
-        """Answer once the original is committed: at the latest when the present log end is."""
+        """Answer once the original is committed, which it is when the current log end is."""
         self.replica.counters.repeated()
         if not self._answers.may_answer(answer.reply):
             return
@@ -327,7 +328,7 @@ class StreamIngest:
         self._wait(PendingAck(end_offset, end_offset, NOBODY, 0, [answer]))
 
     def _wait(self, pending: PendingAck) -> None:
-        """Wait for the commit, which may have happened already."""
+        """Add an answer that waits for its commit, which may have happened already."""
         self._answers.wait(pending)
         self.committed()
 
@@ -339,17 +340,17 @@ class StreamIngest:
 
     @property
     def pending_count(self) -> int:
-        """Batches that wait for their commit."""
+        """How many batches wait for their commit."""
         return len(self._answers)
 
     def fail(self, error: UnknownOutcomeError) -> None:
-        """What waits is appended and perhaps never committed: say that nobody knows."""
+        """Answer the waiting batches with an unknown outcome: they may never be committed."""
         self._answers.fail(error)
         if self._spans is not None:
             self._spans.dropped()
 
     def drop(self) -> None:
-        """The leadership ended: drop what waits, without an answer."""
+        """Drop the waiting batches without an answer, because the leadership ended."""
         self._answers.drop()
         if self._spans is not None:
             self._spans.dropped()
