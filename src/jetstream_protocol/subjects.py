@@ -57,11 +57,11 @@ def check_partition(group: str, partition: int, partitions: int) -> None:
         return
     if not 0 <= partition < partitions <= PARTITIONS_MAX:
         raise InvalidRequestError(
-            f"invalid partition {partition} of {partitions}: partitions count from 0, and a group "
-            f"has 1 to {PARTITIONS_MAX}"
+            f"invalid partition {partition} of {partitions}: they count from 0, and a group has 1 "
+            f"to {PARTITIONS_MAX}"
         )
     if not group:
-        raise InvalidRequestError("a stream that is a partition must name its group")
+        raise InvalidRequestError("a stream that is a partition needs the group of which it is one")
 
 
 def ingest_prefix(group: str, partition: int) -> str:

@@ -170,8 +170,8 @@ def check_subject_said(operations: Iterable[str], allow: bool, subject: str) -> 
     or read a stream is a right to the messages of its subject."""
     if allow and not subject and any(each in _NEEDS_SUBJECT for each in operations):
         raise InvalidRequestError(
-            "name the subject, too: a principal that may read or create a stream gets the messages "
-            "of its subject; '>' is every subject"
+            "say the subject, too: whoever may read or create a stream gets the messages of its "
+            "subject; '>' is every subject"
         )
 
 
