@@ -111,7 +111,7 @@ async def test_a_silent_member_is_given_up_and_told_so_when_it_comes_back() -> N
     assert world.coordinator.groups()[0].has("a")
     await world.pass_time(2.0)
     assert not world.coordinator.groups()[0].members
-    with pytest.raises(PreconditionFailedError, match="joins anew"):
+    with pytest.raises(PreconditionFailedError, match="must join again"):
         await world.beat("a", {1}, group.generation)
     watching.cancel()
 
