@@ -16,17 +16,17 @@ logger = structlog.get_logger("jetstream.replicas")
 
 
 def close_cleanly(replicas: Sequence[Replica], threads: Executor | None) -> bool:
-    """Whether all logs were flushed and closed. Nothing else uses them any more.
+    """Flush and close all logs, which nothing else may use any more. Returns whether all succeeded.
 
-    threads: in which that is done, CLOSING_AT_A_TIME of their own by default: the disk serves many
-    about as fast as one.
+    threads: runs the work; by default CLOSING_AT_A_TIME threads of its own, because the disk serves
+    many threads about as fast as one.
     """
     with threads or ThreadPoolExecutor(CLOSING_AT_A_TIME, "jetstream-closing") as threads:
         return all(list(threads.map(_close, replicas)))
 
 
 def _close(replica: Replica) -> bool:
-    """Runs in a thread."""
+    """Flush and close one log. Runs in a thread."""
     try:
         replica.log.close(clean=True)
     except JetstreamError as error:

@@ -1,4 +1,4 @@
-"""What a start does with the logs that it finds: whole, damaged, missing and unflushed ones."""
+"""Handles the logs that a start finds: sound, damaged, missing and unflushed ones."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def open_log(
     *,
     clean: bool,
 ) -> tuple[CommitLog, str]:
-    """A stream's log, and why nothing of it could be read ("" if something could). Whatever is
-    wrong with it takes it offline; it never raises."""
+    """Open a stream's log. Returns it, and why nothing of it could be read ("" if it could). A
+    problem takes the log offline; this never raises."""
     unreadable_reason = ""
     try:
         if stream.id in record.suspects:
@@ -43,7 +43,7 @@ def open_log(
         )  # fmt: skip
     except StorageError as error:
         unreadable_reason = error.message
-        # Not as recovered damage, which a replica may drop: what is there is not known.
+        # Not as recovered damage, which a replica may drop: the content is not known.
         log = CommitLog(disk, directory, config, Recovered())
         log.health.end(unreadable_reason)
     latest_epoch = log.epochs.latest_epoch
@@ -60,8 +60,8 @@ def open_log(
 def _lost_log(
     disk: Disk, stream: StreamMetadata, directory: str, config: LogConfig, record: RunRecord
 ) -> CommitLog | None:
-    """The lost log of a stream that was here when the folder of all streams was lost; None if it
-    was not here, or has been begun anew since."""
+    """The lost log of a stream that was on this node when the folder of all streams was lost; None
+    if it was not, or if it has been begun anew since."""
     if stream.id > record.lost_through or disk.exists(directory):
         return None
     found = Recovered(
@@ -74,7 +74,7 @@ def _lost_log(
 
 
 def _say_what_was_found(stream: StreamMetadata, log: CommitLog) -> None:
-    """Log what is wrong with an opened log: a disk that loses something must be noticed."""
+    """Log what is wrong with an opened log: operators must learn of a disk that loses data."""
     if log.offline_reason:
         logger.error("log_damaged", stream=stream.full_name, reason=log.offline_reason)
     if log.incomplete_reason:
@@ -90,8 +90,8 @@ def _say_what_was_found(stream: StreamMetadata, log: CommitLog) -> None:
 
 
 def _forget_checkpoint(disk: Disk, directory: str) -> None:
-    """After a failed fsync, readable bytes may not be on disk: scan the whole log. Raises
-    StorageError."""
+    """Remove the checkpoint so that the whole log is scanned: after a failed fsync, readable bytes
+    may not be on disk. Raises StorageError."""
     path = f"{directory}/{CHECKPOINT_NAME}"
     try:
         if disk.exists(path):
@@ -101,9 +101,9 @@ def _forget_checkpoint(disk: Disk, directory: str) -> None:
 
 
 def flush_what_earlier_runs_left(logs: Iterable[CommitLog], threads: Executor | None) -> None:
-    """Flush what a killed process has left in the page cache. It may have been acknowledged long
-    ago and must not wait for the next record of its stream. If the flush fails, the log has failed
-    before anybody counts on it.
+    """Flush the records that a killed process has left in the page cache. They may have been
+    acknowledged long ago, and must not wait for the next record of their stream. If a flush fails,
+    its log has failed before anything relies on it.
 
     threads: the threads for it; by default FLUSHING_AT_A_TIME of its own.
     """
@@ -117,7 +117,7 @@ def _is_unflushed(log: CommitLog) -> bool:
 
 
 def _flush(log: CommitLog) -> None:
-    """Runs in a thread."""
+    """Flush one log. Runs in a thread."""
     try:
         log.flush()
     except StorageError:

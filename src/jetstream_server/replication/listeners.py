@@ -1,6 +1,6 @@
-"""Whom `ReplicaManager` tells what. A listener overrides what concerns it; the rest does nothing.
+"""The listeners of `ReplicaManager`. A listener overrides the methods that it needs.
 
-All are called on the event loop, and must not block it.
+All methods are called on the event loop, and must not block it.
 """
 
 from __future__ import annotations
@@ -14,72 +14,72 @@ from jetstream_server.replication.core.replica import Replica
 
 
 class ReplicaListener:
-    """Acts on leadership: ingest subscribes and acknowledges by it."""
+    """Acts on leaderships: ingest subscribes and acknowledges by them."""
 
     def leading(self, replica: Replica) -> None:
-        """This node leads the stream from now on."""
+        """Called when this node begins to lead the stream."""
 
     def access_changed(self, replica: Replica) -> None:
-        """The stream that this node leads was paused, resumed, made read-only or writable."""
+        """Called when a stream led here was paused, resumed, or made read-only or writable."""
 
     def stopped_leading(self, replica: Replica) -> None:
-        """It does not any more: deleted, closed, or led elsewhere."""
+        """Called when this node stops leading: the stream is deleted, closed, or led elsewhere."""
 
     def committed(self, replica: Replica) -> None:
-        """The high watermark rose."""
+        """Called when the high watermark has risen."""
 
     def fell_below_minimum(self, replica: Replica) -> None:
-        """The ISR is below its minimum: what was appended is not committed for now."""
+        """Called when the ISR is below its minimum: appended records cannot be committed now."""
 
     def failed(self, replica: Replica, error: StorageError) -> None:
-        """The disk refused: what is not committed yet never will be, here."""
+        """Called when the disk refused: uncommitted records will never be committed here."""
 
 
 class RoleListener:
-    """Acts on the roles of replicas: the drivers do."""
+    """Acts on the roles of replicas. The drivers are such listeners."""
 
     def role_changed(self, replica: Replica) -> None:
-        """It leads, follows (another leader, another epoch), or does neither, closed included; or
-        its stream's settings changed."""
+        """Called when a replica leads, follows (another leader, another epoch), or does neither,
+        which includes that it was closed; or when its stream's settings changed."""
 
     def flushed(self, replica: Replica) -> None:
-        """A flush of its log has ended."""
+        """Called when a flush of the log has ended."""
 
     def failed(self, replica: Replica) -> None:
-        """Its log can not be relied on any more."""
+        """Called when the log cannot be relied on any more."""
 
     def log_start_rose(self, replica: Replica) -> None:
-        """Its limits or a purge have removed records."""
+        """Called when limits or a purge have removed records."""
 
     def heard(self, node_id: NodeId) -> None:
-        """A follower node has said something, if only that it is there."""
+        """Called when a follower node has sent something, perhaps only a keep-alive."""
 
 
 class Healer:
-    """Looks at files that others say are damaged (healing.py)."""
+    """Inspects files that are reported as damaged (healing.py)."""
 
     def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:
-        """The bytes at `offset` may be bad, or any of its segment."""
+        """Have the bytes at `offset` inspected. whole: the whole segment."""
 
     async def examined(self, replica: Replica, offset: int) -> None:
-        """The same; returns once it was looked at."""
+        """Like `suspect`. Returns after the inspection."""
 
 
 class ProgressListener(Protocol):
-    """A follower's connection (leader_stream.py), and the driver that changes the ISR."""
+    """A follower's connection (leader_stream.py), or the driver that changes the ISR."""
 
     def progressed(self, replica: Replica) -> None:
-        """A stream with several replicas grew, committed, changed, or may get a member in sync."""
+        """Called when a stream with several replicas may need an answer or an ISR change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """All of a node's listeners, in the order in which they are told."""
+    """All listeners of a node, in the order in which they are called."""
 
     leadership: ReplicaListener = field(default_factory=ReplicaListener)
     roles: tuple[RoleListener, ...] = ()
     progress: tuple[ProgressListener, ...] = ()
-    """Told from the start; a follower's connection is told while it lasts."""
+    """Called from the start. A follower's connection is added while it lasts."""
     healer: Healer = field(default_factory=Healer)
 
     def role_changed(self, replica: Replica) -> None:

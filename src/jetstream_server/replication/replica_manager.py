@@ -1,4 +1,4 @@
-"""All replicas this node holds: opens and closes them as the metadata says, and flushes them on
+"""All replicas on this node: opens and closes them as the metadata says, and flushes them on
 request.
 
 Owned by the event loop. It connects an append, its flush, its replication and the rise of the high
@@ -7,9 +7,9 @@ watermark:
     append ──> page cache ──(group)──> flusher thread: one fsync for all that queued up ──┐
                     │                                                                      │
                     ├──(interval, none)──> moved() <────────────────────────────────────────┘
-                    └──> sessions: the followers are sent it
+                    └──> connections: sent to the followers
 
-Who follows whom is fetcher_manager.py's, changes of the ISR are isr.py's.
+fetcher_manager.py chooses what each follower fetches from; isr.py changes the ISR.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ NOT_REGISTERED = -1
 _NAME_AND_SUBJECT_MAX = subjects.NAME_LENGTH_MAX + 1 + subjects.SUBJECT_BYTES_MAX
 
 FORGET_SECONDS = 30.0
-"""Between rounds over all logs that expire message ids: a few milliseconds for 10,000 streams."""
+"""Pause between rounds over all logs that expire message ids; a round takes milliseconds."""
 
 logger = structlog.get_logger("jetstream.replicas")
 
 
 class ReplicaManager:
-    """See the module. `directory` holds one folder per stream id."""
+    """See the module. directory: has one folder per stream id."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ReplicaManager:
         monotonic_clock: MonotonicClock,
         lease_held: Callable[[], bool],
     ) -> None:
-        """lease_held: whether this node's session lease holds, at this very moment."""
+        """lease_held: returns whether this node's session lease holds at this moment."""
         self._node_id = NodeId(node_id)
         self._registry = registry
         self._disk = disk
@@ -106,23 +106,23 @@ class ReplicaManager:
         self._by_log: dict[CommitLog, Replica] = {}
         self._rounds: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
-        self._just_failed: dict[Replica, None] = {}  # and nobody has been told
-        self._not_noted: dict[StreamId, None] = {}  # suspects that the record of runs lacks
+        self._just_failed: dict[Replica, None] = {}  # failures not reported yet
+        self._not_noted: dict[StreamId, None] = {}  # suspects missing in the run record
         self._throttle = LogThrottle(lambda: monotonic_clock() / 1e6)
         self._flush_ended = asyncio.Event()
         self._listeners = Listeners()
         self._progress: dict[ProgressListener, None] = {}
         self._full_reason = ""
         self.gone = Counters()
-        """Of replicas that are no longer here: with them the sums over all never fall."""
+        """Counters of replicas that are gone: with them, sums over all replicas never fall."""
 
     @property
     def full_reason(self) -> str:
-        """Why no append is taken anywhere; "": they are taken."""
+        """Why every append is refused; "": appends are accepted."""
         return self._full_reason
 
     def refuse_appends(self, reason: str) -> None:
-        """Refuse all from now on, with this reason; "": take them again."""
+        """Refuse all appends from now on, with this reason; "": accept them again."""
         self._full_reason = reason
 
     def __iter__(self) -> Iterator[Replica]:
@@ -135,14 +135,14 @@ class ReplicaManager:
         return self._replicas.get(StreamId(stream_id))
 
     def led(self, stream_id: int) -> Replica:
-        """The replica of a stream this node leads. Raises NotLeaderError."""
+        """The replica of a stream that this node leads. Raises NotLeaderError."""
         replica = self._replicas.get(StreamId(stream_id))
         if replica is None or replica.leadership is None:
             raise NotLeaderError(f"node {self._node_id} does not lead stream {stream_id}")
         return replica
 
     def stream_of(self, ref: common_pb2.StreamRef) -> StreamMetadata:
-        """The stream that a request names: by id, name, or name and subject.
+        """The stream that a request names: by id, by name, or by name and subject.
 
         Raises StreamNotFoundError, AmbiguousStreamError, InvalidRequestError.
         """
@@ -158,11 +158,11 @@ class ReplicaManager:
         return self._registry.resolve(ref.name, ref.subject)
 
     def resolve(self, ref: common_pb2.StreamRef) -> Replica:
-        """The replica here of the stream a request names. Raises as both of these do."""
+        """The replica here of the stream that a request names. Raises the errors of both steps."""
         return self.replica_of(self.stream_of(ref))
 
     def replica_of(self, stream: StreamMetadata) -> Replica:
-        """The replica here. Raises NotReplicaError (with who is one)."""
+        """The replica here. Raises NotReplicaError, which names a node that has one."""
         replica = self._replicas.get(stream.id)
         if replica is None:
             reader = self._any_reader_of(stream)
@@ -181,7 +181,8 @@ class ReplicaManager:
         return next(alive, stream.replicas[0])
 
     def resolve_led(self, ref: common_pb2.StreamRef) -> Replica:
-        """The same, if this node leads it. Raises NotLeaderError (with who does) as well."""
+        """Like `resolve`, if this node leads it. Raises also NotLeaderError, which names the
+        leader."""
         stream = self.stream_of(ref)
         replica = self._replicas.get(stream.id)
         if replica is None or replica.leadership is None:
@@ -211,11 +212,10 @@ class ReplicaManager:
     # Opening, and following the metadata.
 
     def open(self, *, clean: bool, threads: Executor | None = None) -> list[StreamId]:
-        """Open every stream the metadata places here; `clean`: the last stop left a marker.
-        threads: in which what an earlier run left unflushed is flushed, as those of `close`.
+        """Open every stream that the metadata places here. clean: the last stop left a marker.
+        threads: flushes what an earlier run left unflushed; see `close`.
 
-        Returns the streams whose log is not to be counted on. Nothing leads or follows before
-        `begin`.
+        Returns the streams whose logs are not trusted. No replica leads or follows before `begin`.
         """
         for stream in self._registry.streams_of(self._node_id):
             self._open(stream, clean=clean)
@@ -229,8 +229,8 @@ class ReplicaManager:
         ]
 
     def begin(self, incarnation: int, listeners: Listeners) -> None:
-        """This process is registered: take the roles that the metadata gives it. Nobody is told of
-        anything before."""
+        """Take the roles that the metadata gives this process, which is registered. No listener is
+        called before."""
         self._incarnation = incarnation
         self._listeners = listeners
         self._progress = dict.fromkeys(listeners.progress)
@@ -238,7 +238,7 @@ class ReplicaManager:
             incompleteness_told(replica)
             replica.incarnation = incarnation
             self._follow_metadata(replica)
-            if replica.has_failed:  # Before there was anybody to be told.
+            if replica.has_failed:  # It failed before there were listeners.
                 self._listeners.failed(replica)
         self._rounds = [
             run_in_background(self._flush_dirty(), "flush rounds"),
@@ -246,8 +246,8 @@ class ReplicaManager:
         ]
 
     async def until_served(self) -> None:
-        """Wait until what survived in the logs that this node leads alone can be read again: under
-        `group` it counts once it is flushed."""
+        """Wait until the surviving records of the logs that this node leads alone can be read
+        again: under `group` they count once they are flushed."""
         for replica in list(self._replicas.values()):
             while _must_flush_to_serve(replica):
                 self._flush_ended.clear()
@@ -277,20 +277,20 @@ class ReplicaManager:
             self._update(self._open(stream, clean=True), stream)
 
     def _update_leaderships(self, node_id: NodeId) -> None:
-        """A node came, went or began a new incarnation: leaders count its positions accordingly."""
+        """Update the leaders: a node came, went or began a new incarnation."""
         for replica in self._replicas.values():
             if len(replica.stream.replicas) > 1 and node_id in replica.stream.replicas:
                 self._follow_metadata(replica)
 
     def _follow_metadata(self, replica: Replica) -> None:
-        """Give it its role in the stream as it is by now, unless a change that takes it away is
-        about to be applied."""
+        """Give the replica its current role in the stream, unless a change that ends it is about to
+        be applied."""
         stream = self._registry.streams.get(replica.stream.id, replica.stream)
         if self._node_id in stream.replicas:
             self._update(replica, stream)
 
     def _open(self, stream: StreamMetadata, *, clean: bool) -> Replica:
-        """Open one replica. Whatever is wrong with its log takes it offline, and no other."""
+        """Open one replica. A problem takes only its own log offline."""
         record = self._runs.record
         is_suspect = stream.id in record.suspects
         log, unreadable_reason = open_log(
@@ -319,8 +319,8 @@ class ReplicaManager:
     def _update(self, replica: Replica, stream: StreamMetadata) -> None:
         """Give the replica its role in `stream`.
 
-        **safety** Never an earlier one again: where several changes came at once, that of a node
-        has brought the replica to where the last of them leaves the stream.
+        **safety** Never an earlier role again: if several changes came at once, a change of a node
+        has already brought the replica to the stream's latest state.
         """
         if stream.stream_epoch < replica.stream.stream_epoch:
             return
@@ -352,13 +352,14 @@ class ReplicaManager:
             self._listeners.leadership.fell_below_minimum(replica)
 
     def _altered(self, replica: Replica) -> None:
-        """Its settings changed. Under `group` what it holds counts once it is flushed."""
+        """Apply changed settings. Under `group` the replica's records count once they are
+        flushed."""
         replica.log.configure(log_config_for(self._config, replica.stream.config))
         if replica.counts_flushed and not replica.closed and not replica.log.offline_reason:
             self._flusher.request(replica.log, self._flushed)
 
     def _drop(self, stream: StreamMetadata, *, delete: bool, is_deleted: bool = False) -> None:
-        """Close a stream here; delete: its files, too."""
+        """Close a stream here. delete: delete its files too."""
         replica = self._replicas.pop(stream.id, None)
         if replica is None:
             return
@@ -382,15 +383,17 @@ class ReplicaManager:
     # Appending and flushing.
 
     def now_us(self) -> MonotonicUs:
-        """By which message ids age."""
+        """The time by which message ids age."""
         return self._monotonic_clock()
 
     def append(
         self, replica: Replica, batch: EncodedBatch, timestamp_us: WallUs | None = None
     ) -> int:
-        """Append to a stream that this node leads and request its flush; returns the base offset.
-        timestamp_us: when it was appended first, of a batch that is restored.
-        Raises StreamReadonlyError, StorageFullError, StorageError, NotLeaderError."""
+        """Append to a stream that this node leads, request its flush, and return the base offset.
+
+        timestamp_us: for a restored batch: when it was appended first. Raises StreamReadonlyError,
+        StorageFullError, StorageError, NotLeaderError.
+        """
         if replica.stream.readonly:
             name = replica.stream.name
             raise StreamReadonlyError(
@@ -406,41 +409,41 @@ class ReplicaManager:
         return base_offset
 
     def flush(self, replica: Replica) -> None:
-        """Flush its log, whatever the stream's policy."""
+        """Flush the log, whatever the stream's policy."""
         self._flusher.request(replica.log, self._flushed)
 
     def log_start_rose(self, replica: Replica) -> None:
-        """Retention moved a log start: tell the listeners, and the followers if this node leads."""
+        """Report a risen log start to the listeners, and to the followers if this node leads."""
         self._listeners.log_start_rose(replica)
         self._progressed(replica)
 
     def fetch(self, replica: Replica, request: FetchRequest, now_us: MonotonicUs) -> Answer:
-        """Note where a follower stands, and answer it; raises as `Replica.fetch` does."""
+        """Note a follower's position, and answer it. Raises the errors of `Replica.fetch`."""
         answer = replica.fetch(request, now_us)
         if request.follower not in replica.stream.isr:
             self._progressed(replica)
         return answer
 
     def accepted(self, replica: Replica) -> None:
-        """A follower has applied its leader's answer: request its flush."""
+        """Request the flush of a follower that has applied its leader's answer."""
         self._not_suspect(replica)
         self._grew(replica)
 
-    # Logs that fail.
+    # Failed logs.
 
     def failed(self, replica: Replica, error: StorageError) -> None:
-        """Something could not be done to the replica's log: it takes no more, and what it held
-        unflushed may be lost."""
+        """Note a failed operation on the replica's log: it takes no more records, and unflushed
+        records may be lost."""
         replica.log.health.fail(error.message)
         self._tell_failures()
 
     def _log_failed(self, replica: Replica) -> None:
-        """A log has failed; called on any thread."""
+        """Note a failed log. May be called on any thread."""
         self._just_failed[replica] = None
         try:
             self._loop.call_soon_threadsafe(self._tell_failures)
         except RuntimeError:
-            pass  # The loop is closed: nobody needs to know.
+            pass  # The loop is closed: nothing needs to know.
 
     def _tell_failures(self) -> None:
         while self._just_failed:
@@ -455,13 +458,13 @@ class ReplicaManager:
         self.note_suspects()
         replica.failed()
         self._listeners.leadership.failed(replica, StorageError(reason))
-        # It leads no more.
+        # It does not lead any more.
         self._update(replica, self._registry.streams.get(replica.stream.id, replica.stream))
         self._listeners.failed(replica)
 
     def note_suspects(self) -> bool:
-        """Remember beyond this run which logs have failed: a later fsync of the same log would call
-        it whole. Returns whether all of them are noted; to be tried again."""
+        """Note beyond this run which logs have failed: a later fsync of the same log would report
+        success. Returns whether all are noted; if not, try again."""
         for stream_id in list(self._not_noted):
             try:
                 self._runs.suspect(stream_id)
@@ -473,7 +476,7 @@ class ReplicaManager:
         return True
 
     def _not_suspect(self, replica: Replica) -> None:
-        """Its log was emptied and is fetched anew: its bytes are trusted again."""
+        """Trust the log again: it was emptied, and is fetched anew."""
         stream_id = replica.stream.id
         if replica.needs_rebuild or replica.has_failed:
             return
@@ -485,16 +488,16 @@ class ReplicaManager:
                 # If it cannot be recorded, the next start fetches the log anew once more.
                 logger.warning("rebuild_not_noted", stream_id=stream_id, reason=error.message)
 
-    # What disks have lost (healing.py).
+    # Records that disks have lost (healing.py).
 
     def suspect(self, stream_id: int, offset: int) -> None:
-        """Somebody could not read a stream here, or could not use what he was sent."""
+        """Note that a reader or a follower could not use the records at this offset of a stream."""
         replica = self.get(stream_id)
         if replica is not None:
             self._suspect_bytes(replica, offset)
 
     def suspect_file(self, replica: Replica, path: str) -> None:
-        """That segment could not be read; "" when unknown which."""
+        """Note that a segment could not be read. path: "": it is unknown which."""
         base_offset = base_offset_of(path.rpartition("/")[2])
         if base_offset is not None:
             self.healer.suspect(replica, base_offset, whole=True)
@@ -504,28 +507,28 @@ class ReplicaManager:
 
     @property
     def healer(self) -> Healer:
-        """Looks at files that somebody calls damaged."""
+        """The inspector of files that are reported as damaged."""
         return self._listeners.healer
 
     def healed(self, replica: Replica) -> None:
-        """What its disk had lost is there again: its position counts once more."""
+        """Note that the lost records are there again: the replica's position counts once more."""
         self._listeners.role_changed(replica)
 
     def distrust(self, replica: Replica) -> None:
-        """Its disk has lost records: it must not count as in sync, nor lead."""
+        """Note that the disk has lost records: the replica must not be in sync, nor lead."""
         self._listeners.failed(replica)
 
-    # What follows from that.
+    # Reports to listeners.
 
     def tell_progress(self, listener: ProgressListener) -> None:
-        """From now on, until `tell_no_progress`."""
+        """Call this listener from now on, until `tell_no_progress`."""
         self._progress[listener] = None
 
     def tell_no_progress(self, listener: ProgressListener) -> None:
         self._progress.pop(listener, None)
 
     def heard(self, node_id: NodeId) -> None:
-        """A follower node has said something."""
+        """Note that a follower node has sent something."""
         self._listeners.heard(node_id)
 
     def _grew(self, replica: Replica) -> None:
@@ -538,7 +541,7 @@ class ReplicaManager:
             replica.moved()
 
     def _progressed(self, replica: Replica) -> None:
-        """Tell the followers' connections and the ISR's driver: there may be something to do."""
+        """Call the followers' connections and the ISR driver: there may be something to do."""
         if len(replica.stream.replicas) > 1:
             for listener in self._progress:
                 listener.progressed(replica)
@@ -548,11 +551,11 @@ class ReplicaManager:
         self._progressed(replica)
 
     def _flushed(self, log: CommitLog, result: int | StorageError) -> None:
-        """The flusher's result, on the loop."""
+        """Take the flusher's result, on the loop."""
         self._flush_ended.set()
         replica = self._by_log.get(log)
         if replica is None:
-            return  # It was deleted or closed meanwhile.
+            return  # The replica was deleted or closed meanwhile.
         if isinstance(result, StorageError):
             self.failed(replica, result)
         else:
@@ -574,8 +577,8 @@ class ReplicaManager:
                 replica.log.forget_message_ids(self._monotonic_clock())
 
     def close(self, threads: Executor | None = None, *, is_gone: bool = False) -> bool:
-        """Close every log; returns whether all of them were left clean. threads: see
-        `close_cleanly`. is_gone: their files are not where they were, so nothing is written."""
+        """Close every log. Returns whether all were closed cleanly. threads: see `close_cleanly`.
+        is_gone: the files are not where they were, so nothing is written."""
         for task in self._rounds:
             task.cancel()
         replicas = list(self._replicas.values())
@@ -585,7 +588,7 @@ class ReplicaManager:
             replica.retire()
         if is_gone:
             return False
-        # **safety** Without the note a failed log would pass for one that was closed cleanly.
+        # **safety** Without the note a failed log would count as cleanly closed.
         all_noted = self.note_suspects()
         return close_cleanly(replicas, threads) and all_noted
 

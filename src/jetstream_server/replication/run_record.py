@@ -1,4 +1,4 @@
-"""The state file that records a node's runs; restart_trust.py says what it is for."""
+"""The state file that records a node's runs. restart_trust.py explains its use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def boot_id() -> str:
 
 
 class RunRecordFile:
-    """The record, durable after every method. All raise StorageError when the disk fails them."""
+    """The record, durable after every method. All methods may raise StorageError."""
 
     def __init__(self, disk: Disk, path: str, owner: str) -> None:
         self._disk = disk
         self.path = path
         self._owner = owner
         self.damage = ""
-        """Why the record that was found is not trusted; "" when it is, or when there was none."""
+        """Why the record is not trusted; "" when it is, or when there was none."""
         self.record = RunRecord.from_dict(self._read())
 
     def _read(self) -> dict[str, Any] | None:
@@ -38,26 +38,26 @@ class RunRecordFile:
             return None
 
     def begin(self, session: str, boot_id: str) -> None:
-        """This run begins and will register as `session`."""
+        """Record a new run, which will register as `session`."""
         self._write(self.record.begun(session, boot_id))
 
     def registered(self, session: str) -> None:
         self._write(self.record.registered(session))
 
     def suspect(self, stream_id: int) -> None:
-        """An fsync of that stream's log failed."""
+        """Record that an fsync of that stream's log failed."""
         self._write(self.record.suspecting(stream_id))
 
     def rebuilt(self, stream_id: int) -> None:
-        """That log was emptied and is fetched from its leader."""
+        """Record that the log was emptied and is fetched from its leader."""
         self._write(self.record.rebuilt(stream_id))
 
     def streams_lost(self, revision: int) -> None:
-        """The folder that holds all streams is missing; the metadata is at that revision."""
+        """Record that the folder of all streams is missing. revision: the metadata's."""
         self._write(self.record.streams_lost(revision))
 
     def stop(self) -> None:
-        """The run ends cleanly."""
+        """Record that the run ends cleanly."""
         self._write(self.record.stopped())
 
     def _write(self, record: RunRecord) -> None:

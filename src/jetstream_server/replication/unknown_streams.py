@@ -1,4 +1,4 @@
-"""Folders of streams that the metadata does not know: set aside, and taken back.
+"""Sets aside folders of streams that the metadata does not know, and takes them back.
 
 **safety** A stream that is missing from the metadata may have been deleted, or the metadata may
 have lost it. Only streams that the metadata records as deleted, or as moved to other nodes, are
@@ -33,8 +33,9 @@ class UnknownStreams:
         self._wall_clock = wall_clock
 
     def sort_out(self, doubt: str) -> None:
-        """Call it before the logs are opened, and after a metadata barrier: before it, a stream
-        might only not be known here yet. doubt: see MetadataStatus."""
+        """Set unknown folders aside. Call it before the logs are opened, and after a metadata
+        barrier: before the barrier, a stream might just not be known here yet. doubt: see
+        MetadataStatus."""
         try:
             for stream in self._registry.streams_of(NodeId(self._folder.node_id)):
                 self._take_back(stream)
@@ -55,7 +56,7 @@ class UnknownStreams:
             logger.error("quarantine_failed", reason=str(error))
 
     def apply(self, change: Change) -> None:
-        """A stream appears while the node runs; called before its log is opened."""
+        """Take back a stream that appears while the node runs. Called before its log is opened."""
         match change:
             case StreamCreated(stream) if self._folder.node_id in stream.replicas:
                 try:

@@ -1,1 +1,2 @@
-"""What decides about one replica: leader, follower, ISR, elections. Pure: time is passed in."""
+"""The decisions about one replica: leader, follower, ISR, elections. Pure: callers pass the
+time."""

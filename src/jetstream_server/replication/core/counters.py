@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counters:
-    """Since the server started. Only its methods write them."""
+    """Counts since the server started. Only its methods change them."""
 
     records_appended: int = 0
     bytes_appended: int = 0
     acks_sent: int = 0
     nacks_sent: int = 0
     nacks_by_code: dict[str, int] = field(default_factory=dict)
-    """The same, by the code of the error that they say (docs/protocol.md, "Errors")."""
+    """Refused messages by the code of the error (docs/protocol.md, "Errors")."""
     duplicates: int = 0
-    """Messages and batches that were stored already, and so not stored again."""
+    """Messages and batches that were not stored again because they were stored already."""
     acks_suppressed: int = 0
     suspected_gaps: int = 0
     hand_overs: int = 0
-    """Leaderships received by hand-over; how long nobody listened at the last, and in all of
-    them."""
+    """Leaderships received by hand-over, and how long nobody listened, in the last one and in
+    all."""
     hand_over_gap_us: int = 0
     hand_over_gaps_us: int = 0
 
@@ -30,31 +30,32 @@ class Counters:
         self.bytes_appended += size
 
     def acknowledged(self, count: int, refused: int = 0) -> None:
-        """refused: acks that nobody may be sent."""
+        """Count acks. refused: acks to replies that are not allowed."""
         self.acks_sent += count
         self.acks_suppressed += refused
 
     def refused(self, count: int, code: str) -> None:
-        """Publishes that were answered with an error of that code."""
+        """Count publishes that were answered with an error of that code."""
         self.nacks_sent += count
         self.nacks_by_code[code] = self.nacks_by_code.get(code, 0) + count
 
     def repeated(self) -> None:
-        """A message or batch was stored already."""
+        """Count a message or batch that was stored already."""
         self.duplicates += 1
 
     def gap_suspected(self) -> None:
-        """Messages may have come while nobody listened."""
+        """Count a gap: messages may have arrived while nobody listened."""
         self.suspected_gaps += 1
 
     def handed_over(self, gap_us: int) -> None:
-        """A leadership was taken over by plan; nobody listened for `gap_us`."""
+        """Count a hand-over to this node, during which nobody listened for `gap_us`."""
         self.hand_overs += 1
         self.hand_over_gap_us = gap_us
         self.hand_over_gaps_us += gap_us
 
     def add(self, other: Counters) -> None:
-        """Count what another replica has counted; `hand_over_gap_us`, of one hand-over, stays."""
+        """Add the counts of another replica, except `hand_over_gap_us`, which is of one
+        hand-over."""
         self.records_appended += other.records_appended
         self.bytes_appended += other.bytes_appended
         self.acks_sent += other.acks_sent

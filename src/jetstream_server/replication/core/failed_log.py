@@ -1,11 +1,11 @@
-"""What to do next with a replica whose log has failed, until it is whole again.
+"""Decides what to do next with a replica whose log has failed, until the log is healthy again.
 
     DISTRUST ──(the metadata shows it)──> FETCH_ANEW ──(the log was emptied)──> MENDED
-                                      └─> REVIVE ──(nobody is believed)───────> MENDED
+                                      └─> REVIVE ──(no replica is trusted)──────> MENDED
 
-No I/O, no clock. **safety** The log is emptied only once the metadata no longer counts on it,
-because a member of ISR or ELR may be elected. It is revived, that is used with what can be read of
-it, only when an election waits for every replica that may hold most.
+No I/O, no clock. **safety** The log is emptied only once the metadata does not count on it any
+more, because a member of ISR or ELR may be elected. It is revived, that is, used with the records
+that can be read, only when an election waits for every replica that may hold most.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from jetstream_protocol.types import MonotonicUs
 from jetstream_server.replication.core.replica import Replica
 
 PAUSE_US = 500_000
-"""Pause before the first repetition: a proposal takes some milliseconds, an election about half a
+"""Pause before the first repetition. A proposal takes some milliseconds, an election about half a
 second."""
 PAUSE_US_MAX = 30_000_000
-"""If the disk keeps failing, every attempt costs the leader a read of the whole log."""
+"""Longest pause. While the disk keeps failing, every attempt makes the leader read the whole
+log."""
 
 
 class Step(Enum):
     """The next step."""
 
     DISTRUST = auto()
-    """Tell the metadata not to count on it."""
+    """Tell the metadata not to count on the log."""
     FETCH_ANEW = auto()
     """Ask the leader where to begin; the log is emptied then."""
     REVIVE = auto()
     """Use the log as far as it can be read."""
     WAIT = auto()
-    """Wait for a leader; for ever, if this is the only replica."""
+    """Wait for a leader; for ever if this is the only replica."""
     MENDED = auto()
     """The log takes records again."""
     TRUSTED = auto()
-    """And the metadata counts on it."""
+    """Nothing: the log takes records, and the metadata counts on it."""
 
 
 def next_step(replica: Replica) -> Step:
-    """The next step for a replica whose log has failed, or whose disk has lost records.
+    """Return the next step for a replica whose log has failed, or whose disk has lost records.
 
     **safety** The metadata records each failure, even if it does not count on the replica. A leader
     may be about to add the replica to the ISR because of an earlier position. The record makes that
@@ -60,7 +61,7 @@ def next_step(replica: Replica) -> Step:
 
 
 class Attempts:
-    """When the next attempt is due: less and less often while the disk keeps failing."""
+    """When the next attempt is due. Pauses grow while the disk keeps failing."""
 
     __slots__ = ("_distrust_at_us", "_due_at_us", "_pause_us")
 
@@ -70,7 +71,7 @@ class Attempts:
         self._pause_us = PAUSE_US
 
     def is_due(self, step: Step, now_us: MonotonicUs) -> bool:
-        """Whether to take that step now; if so, it counts as an attempt."""
+        """Whether to take that step now. If so, it counts as an attempt."""
         if step is Step.DISTRUST:
             is_due = now_us >= self._distrust_at_us
             if is_due:

@@ -1,17 +1,17 @@
-"""What a follower of a stream decides: its position, and what to do with an answer.
+"""The decisions of a stream's follower: its position, and what to do with an answer.
 
     position ──> FetchRequest;   Answer ──> decide ──> Append · Truncate · Reset · Ignore
                                                the caller changes the log, then: settle
 
-No I/O, no clock: the log is only looked at, and times (µs, monotonic) come from the caller.
+No I/O, no clock: the log is only read, and callers pass times (µs, monotonic).
 
 **safety** rules.
 * Truncation is by leader epoch, never to the high watermark: that lags by a round trip, and
   truncating to it before a failover loses acknowledged records.
-* Records are appended only at the log end, under the epoch of the request. The log checks that
-  their epochs are not above it, their lengths and their CRCs, because the bytes may have changed
+* Records are appended only at the log end, under the epoch of the request. The log checks their
+  lengths, their CRCs, and that no epoch is above that epoch, because the bytes may have changed
   between the leader's decision and its send.
-* Only the leader's answers move the high watermark, never beyond the own log end; a diverging
+* Only the leader's answers move the high watermark, and never beyond this log's end. A diverging
   answer leaves it unchanged.
 """
 
@@ -40,9 +40,9 @@ from jetstream_server.replication.core.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the bytes that came with the answer, none of an epoch above `leader_epoch`.
+    """Append the bytes that came with the answer. No epoch in them may be above `leader_epoch`.
 
-    Without bytes nothing is appended; the answer only carries the leader's state.
+    Without bytes nothing is appended: the answer only carries the leader's state.
     """
 
     leader_epoch: int
@@ -51,32 +51,32 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Drop every record from `offset` on; then ask again."""
+    """Drop every record from `offset` on, then ask again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Drop the whole log and begin anew at `offset`: nothing in it is in the leader's log, or this
-    log can no longer receive everything that the leader's holds."""
+    """Drop the whole log, and begin anew at `offset`. Either nothing in it is in the leader's log,
+    or it cannot receive everything that the leader's log holds."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """The answer is to a request that is out of date."""
+    """Do nothing: the answer is to an outdated request."""
 
 
 Step = Append | Truncate | Reset | Ignore
 
 
 class FollowerState:
-    """One replica that follows one leadership. `log` is its log, `high_watermark` the one it knew.
+    """One replica that follows one leadership. high_watermark: begins with the last one known here.
 
     rebuild: the log's bytes are not trusted (an operation has failed). **safety** Such a log, and
-    an offline one, has no position, so it acknowledges nothing; the leader says where to begin, and
+    an offline one, has no position, so it acknowledges nothing. The leader says where to begin, and
     the log is emptied. A damaged log reports how far it can be read, which does not count.
     """
 
@@ -109,11 +109,11 @@ class FollowerState:
         return self._rebuild
 
     def distrust(self) -> None:
-        """An operation of the log failed: its content is not trusted."""
+        """Note that an operation of the log failed: its content is not trusted."""
         self._rebuild = True
 
     def update(self, stream: StreamMetadata) -> None:
-        """Newer metadata under this same leadership."""
+        """Take newer metadata of this same leadership."""
         assert stream.leader_epoch == self.stream.leader_epoch, "that is another leadership"
         if stream.config.flush != self.stream.config.flush or skips(self.stream, stream):
             self._asks_flush_since = stream.stream_epoch
@@ -138,7 +138,7 @@ class FollowerState:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the copy is complete; an incomplete copy may have to begin anew. An empty log
+        """Whether the copy is complete. An incomplete copy may have to begin anew. An empty log
         begins with the next record. **safety** A log whose disk has lost records is not complete
         either."""
         log = self._log
@@ -149,10 +149,10 @@ class FollowerState:
         try:
             return log.log_end_offset >= log.copied_under
         except StorageError:
-            return False  # `decide` needs it too, and raises.
+            return False  # `decide` needs the same state, and raises.
 
     def decide(self, answer: Answer) -> Step:
-        """What to do to the log for this answer; the caller does it, then calls `settle`."""
+        """What the answer requires of the log. The caller does it, then calls `settle`."""
         if not answer.asked.asks_the_same(self.position()):
             return Ignore()
         match answer:
@@ -166,16 +166,18 @@ class FollowerState:
                 return self._part_from(answer)
 
     def _missed_tombstones(self, standing: LeaderSnapshot) -> bool:
-        """**safety** Whether this log may hold records deleted by tombstones that the leader no
-        longer has: the replica was away longer than the grace time and would keep the records for
-        ever. Also whether it may get such records: a copy continues only from a log that is
-        compacted as far as the one it began with."""
+        """Whether this log may hold, or may get, records whose tombstones the leader has removed.
+
+        **safety** A replica that was away longer than the grace time would keep such records for
+        ever. A copy may get them, because it continues only from a log that is compacted as far as
+        the log with which it began.
+        """
         log = self._log
         gone, under = standing.tombstones_gone_below, log.copied_under
         return log.log_start_offset < log.log_end_offset < max(gone, under) and gone != under
 
     def _part_from(self, answer: Diverging) -> Step:
-        """Truncate to where the two logs may agree; the next answer shows whether they do."""
+        """Truncate to where the two logs may agree. The next answer shows whether they do."""
         log = self._log
         epoch, end_offset = log.epochs.end_offset_for(answer.epoch, log.log_end_offset)
         if epoch == answer.epoch:
@@ -191,7 +193,7 @@ class FollowerState:
         return Truncate(end_offset)
 
     def settle(self, answer: Answer, step: Step) -> bool:
-        """The step was done. Returns whether the high watermark rose."""
+        """Note that the step was done. Returns whether the high watermark rose."""
         if isinstance(step, Ignore):
             return False
         if isinstance(step, Append):
@@ -208,9 +210,9 @@ class FollowerState:
 
     @property
     def may_confirm_flush(self) -> bool:
-        """Whether to report a full flush from now on to the metadata group (`confirm_flush`).
+        """Whether to report a full flush to the metadata group (`confirm_flush`).
 
-        Only once the leader counts flushed positions too: until then it could commit records that
+        Only once the leader counts flushed positions too. Before that, it could commit records that
         this replica holds only in memory.
         """
         return (

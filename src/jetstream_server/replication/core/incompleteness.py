@@ -1,4 +1,4 @@
-"""A log that may lack acknowledged records says so until the metadata knows it."""
+"""Reports a log that may lack acknowledged records, until the metadata knows it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class _Replica(Protocol):
 
 
 def incompleteness_told(replica: _Replica) -> None:
-    """The metadata knows that the log may lack records. **safety** One that may lack its beginning
-    and is to be fetched anew keeps its mark: the next run must not take what is left for the whole.
+    """Clear the mark of a log that may lack records, because the metadata knows it. **safety** A
+    log that may lack its beginning and has to be fetched anew keeps its mark: the next run must not
+    take the rest for a complete log.
     """
     if replica.needs_rebuild and replica.log.is_start_unknown:
         return

@@ -1,12 +1,13 @@
 """The in-sync replicas as their leader counts them, and its one pending change.
 
-    committed   the metadata as applied here pending     a proposed change whose outcome is not
-    known yet maximal     committed ∪ pending: everyone who may be in sync by now, and so must count
+    committed   the metadata as applied here
+    pending     a proposed change whose outcome is not known yet
+    maximal     committed ∪ pending: every replica that may be in sync, and so must count
 
 **safety** A removal counts only once it is committed; an added member counts at once. Whatever the
 metadata says at this moment, it has no member outside `maximal`: others only remove members, and
 the leader's own proposals are included. A change is settled in one of two ways: metadata with a
-later stream epoch arrives (with our change, or making it void), or the group refuses the member. An
+later stream epoch arrives (with the change, or making it void), or the group refuses the member. An
 unknown outcome settles nothing: the change stays pending and is proposed again under the same
 command id, because a second command with another id could be applied long after this leader stopped
 counting the member.
@@ -22,21 +23,21 @@ from jetstream_server.metadata.state.commands import ChangeIsr
 from jetstream_server.metadata.state.model import StreamMetadata
 
 RETRY_US = 500_000
-"""Between two proposals after a failed one. An election of the metadata group takes about that
-long, and so does a refused follower to become eligible."""
+"""Pause after a failed proposal. An election of the metadata group takes about that long, and so
+does a refused follower until it is eligible again."""
 
 
 class Outcome(Enum):
-    """How a proposal ended, as far as is known."""
+    """The known outcome of a proposal."""
 
     ACCEPTED = auto()
-    """It was applied; the metadata with it is in flight or already here."""
+    """It was applied. The metadata with it is in flight or already here."""
     STALE = auto()
-    """The stream has a later stream or leader epoch; the metadata with it is in flight."""
+    """The stream has a later stream or leader epoch. The metadata with it is in flight."""
     INELIGIBLE = auto()
-    """Refused for ever: a member is not alive, draining, or in another incarnation."""
+    """It was refused for good: a member is not alive, draining, or in another incarnation."""
     UNKNOWN = auto()
-    """It may be applied, now or later, or never."""
+    """It may be applied now, or later, or never."""
 
 
 class InSyncReplicas:
@@ -52,7 +53,7 @@ class InSyncReplicas:
         self._not_before_us = MonotonicUs(0)
 
     def commit(self, stream: StreamMetadata) -> None:
-        """Newer metadata of the same leadership was applied."""
+        """Apply newer metadata of the same leadership."""
         if self.pending is not None and stream.stream_epoch > self.pending.stream_epoch:
             self.pending = None
         self.committed = stream.isr
@@ -69,7 +70,7 @@ class InSyncReplicas:
         self._follow()
 
     def settle(self, change: ChangeIsr, outcome: Outcome, now_us: MonotonicUs) -> None:
-        """The outcome of a proposal. Ignored if the proposal is not pending any more."""
+        """Take the outcome of a proposal. Ignored if the proposal is not pending any more."""
         if change is not self.pending:
             return
         if outcome is Outcome.INELIGIBLE:

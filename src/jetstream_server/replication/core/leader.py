@@ -1,10 +1,10 @@
-"""What the leader of a stream decides: who is in sync, what is committed (docs/replication.md).
+"""The decisions of a stream's leader: what is in sync, what is committed (docs/replication.md).
 
-    fetch ──> refuse · diverging · out of range · serve, and record the position fetch, moved,
-    update ──> the high watermark may rise propose ──> a change of the ISR, when one is due; settle
-    ──> its outcome
+    fetch ──────────> refuse · diverging · out of range · serve, and record the position
+    fetch, moved, update ──> the high watermark may rise
+    propose ────────> a change of the ISR, when one is due; settle ──> its outcome
 
-No I/O, no clock: the log is only looked at, and times (µs, monotonic) come from the caller.
+No I/O, no clock: the log is only read, and callers pass times (µs, monotonic).
 
 Invariants.
 * The high watermark never falls, never passes the position of any replica that may be in sync
@@ -47,21 +47,21 @@ from jetstream_server.replication.core.progress import (
 )
 
 REPLICA_LAG_MAX_US = 10_000_000
-"""A follower that has not caught up for this long leaves the ISR: longer than a slow disk or a
+"""A follower that has not caught up for this long leaves the ISR. Longer than a slow disk or a
 pause of its process, shorter than publishers wait for acknowledgements."""
 
 SLEEP_US = 1_000_000
-"""`tick` is called several times a second; a longer gap means that this process did not run, or
+"""`tick` is called several times a second. A longer gap means that this process did not run, or
 that nothing had to be checked (`is_settled`)."""
 
 NO_INCARNATION = -1
-"""A node that has not registered yet."""
+"""The incarnation of a node that has not registered yet."""
 
 
 class LeaderState:
     """One leadership of one stream, in one leader epoch.
 
-    The log's epoch cache already holds the epoch.
+    The log's epoch cache holds the epoch already.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class LeaderState:
         self._followers: dict[NodeId, FollowerProgress] = {}
         self._follow_replicas()
 
-    # Its state.
+    # State.
 
     @property
     def isr(self) -> tuple[NodeId, ...]:
@@ -115,23 +115,23 @@ class LeaderState:
         return LeaderSnapshot(self.high_watermark, log.log_start_offset, stream.stream_epoch, gone)
 
     def position_of(self, follower: NodeId) -> int:
-        """The position of a follower that counts; NO_POSITION if unknown. For `describe`."""
+        """The position of a follower, if it counts; else NO_POSITION. For `describe`."""
         progress = self._followers.get(follower)
         return NO_POSITION if progress is None else progress.position
 
     def lag_of(self, follower: NodeId, now_us: MonotonicUs) -> tuple[int, int]:
-        """By how many records it is behind, and for how long, in µs. For metrics."""
+        """How far a follower is behind: records, and µs. For metrics."""
         progress, log = self._followers[follower], self._log
         records = log.log_end_offset - max(progress.position, log.log_start_offset)
         return (records, now_us - progress.caught_up_at_us) if records > 0 else (0, 0)
 
     def damaged_of(self, follower: NodeId) -> tuple[int, int] | None:
-        """The first offsets that its disk has lost, as it reports. For `describe`."""
+        """The first offsets that the follower's disk has lost, as it reports. For `describe`."""
         progress = self._followers.get(follower)
         return None if progress is None else progress.damaged
 
     def check_can_append(self) -> None:
-        """Raise NotEnoughReplicasError while level `all` cannot be promised."""
+        """Raise NotEnoughReplicasError while ack level `all` cannot be promised."""
         if not self.can_commit:
             raise NotEnoughReplicasError(
                 f"too few replicas are in sync: {len(self._in_sync.committed)}, and "
@@ -142,8 +142,9 @@ class LeaderState:
     # Followers.
 
     def fetch(self, request: FetchRequest, now_us: MonotonicUs) -> Diverging | OutOfRange | None:
-        """Handle a follower's request. None: its log agrees with this one, and its position counts,
-        unless it has left the ISR without knowing, or is not complete.
+        """Handle a follower's request. Returns None if its log agrees with this one. Its position
+        then counts, unless the follower has left the ISR without knowing, or its copy is not
+        complete.
 
         Raises FencedEpochError, UnknownEpochError, InvalidRequestError: nothing is recorded then.
         """
@@ -163,25 +164,25 @@ class LeaderState:
         elif (
             problem is None
             and request.stream_epoch == INCOMPLETE
-            # For a member it is an old request that arrived late.
+            # If the follower is a member, this is an old request that arrived late.
             and request.follower not in self._in_sync.maximal
         ):
             progress.copied(request.incarnation, request.fetch_offset, now_us)
         return problem
 
     def compare(self, request: FetchRequest) -> Diverging | OutOfRange | None:
-        """Compare a follower's position with this log (KIP-279); changes nothing."""
+        """Compare a follower's position with this log (KIP-279). Changes nothing."""
         log = self._log
         if request.fetch_offset < log.log_start_offset:
             return OutOfRange(request, self.standing)
         if request.last_epoch == NO_RECORD:
-            # An empty log agrees with any log, if its position lies within it.
+            # An empty log agrees with any log, if its position lies within that log.
             beyond = request.fetch_offset > log.log_end_offset
             return OutOfRange(request, self.standing) if beyond else None
         if request.fetch_offset == log.log_start_offset:
-            # Nothing of the follower's log is in this one. **safety** It may stay only if it is
-            # known to end as this log did there: otherwise it could keep records that were not
-            # committed.
+            # Nothing of the follower's log is in this one. **safety** The follower may keep its
+            # log only if it is known to end as this log did there: otherwise it could keep records
+            # that were not committed.
             before = log.epochs.epoch_at(request.fetch_offset - 1)
             return None if request.last_epoch == before else OutOfRange(request, self.standing)
         epoch, end_offset = log.epochs.end_offset_for(request.last_epoch, log.log_end_offset)
@@ -190,7 +191,7 @@ class LeaderState:
         return None
 
     def check(self, request: FetchRequest) -> FollowerProgress:
-        """The follower that the request comes from. Raises what `fetch` raises."""
+        """The follower that sent the request. Raises the errors of `fetch`."""
         leader_epoch = self.stream.leader_epoch
         if request.leader_epoch < leader_epoch:
             raise FencedEpochError(f"leader epoch {request.leader_epoch}; it is {leader_epoch}")
@@ -208,10 +209,10 @@ class LeaderState:
             )
         return progress
 
-    # The leader's log, and the metadata.
+    # The leader's own log, and the metadata.
 
     def moved(self) -> bool:
-        """The leader's own log grew or was flushed. Returns whether the high watermark rose."""
+        """Note that the own log grew or was flushed. Returns whether the high watermark rose."""
         return self._advance()
 
     def update(self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata]) -> bool:
@@ -229,7 +230,7 @@ class LeaderState:
         return self._advance()
 
     def _follow_replicas(self) -> None:
-        """Followers are the stream's other replicas, which a reassignment changes."""
+        """Track the stream's other replicas as followers. A reassignment changes them."""
         stream, known = self.stream, self._followers
         self._followers = {
             replica: known.get(replica)
@@ -256,14 +257,15 @@ class LeaderState:
         return True
 
     def hear(self, follower: NodeId, *, is_silent: bool) -> None:
-        """A replica's node has fallen silent or is heard again (liveness.py)."""
+        """Note that a replica's node has fallen silent or is heard again (liveness.py)."""
         if follower in self._followers:
             self._followers[follower].is_silent = is_silent
 
     # The ISR.
 
     def tick(self, now_us: MonotonicUs) -> None:
-        """Called several times a second. After a pause of this process no follower is blamed."""
+        """Let time pass: called several times a second. Ignores time in which this process
+        paused."""
         slept_us = now_us - self._ticked_at_us
         for progress in self._followers.values():
             if slept_us > SLEEP_US:
@@ -272,8 +274,8 @@ class LeaderState:
         self._ticked_at_us = now_us
 
     def is_settled(self, now_us: MonotonicUs) -> bool:
-        """Whether time alone changes nothing: `tick` and `propose` can wait for an append, a fetch
-        of a replica out of sync, or new metadata."""
+        """Whether time alone changes nothing. Then `tick` and `propose` can wait for an append, a
+        fetch of a replica that is out of sync, or new metadata."""
         if not self._in_sync.may_propose(now_us):
             return False
         log_end_offset, committed = self._log.log_end_offset, self._in_sync.committed
@@ -283,10 +285,10 @@ class LeaderState:
         return self._wanted(now_us) == committed
 
     def _wanted(self, now_us: MonotonicUs) -> tuple[NodeId, ...]:
-        """The replicas that should be in sync now.
+        """The replicas that should be in sync.
 
         A silent replica leaves as long as enough others remain to commit. Otherwise this leader is
-        the one cut off, and its followers must be able to replace it.
+        probably the one cut off, and its followers must be able to replace it.
         """
         isr = tuple(replica for replica in self.stream.replicas if self._belongs(replica, now_us))
         heard = tuple(replica for replica in isr if not self._is_silent(replica))
@@ -296,9 +298,9 @@ class LeaderState:
         return replica != self._node_id and self._followers[replica].is_silent
 
     def propose(self, now_us: MonotonicUs) -> ChangeIsr | None:
-        """The change of the ISR to propose now, if one is due; `settle` must follow.
+        """The change of the ISR to propose, if one is due. `settle` must follow.
 
-        If the same object is returned again, retry it under its first command id.
+        If the same object is returned again, propose it again under its first command id.
         """
         retried = self._in_sync.retry(now_us)
         if retried is not None:
@@ -320,7 +322,7 @@ class LeaderState:
         return change
 
     def settle(self, change: ChangeIsr, outcome: Outcome, now_us: MonotonicUs) -> bool:
-        """The outcome of a proposal. Returns whether the high watermark rose."""
+        """Take the outcome of a proposal. Returns whether the high watermark rose."""
         self._in_sync.settle(change, outcome, now_us)
         return self._advance()
 

@@ -1,8 +1,7 @@
-"""What the metadata has decided about leaders and ISRs, counted for metrics.
+"""Counts the metadata's decisions about leaders and ISRs, for metrics.
 
-Each change of a stream is counted by the node that leads the stream afterwards, so that a sum over
-all nodes counts it once. Streams without a leader are known to every node; the controller's number
-is the one to look at.
+The node that leads a stream after a change counts the change, so that a sum over all nodes counts
+it once. Every node knows the streams without a leader; use the controller's number.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from jetstream_server.metadata.state.model import StreamMetadata
 
 
 class Leaderships:
-    """elections: leaderships that this node was given, hand-overs included. lossy_elections: of
-    these, those that may have cost committed records. isr_shrinks, isr_expands: changes that
-    removed or added members. leaderless: the streams without a leader now."""
+    """elections: leaderships that this node was given, hand-overs included. lossy_elections: those
+    of them that may have lost committed records. isr_shrinks, isr_expands: changes that removed or
+    added members. leaderless: the streams that have no leader."""
 
     __slots__ = (
         "_node_id", "elections", "isr_expands", "isr_shrinks", "leaderless", "lossy_elections",
@@ -36,7 +35,7 @@ class Leaderships:
         self.leaderless: dict[StreamId, None] = {}
 
     def apply(self, change: Change) -> None:
-        """Follow one change of the metadata."""
+        """Count one change of the metadata."""
         match change:
             case StreamCreated(stream):
                 self.know(stream)
@@ -48,7 +47,7 @@ class Leaderships:
                 self.leaderless.pop(stream.id, None)
 
     def know(self, stream: StreamMetadata) -> None:
-        """Whether it has a leader."""
+        """Note whether a stream has a leader."""
         if stream.leader == NO_NODE:
             self.leaderless[stream.id] = None
         else:

@@ -1,8 +1,8 @@
 """Which follower nodes a leader node hears, over all streams.
 
 A follower sends something every half second, at least a keep-alive. If it has sent nothing for
-SILENCE_US it probably cannot be reached, and every commit would wait until it counts as lagging. It
-then leaves the ISR of the streams led here (`LeaderState.hear`), and may join again once heard.
+SILENCE_US, it probably cannot be reached, and every commit would wait until it counts as lagging.
+It then leaves the ISR of the streams led here (`LeaderState.hear`), and may join again once heard.
 
 No I/O, no clock. Times are µs of the leader's monotonic clock.
 """
@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from jetstream_protocol.types import MonotonicUs, NodeId
 
 SILENCE_US = 2_000_000
-"""Longer than a session may be silent, because a dead node is fenced anyway; and four times the
+"""Longer than a session may be silent, because a dead node is fenced anyway. Four times the
 interval of keep-alives."""
 SLEEP_US = 1_000_000
-"""Between two checks. After a longer pause, this process did not run."""
+"""Longest time between two checks. After a longer one, this process did not run."""
 
 
 class Liveness:
@@ -31,15 +31,15 @@ class Liveness:
         self._looked_at_us: MonotonicUs | None = None
 
     def heard(self, node_id: NodeId, now_us: MonotonicUs) -> None:
-        """The node sent something."""
+        """Note that the node sent something."""
         self._heard_at_us[node_id] = now_us
 
     def is_silent(self, node_id: NodeId) -> bool:
         return node_id in self._silent
 
     def look(self, followers: Iterable[NodeId], now_us: MonotonicUs) -> list[NodeId]:
-        """Check whether these nodes are heard; returns those whose state has changed. A node that
-        was not checked the last time counts as just heard."""
+        """Check whether these nodes are heard, and return those whose state has changed. A node
+        that was not in the last check counts as just heard."""
         looked_for = dict.fromkeys(followers)
         for table in (self._heard_at_us, self._silent):
             for node_id in [each for each in table if each not in looked_for]:

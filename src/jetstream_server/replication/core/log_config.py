@@ -1,4 +1,4 @@
-"""When the segments of a stream's log roll."""
+"""When the segments of a stream's log are sealed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COMPACTED_SEGMENT_AGE_US = 3_600_000_000
 
 
 def log_config_for(base: LogConfig, settings: StreamSettings) -> LogConfig:
-    """When a stream's segments roll: as the user has set, otherwise as its limits need, otherwise
-    as in `base`."""
+    """When a stream's segments are sealed: as the user has set, otherwise as its limits need,
+    otherwise as in `base`."""
     size = settings.segment_bytes or base.segment_bytes
     if settings.max_bytes and not settings.segment_bytes:
         size = min(size, max(settings.max_bytes // SEGMENTS_PER_LIMIT, SEGMENT_BYTES_MIN))

@@ -3,9 +3,9 @@
     follower ── FetchRequest: where my log ends, and how ──> leader
     follower <── Records | Diverging | OutOfRange ────────── leader
 
-The position in a request *is* the acknowledgement of everything before it. An answer repeats the
-request it answers: **safety** a follower acts on an answer only while its position is that of the
-request, so late, repeated and reordered answers do nothing.
+The position in a request *is* the acknowledgement of everything before it. An answer repeats its
+request: **safety** a follower acts on an answer only while its position is that of the request, so
+late, repeated and reordered answers do nothing.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ acknowledges nothing: the log may have to begin anew or be truncated, as the lea
 or records that the disk has lost must still be fetched."""
 
 NOWHERE = -1
-"""As `fetch_offset`: before the start of every log; the leader answers where to begin."""
+"""As `fetch_offset`: before the start of every log. The leader answers where to begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
     """A follower's position.
 
-    leader_epoch: the leadership it follows. fetch_offset: its log end. last_epoch: leader epoch of
-    the record before that, NO_RECORD without one. flushed_offset: what survives a power failure.
-    stream_epoch: of the metadata that the follower had applied, or INCOMPLETE. damaged: the first
-    offsets that its disk has lost, [start, end).
+    leader_epoch: the leadership that it follows. fetch_offset: its log end. last_epoch: leader
+    epoch of the record before that; NO_RECORD: there is none. flushed_offset: records below it
+    survive a power failure. stream_epoch: of the metadata that the follower had applied, or
+    INCOMPLETE. damaged: the first offsets that its disk has lost, [start, end).
     """
 
     stream_id: StreamId
@@ -62,7 +62,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaderSnapshot:
-    """The leader's state when it answered; part of every answer.
+    """The leader's state when it answered. Part of every answer.
 
     stream_epoch: of the metadata that it had applied. tombstones_gone_below: compaction may have
     removed tombstones below this offset.
@@ -76,9 +76,9 @@ class LeaderSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The logs agree up to the position. `slice` follows there; None: nothing yet.
+    """The logs agree up to the position. slice: the records behind it; None: there are none yet.
 
-    The bytes of the slice are sent beside this, and may arrive damaged or cut short.
+    The bytes of the slice are sent separately, and may arrive damaged or cut short.
     """
 
     asked: FetchRequest
@@ -110,7 +110,7 @@ Answer = Records | Diverging | OutOfRange
 
 
 class LogView(Protocol):
-    """What the cores read of a log; `CommitLog` is one."""
+    """The part of a log that the cores read. `CommitLog` has it."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -126,19 +126,19 @@ class LogView(Protocol):
 
     @property
     def offline_reason(self) -> str:
-        """Why nothing can be appended; "" while all is well."""
+        """Why nothing can be appended; "" if appends are possible."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage is the reason; up to the damage the log is valid."""
+        """Whether damage is the reason. The log is valid up to the damage."""
 
     @property
     def lost_range(self) -> tuple[int, int] | None:
-        """The first offsets, [start, end), that the disk has lost; None: none."""
+        """The first offsets, [start, end), that the disk has lost; None: nothing is lost."""
 
     @property
     def tombstones_gone_below(self) -> int:
-        """Compaction has removed tombstones from it, all below this offset."""
+        """The offset below which compaction may have removed tombstones."""
 
     @property
     def copied_under(self) -> int:
@@ -146,7 +146,7 @@ class LogView(Protocol):
 
     @property
     def committed_below(self) -> int:
-        """Records below were committed when compaction last recorded it; 0: unknown."""
+        """The offset below which records were committed at the last compaction; 0: unknown."""
 
 
 def last_epoch_of(log: LogView) -> int:
@@ -156,8 +156,8 @@ def last_epoch_of(log: LogView) -> int:
 
 
 def skips(before: StreamMetadata, after: StreamMetadata) -> bool:
-    """Whether metadata in between was never seen here (a snapshot was installed).
+    """Whether metadata between the two was never seen here (a snapshot was installed).
 
-    A setting that looks unchanged may have had another value meanwhile.
+    A setting that looks unchanged may have had another value in between.
     """
     return after.stream_epoch > before.stream_epoch + 1

@@ -1,7 +1,7 @@
-"""What a leader knows of one follower: its position, and since when it keeps up.
+"""A leader's knowledge of one follower: its position, and since when it keeps up.
 
-The position is what counts for the high watermark: the follower's log end, or under flush `group`
-what it has flushed. It belongs to one incarnation. **safety** A new incarnation may have lost
+The position counts for the high watermark: it is the follower's log end, or its flushed offset
+under flush `group`. It belongs to one incarnation. **safety** A new incarnation may have lost
 records of the old one, so nothing is carried over.
 """
 
@@ -12,15 +12,15 @@ from jetstream_protocol.types import MonotonicUs
 NO_POSITION = -1
 """Nothing is known of the follower: it counts as holding nothing."""
 ANY_EPOCH = -1
-"""As `counts_from`: every position under this leadership counts."""
+"""As `counts_from`: every position in this leadership counts."""
 NOT_AHEAD = -2
-"""As `said_ahead`: as far as it has reported, it knows no metadata that the leader does not."""
+"""As `said_ahead`: the follower has reported no metadata that the leader does not know."""
 
 
 class FollowerProgress:
     """Times are µs of the leader's monotonic clock. counts_from: positions count from this stream
     epoch on. counts: whether `position` was sent since. said_ahead: the stream epoch with which it
-    was sent, if the leader has not applied that yet. is_silent: its node has not been heard for a
+    was sent, if the leader has not applied that one yet. is_silent: its node was not heard for a
     while (liveness.py)."""
 
     __slots__ = (
@@ -45,22 +45,24 @@ class FollowerProgress:
         self._mark_offset = 0
 
     def left(self, stream_epoch: int) -> None:
-        """The metadata of that stream epoch has removed it from the ISR. **safety** The follower
-        may no longer trust its earlier positions: it reports a failed fsync to the metadata, while
-        an earlier position may still be in flight to the leader. So only positions sent after it
-        has applied this metadata count; it may have applied it before its leader."""
+        """Note that metadata of that stream epoch has removed the follower from the ISR.
+
+        **safety** The follower may distrust its earlier positions: it reports a failed fsync to the
+        metadata, while an earlier position may still be in flight to the leader. So only positions
+        count that it sent after it had applied this metadata, perhaps before its leader did.
+        """
         self.counts_from = stream_epoch
         self.counts = self.counts and self.said_ahead >= stream_epoch
 
     def learnt(self, stream_epoch: int) -> None:
-        """The leader has applied metadata of that stream epoch."""
+        """Note that the leader has applied metadata of that stream epoch."""
         if self.said_ahead <= stream_epoch:
             self.said_ahead = NOT_AHEAD
 
     def fetched(
         self, position: int, log_end_offset: int, now_us: MonotonicUs, said_ahead: int = NOT_AHEAD
     ) -> None:
-        """It fetched from `position` on, while the leader's log ended at `log_end_offset`."""
+        """Note a fetch from `position` on, while the leader's log ended at `log_end_offset`."""
         if said_ahead < self.said_ahead:
             return  # A request with later metadata has overtaken this one.
         is_in_better_knowledge = said_ahead > self.said_ahead
@@ -78,21 +80,21 @@ class FollowerProgress:
         self.counts = True
 
     def copied(self, incarnation: int, position: int, now_us: MonotonicUs) -> None:
-        """Its log is an incomplete copy: its position does not count yet."""
+        """Note a position of an incomplete copy: it does not count yet."""
         if incarnation != self.incarnation:
             self.renew(incarnation, now_us)
         self.position = position
         self.counts = False
 
     def lags(self, log_end_offset: int, now_us: MonotonicUs, lag_max_us: int) -> bool:
-        """Whether it has been behind for too long."""
+        """Whether the follower has been behind for too long."""
         return self.position < log_end_offset and now_us - self.caught_up_at_us > lag_max_us
 
     def excuse(self, slept_us: int, now_us: MonotonicUs) -> None:
-        """The leader itself did not run for this long: do not blame the follower."""
+        """Extend the follower's time: the leader itself did not run for this long."""
         self.caught_up_at_us = min(MonotonicUs(self.caught_up_at_us + slept_us), now_us)
 
     def ticked(self, log_end_offset: int, now_us: MonotonicUs) -> None:
-        """Time has passed. A follower that has everything sends no requests and stays caught up."""
+        """Let time pass. A follower that has everything sends no requests and stays caught up."""
         if self.position >= log_end_offset:
             self.caught_up_at_us = now_us

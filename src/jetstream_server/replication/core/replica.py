@@ -5,13 +5,13 @@
     as follower: position, accept
 
 The cores decide, this class changes the log, the driver does the rest, always in this order:
-persist (here), flush, send. One thread owns it. It has no I/O but the log's; times (µs, monotonic)
-come from the caller. Reads see only committed records.
+persist (here), flush, send. One thread owns it. It has no I/O except the log's; callers pass times
+(µs, monotonic). Readers see only committed records.
 
 Invariants. `high_watermark <= log.log_end_offset`, and it falls only when a lossy election cut the
-log. Listeners hear of every rise, once. After `close` nothing is appended, and every waiter has
-been woken. **safety** A process whose incarnation is not the registered one neither leads nor
-follows. **safety** A replica whose log has failed does not lead, unless it is the only one, and
+log. Listeners are notified of every rise, once. After `close` nothing is appended, and every waiter
+has been woken. **safety** A process whose incarnation is not the registered one neither leads nor
+follows. **safety** A replica whose log has failed does not lead, unless it is the only one. It
 follows without a position until its log has been emptied (`failed`).
 """
 
@@ -50,25 +50,25 @@ from jetstream_server.replication.core.messages import Answer, FetchRequest, Rec
 from jetstream_server.replication.core.unreadable import gone, lost, unread
 
 FETCH_BYTES_MAX = 1024 * 1024
-"""For one stream in one answer to a follower; the first batch always fits."""
+"""Bytes of one stream in one answer to a follower. The first batch always fits."""
 
 CommitListener = Callable[["Replica"], None]
 Waiter = Callable[[], None]
 
 
 class RoleChange(Enum):
-    """What `update` has changed; the driver acts on it in this order."""
+    """A change made by `update`. The driver acts on changes in this order."""
 
     STOPPED_LEADING = auto()
     """**safety** Pending acks are dropped without an answer: the new leader may commit the
     records."""
     LEADS = auto()
     FOLLOWS = auto()
-    """A new leader, or a new epoch of the same one: begin to fetch."""
+    """There is a new leader, or a new epoch of the same one: begin to fetch."""
     IDLES = auto()
     """There is no leader to follow."""
     FELL_BELOW_MINIMUM = auto()
-    """Appended records are not committed at present: answer with an unknown outcome."""
+    """Appended records cannot be committed at present: answer with an unknown outcome."""
 
 
 class Replica:
@@ -92,7 +92,7 @@ class Replica:
         rebuild: bool = False,
         unreadable_reason: str = "",
     ) -> None:
-        """`rebuild`: the log's bytes are not trusted; a follower fetches everything again."""
+        """rebuild: the log's bytes are not trusted; a follower fetches everything again."""
         if log.lacks_front or log.is_start_unknown:
             rebuild = rebuild or len(stream.replicas) > 1
         self.stream = stream
@@ -107,7 +107,7 @@ class Replica:
         if not rebuild:
             self._know_gaps()
         self.on_commit: CommitListener | None = None
-        """Called with this replica when its high watermark rose; set by ingest, which sends the
+        """Called with this replica when its high watermark rises. Ingest sets it, and sends the
         acks."""
         self.leader_log_start_offset = 0
         """The leader's log start, from its last answer."""
@@ -145,18 +145,18 @@ class Replica:
 
     @property
     def owes_flush(self) -> bool:
-        """Whether the metadata group waits for its `flush_confirmation`."""
+        """Whether the metadata group waits for this replica's `flush_confirmation`."""
         return self.node_id in self.stream.unflushed
 
-    # A log that failed.
+    # A failed log.
 
     @property
     def has_failed(self) -> bool:
-        """Whether an operation of its log has failed and the log was not replaced since."""
+        """Whether an operation of the log has failed and the log was not replaced since."""
         return self.log.health.has_failed
 
     def failed(self) -> None:
-        """Its log has failed. If there are other replicas it is fetched anew."""
+        """Note that the log has failed. If there are other replicas, it is fetched anew."""
         self.failures += 1
         if not self._is_only_one:
             self._rebuild = True
@@ -164,7 +164,7 @@ class Replica:
                 self.following.distrust()
 
     def failure_recorded(self, failure: int) -> None:
-        """The metadata has recorded the failure with that number, counted as `failures` does."""
+        """Note that the metadata has recorded that failure, numbered as `failures` counts."""
         self._recorded_failure = max(self._recorded_failure, failure)
 
     @property
@@ -179,8 +179,8 @@ class Replica:
 
     @property
     def must_step_back(self) -> bool:
-        """Whether the metadata counts on it although its disk has lost records. A leader alone in
-        its ISR stays: nobody else may have the later records."""
+        """Whether the metadata counts on this replica although its disk has lost records. A leader
+        alone in its ISR is an exception: no other replica may have the later records."""
         others = [member for member in self.stream.isr if member != self.node_id]
         return self.log.lost_range is not None and self.claims() and bool(others)
 
@@ -192,7 +192,7 @@ class Replica:
         return nobody and self.node_id in stream.last_known
 
     def revive(self) -> None:
-        """Use what can be read of the failed log, for an unclean election. Raises StorageError."""
+        """Use the readable part of the failed log, for an unclean election. Raises StorageError."""
         self.log.mend()
 
     @property
@@ -200,11 +200,11 @@ class Replica:
         return len(self.stream.replicas) == 1
 
     def _can_lead(self, *, is_new: bool) -> bool:
-        """**safety** A log that has failed or could not be opened does not lead, except the only
-        one, which can still be read.
+        """Whether this replica may lead. **safety** A log that has failed or could not be opened
+        does not lead, except the only replica's, which can still be read.
 
-        is_new: a leadership would begin. Damage is discarded then: the replica was elected by what
-        can be read of it.
+        is_new: a leadership would begin. Damage is discarded then: the replica was elected by its
+        readable part.
         """
         log = self.log
         if self._is_only_one or not log.offline_reason:
@@ -215,10 +215,10 @@ class Replica:
             try:
                 log.mend()
             except StorageError:
-                return False  # It has failed and reports it.
+                return False  # The log has failed, and reports it.
         return True
 
-    # Its role.
+    # Role.
 
     def update(
         self, stream: StreamMetadata, nodes: Mapping[NodeId, NodeMetadata], now_us: MonotonicUs
@@ -275,11 +275,11 @@ class Replica:
     def _lead(self, nodes: Mapping[NodeId, NodeMetadata], now_us: MonotonicUs) -> None:
         """**safety** The epoch begins in the log before anything is appended or served under it.
 
-        With one replica, everything in the log is committed once it counts.
+        With one replica, every record in the log is committed once it counts.
         """
         log, high_watermark = self.log, self.high_watermark
         if self._rebuild:
-            self._rebuild = False  # No better replica was there to elect.
+            self._rebuild = False  # There was no better replica to elect.
             self._know_gaps()
             incompleteness_told(self)
         self.high_watermark = max(self.high_watermark, log.log_start_offset)
@@ -287,13 +287,13 @@ class Replica:
             try:
                 log.compaction.lead_from(log.log_end_offset)
             except StorageFullError:
-                pass  # It is known in memory; the next leadership records it again.
+                pass  # It is known in memory. The next leadership records it again.
             except StorageError as error:
                 log.health.fail(error.message)
         if not log.offline_reason:
             log.start_epoch(self.stream.leader_epoch)
         elif self._is_only_one:
-            # Nothing will be flushed any more; what can be read counts.
+            # Nothing will be flushed any more: the readable part counts.
             self.high_watermark = log.log_end_offset
         self.leadership = LeaderState(
             stream=self.stream,
@@ -309,14 +309,14 @@ class Replica:
         self.moved()
 
     def _know_gaps(self) -> None:
-        """Compaction leaves gaps only below the committed offset, and followers accept them only
-        there."""
+        """Note the committed offset: compaction leaves gaps only below it, and followers accept
+        gaps only there."""
         if self.stream.was_compacted:
             known = min(self.log.committed_below, self.log.log_end_offset)
             self.high_watermark = max(self.high_watermark, known)
 
     def _follow(self) -> None:
-        # An epoch without records cannot diverge; it would only keep out records of earlier epochs.
+        # An epoch without records cannot diverge. It would only keep out records of earlier epochs.
         self.log.epochs.truncate_from_end(self.log.log_end_offset)
         self.following = FollowerState(
             stream=self.stream,
@@ -330,9 +330,9 @@ class Replica:
     # As the leader.
 
     def append(self, batch: EncodedBatch, timestamp_us: WallUs, now_us: MonotonicUs) -> int:
-        """Append as the leader; returns the base offset. Raises NotLeaderError, StorageError.
+        """Append as the leader, and return the base offset. Raises NotLeaderError, StorageError.
 
-        timestamp_us: of the wall clock; now_us: of the monotonic one.
+        timestamp_us: of the wall clock. now_us: of the monotonic clock.
 
         The caller checks for NotEnoughReplicasError (`leadership.check_can_append`): messages
         without acks are appended even below the minimum.
@@ -349,12 +349,12 @@ class Replica:
         return base_offset
 
     def _note_end(self) -> None:
-        """If records count before they are flushed, their loss must be noticed after a restart."""
+        """Record the log end if records count before their flush: a loss must be noticed."""
         if not self.counts_flushed:
             self.log.note_end()
 
     def moved(self) -> None:
-        """The log grew or was flushed: raise the high watermark if possible, and report it."""
+        """Raise the high watermark if possible, and report it: the log grew or was flushed."""
         if self.leadership is not None and not self.closed and self.leadership.moved():
             self._rose(self.leadership.high_watermark)
 
@@ -363,8 +363,8 @@ class Replica:
     ) -> Answer:
         """Record a follower's position, and answer it.
 
-        Raises NotLeaderError, FencedEpochError, UnknownEpochError, InvalidRequestError;
-        CorruptBatchError and StorageError when the records it is at cannot be read.
+        Raises NotLeaderError, FencedEpochError, UnknownEpochError, InvalidRequestError. Raises
+        CorruptBatchError and StorageError when the next records cannot be read.
         """
         leadership = self._led()
         problem = leadership.fetch(request, now_us)
@@ -373,7 +373,7 @@ class Replica:
         return problem or self._records(leadership, request, bytes_max)
 
     def answer_again(self, request: FetchRequest, bytes_max: int = FETCH_BYTES_MAX) -> Answer:
-        """The answer to a recorded request that has waited; raises as `fetch` does."""
+        """Answer a recorded request that has waited. Raises the errors of `fetch`."""
         leadership = self._led()
         leadership.check(request)
         return leadership.compare(request) or self._records(leadership, request, bytes_max)
@@ -383,20 +383,20 @@ class Replica:
         return Records(request, leadership.standing, found)
 
     def tick(self, now_us: MonotonicUs) -> None:
-        """Called several times a second, unless `is_settled`."""
+        """Let time pass. Called several times a second, unless `is_settled`."""
         if self.leadership is not None:
             self.leadership.tick(now_us)
 
     def is_settled(self, now_us: MonotonicUs) -> bool:
-        """See `LeaderState.is_settled`; without a leadership there is nothing to look at."""
+        """See `LeaderState.is_settled`. True without a leadership."""
         return self.leadership is None or self.leadership.is_settled(now_us)
 
     def propose(self, now_us: MonotonicUs) -> ChangeIsr | None:
-        """The change of the ISR to propose now; see `LeaderState.propose`."""
+        """The change of the ISR to propose. See `LeaderState.propose`."""
         return None if self.leadership is None else self.leadership.propose(now_us)
 
     def settle(self, change: ChangeIsr, outcome: Outcome, now_us: MonotonicUs) -> None:
-        """The outcome of a proposal, also of an earlier leadership."""
+        """Take the outcome of a proposal, which may be of an earlier leadership."""
         if self.leadership is not None and self.leadership.settle(change, outcome, now_us):
             self._rose(self.leadership.high_watermark)
 
@@ -408,10 +408,10 @@ class Replica:
     # As a follower.
 
     def position(self) -> FetchRequest | None:
-        """The next request to the leader; None without one.
+        """The next request to the leader; None: there is none.
 
         **safety** None also while the metadata counts on a log that must be fetched anew, or has
-        not recorded its failure: once emptied, it could be added to the ISR, or elected.
+        not recorded its failure: the emptied log could be added to the ISR, or elected.
         """
         if self.following is None or self._must_not_be_emptied:
             return None
@@ -420,21 +420,21 @@ class Replica:
     @property
     def _must_not_be_emptied(self) -> bool:
         if not self._rebuild:
-            return self.has_failed  # A thread has noted it; `failed` is still to come.
+            return self.has_failed  # A thread has noted it; `failed` is still to be called.
         return self.claims() or not self.is_failure_recorded
 
     def accept(self, answer: Answer, data: bytes, now_us: MonotonicUs) -> Step | None:
-        """Apply the leader's answer to the log; `data` are the bytes of its slice.
+        """Apply the leader's answer to the log. data: the bytes of the answer's slice.
 
-        Returns what was done. Raises CorruptBatchError and DivergedError for unexpected bytes (ask
-        again), StorageFullError (ask later), StorageError.
+        Returns the step that was taken. Raises CorruptBatchError and DivergedError for unexpected
+        bytes (fetch again), StorageFullError (fetch later), StorageError.
         """
         following = self.following
         if following is None or self.closed or self._must_not_be_emptied:
             return None
         step = following.decide(answer)
         if self.log.is_damaged and not isinstance(step, Ignore | Reset):
-            self.log.mend()  # The leader has the records; fetch them again.
+            self.log.mend()  # The leader has the records. Fetch them again.
         match step:
             case Append(leader_epoch, True):
                 if self.log.log_start_offset == self.log.log_end_offset:
@@ -462,11 +462,11 @@ class Replica:
         self.leader_log_start_offset = answer.standing.log_start_offset
         return step
 
-    # Either.
+    # In either role.
 
     def flush_confirmation(self) -> ConfirmFlush | None:
         """The command that reports this replica as fully flushed since flush became `group`; None
-        while it is not, or when no report is needed."""
+        if it is not, or if no report is needed."""
         if not self._may_confirm_flush():
             self._flush_target = None
             return None
@@ -499,19 +499,19 @@ class Replica:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether it leads or is in the ISR, as far as this node knows."""
+        """Whether this replica leads or is in the ISR, as far as this node knows."""
         return self.leadership is not None or self.node_id in self.stream.isr
 
     def read(
         self, offset: int, bytes_max: int, last_epoch: int = -1, *, is_leader: bool = True
     ) -> LogSlice | None:
-        """Whole committed batches from the one that holds `offset` on; None: not available yet.
+        """Locate whole committed batches from the one that holds `offset` on; None: not there yet.
 
-        last_epoch: leader epoch of the record before `offset` as the reader saw it, -1 unknown.
-        is_leader: this node surely leads, so nothing exists beyond its log. Elsewhere a reader may
-        have seen more. Raises OffsetOutOfRangeError below the log start and beyond any possible
-        end, DivergedError when the reader's last record is not and cannot be in this log, and as
-        `check_readable`.
+        last_epoch: leader epoch of the record before `offset` as the reader saw it; -1: unknown.
+        is_leader: this node certainly leads, so nothing exists beyond its log. At another replica,
+        a reader may have seen more. Raises OffsetOutOfRangeError below the log start and beyond any
+        possible end, DivergedError when the reader's last record is not and cannot be in this log,
+        and the errors of `check_readable`.
         """
         self.check_readable()
         log = self.log
@@ -528,7 +528,7 @@ class Replica:
         return self._read(offset, bytes_max, self.high_watermark)
 
     def _read(self, offset: int, bytes_max: int, limit_offset: int) -> LogSlice | None:
-        """Raises RecordsDamagedError when the disk is known to have lost the records, and
+        """Read the log. Raises RecordsDamagedError when the disk is known to have lost the records,
         UnavailableError while that is being checked."""
         try:
             return self.log.read(offset, bytes_max, limit_offset)
@@ -539,9 +539,9 @@ class Replica:
             raise unread(self.stream, self.node_id, offset) from error
 
     def check_readable(self) -> None:
-        """Raise StreamNotFoundError once the stream is deleted, NotReplicaError when it is closed
-        otherwise, StorageError for a log that could not be opened or is gone: its offsets would be
-        wrong, and a reader would see a truncation."""
+        """Raise an error unless reading is possible: StreamNotFoundError for a deleted stream,
+        NotReplicaError for a replica closed otherwise, StorageError for a log that could not be
+        opened or is gone. Its offsets would be wrong: readers would see a truncation."""
         if self.closed:
             raise gone(self.stream, self.node_id, is_deleted=self.is_deleted)
         reason = self.unreadable_reason or (self.log.offline_reason if self.log.is_lost else "")
@@ -560,7 +560,7 @@ class Replica:
         if epoch == last_epoch and end_offset >= offset:
             return
         # Uncommitted records here may still be truncated, and the records that the reader saw may
-        # follow.
+        # take their place.
         is_committed = offset <= self.high_watermark or 0 <= end_offset < self.high_watermark
         if is_leader or is_committed:
             raise DivergedError(

@@ -1,11 +1,11 @@
-"""What a node may report of its logs when it registers after a restart (docs/replication.md,
-"Restart trust").
+"""Decides what a node may report of its logs when it registers after a restart
+(docs/replication.md, "Restart trust").
 
-A log is *complete* when it holds everything it held when its process ended. That is so
+A log is *complete* if it holds everything it held when its process ended. That is so
 
 * after a clean stop: every log was flushed, and the run record says so;
-* after only the process died: the page cache lives as long as the kernel, so the same boot id is
-  enough, if the log scans clean and an fsync of it succeeds now.
+* if only the process died: the page cache lives as long as the kernel, so the same boot id is
+  enough, if the log scans clean and can be synced now.
 
 After a power failure only flushed records remain. That is complete for a stream that flushes before
 it acknowledges (the registry knows which do), and incomplete for the others.
@@ -31,9 +31,9 @@ class RunRecord:
     sessions: tokens that may be the registered one, oldest first. boot_id: of the machine, in the
     last run. clean: that run ended cleanly. power_lost: since the first of `sessions` registered,
     unflushed bytes may have been lost. suspects: streams whose log failed an fsync; its content may
-    be readable but not on disk, and a later fsync does not show it. lost_through: the folder of all
-    streams was missing when the metadata was at that revision, so a stream of that revision or
-    before without a folder has lost it.
+    be readable but not on disk, and a later fsync does not show that. lost_through: the metadata's
+    revision when the folder of all streams was found missing: a stream of that revision or an
+    earlier one that has no folder has lost its log.
     """
 
     sessions: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class RunRecord:
     lost_through: int = 0
 
     def begun(self, session: str, boot_id: str) -> RunRecord:
-        """A run begins and will register as `session`. Durable before anything else is done."""
+        """The record of a new run that will register as `session`. Make it durable first."""
         survived = self.clean or self.boot_id == boot_id
         return RunRecord(
             sessions=(*self.sessions, session),
@@ -56,23 +56,23 @@ class RunRecord:
         )
 
     def registered(self, session: str) -> RunRecord:
-        """The metadata knows this run and everything that was lost before it."""
+        """The record once the metadata knows this run and everything lost before it."""
         return replace(self, sessions=(session,), power_lost=False)
 
     def suspecting(self, stream_id: int) -> RunRecord:
-        """An fsync of that stream's log failed."""
+        """The record once an fsync of that stream's log has failed."""
         return replace(self, suspects=tuple(sorted({*self.suspects, stream_id})))
 
     def rebuilt(self, stream_id: int) -> RunRecord:
-        """That stream's log was emptied and is fetched from its leader."""
+        """The record once that stream's log was emptied and is fetched from its leader."""
         return replace(self, suspects=tuple(s for s in self.suspects if s != stream_id))
 
     def streams_lost(self, revision: int) -> RunRecord:
-        """The folder that holds all streams is missing; the metadata is at that revision."""
+        """The record if the folder of all streams is missing. revision: the metadata's."""
         return replace(self, lost_through=max(self.lost_through, revision))
 
     def stopped(self) -> RunRecord:
-        """The run ends cleanly: every log is flushed and closed."""
+        """The record of a run that ends cleanly: every log is flushed and closed."""
         return replace(self, clean=True)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any] | None) -> RunRecord:
-        """None, for a missing or damaged record, gives a record under which no log is trusted."""
+        """Read a record. None (missing or damaged) gives a record under which no log is trusted."""
         if state is None:
             return cls()
         return cls(
@@ -109,11 +109,11 @@ class Trust:
 
 
 def judge(record: RunRecord, registered_session: str | None, problems: Mapping[int, str]) -> Trust:
-    """What to register with.
+    """Decide what to register.
 
-    record: as of this run (`begun`). registered_session: the node's in the metadata, None when it
-    was never registered. problems: for each stream of this node, why its log is not trusted after
-    recovery and a flush (damaged, or cut where records may have been acknowledged); "" when it is.
+    record: of this run (`begun`). registered_session: the node's in the metadata; None: it was
+    never registered. problems: for each stream of this node, why its log is not trusted after
+    recovery and a flush (damaged, or cut where records may have been acknowledged); "": it is.
     """
     if registered_session is not None and registered_session not in record.sessions:
         return Trust(False, tuple(sorted(problems)))

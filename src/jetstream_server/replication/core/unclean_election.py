@@ -1,12 +1,12 @@
-"""Which replica leads when neither ISR nor ELR has a member: the one that holds most.
+"""Chooses the leader when neither ISR nor ELR has a member: the replica that holds most.
 
 Every replica that could hold all committed records has then lost some, or is not trusted
 (docs/replication.md, "Controller"). All of them (`last_known`) must be alive and report how far
-their logs reach: **safety** of two logs, the one with the higher (last epoch, log end) holds
-everything the other has that can be committed; so if one of them is complete, nothing is lost. This
-holds for damaged logs too, as far as they can be read, because those bytes passed their CRCs. It
-also holds for a log that lacks its beginning: followers keep what they have in front of it. The
-election still counts as possibly lossy.
+their logs reach. **safety** Of two logs, the one with the higher (last epoch, log end) holds
+everything in the other one that can be committed. So if one of them is complete, nothing is lost.
+This holds for the readable part of damaged logs too, because those bytes passed their CRCs. It also
+holds for a log that lacks its beginning: followers keep their records in front of it. The election
+still counts as possibly lossy.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jetstream_server.metadata.state.model import NodeMetadata, StreamMetadata
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """How far one replica's log can be read, as its node reports. damaged: there was more, or the
-    next power failure may lose what is readable now."""
+    """How far one replica's log can be read, as its node reports. damaged: it held more, or the
+    next power failure may lose readable records."""
 
     incarnation: int
     last_epoch: int
@@ -35,8 +35,8 @@ def choose_unclean(
     nodes: Mapping[NodeId, NodeMetadata],
     reports: Mapping[NodeId, ReplicaReport],
 ) -> ElectLeader | None:
-    """The command for a stream that waits for its last known replicas; None while one
-    of them is missing, or when the stream does not wait.
+    """The command for a stream that waits for its last known replicas; None while one of them is
+    missing, or when the stream does not wait.
 
     It names the incarnations that reported: a node that has restarted since may hold less.
     """

@@ -1,10 +1,10 @@
-"""What an election by hand may lose: what each replica holds, which are unheard, and how many
-records at most.
+"""What a manual election may lose: what each replica holds, which replicas are unheard, and the
+greatest number of lost records.
 
-An operator elects a replica of a stream that nobody leads, although it may lack committed records.
-Every member of the ISR held all committed records; so does each of ISR, ELR and `last_known` whose
-log has lost nothing since. If all of those report how far they reach, nothing beyond the furthest
-was committed. The unheard ones may hold more.
+An operator elects a replica of a stream without a leader, although the replica may lack committed
+records. Every member of the ISR held all committed records. So does each of ISR, ELR and
+`last_known` whose log has lost nothing since. If all of those report how far they reach, nothing
+beyond the furthest was committed. Replicas that are not heard may hold more.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class LogState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One replica as known now. log: None if unknown. problem: "" if none is known. can_lead: it
-    could lead, although it may lack records."""
+    """One replica as known at the moment. log: None: unknown. problem: "": none is known. can_lead:
+    it could lead, although it may lack records."""
 
     node_id: NodeId
     alive: bool
@@ -62,7 +62,7 @@ def standing_of(stream: StreamMetadata, node_id: NodeId) -> Standing:
 
 
 def check_electable(stream: StreamMetadata, tables: Tables, chosen: NodeId) -> None:
-    """Raise PreconditionFailedError, with what to do, unless that replica may be elected."""
+    """Raise PreconditionFailedError, with advice, unless that replica may be elected."""
     name = stream.full_name
     if stream.leader != NO_NODE:
         raise PreconditionFailedError(
@@ -81,7 +81,7 @@ def check_electable(stream: StreamMetadata, tables: Tables, chosen: NodeId) -> N
 
 
 def plan_of(replicas: Sequence[ReplicaState], chosen: NodeId) -> UncleanPlan:
-    """replicas: all replicas of the stream, with the chosen one.
+    """Plan an election. replicas: all replicas of the stream, including the chosen one.
 
     Raises PreconditionFailedError if the chosen one cannot lead.
     """
@@ -94,11 +94,11 @@ def plan_of(replicas: Sequence[ReplicaState], chosen: NodeId) -> UncleanPlan:
 
 
 def _lacks(own: LogState, other: LogState) -> int:
-    """The number of records of the other log that may be missing in ours."""
+    """The number of records of the other log that may be missing in our own."""
     if (own.last_epoch, own.log_end_offset) >= (other.last_epoch, other.log_end_offset):
         return 0
-    # Logs that end in the same epoch are equal up to the shorter one; others only up to the
-    # committed part.
+    # Logs that end in the same epoch are equal up to the end of the shorter one, others only up
+    # to the committed part.
     known_equal = own.log_end_offset
     if own.last_epoch != other.last_epoch:
         known_equal = min(own.high_watermark, own.log_end_offset)

@@ -12,7 +12,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 
 
 def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> RecordsDamagedError:
-    """The damage is known: which disk has lost what, and where reading can continue."""
+    """The error for known damage: what the disk has lost, and where reading can continue."""
     start, end = error.start_offset, error.end_offset
     alone = len(stream.replicas) == 1
     advice = (
@@ -30,7 +30,7 @@ def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> Re
 
 
 def unread(stream: StreamMetadata, node_id: int, offset: int) -> UnavailableError:
-    """The damage is being checked."""
+    """The error while suspected damage is being checked."""
     return UnavailableError(
         f"node {node_id} could not read offset {offset} of stream {stream.name!r}, and looks at "
         "its file; try again"
@@ -38,7 +38,7 @@ def unread(stream: StreamMetadata, node_id: int, offset: int) -> UnavailableErro
 
 
 def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
-    """The same, for a search by time."""
+    """Like `unread`, for a search by time."""
     return UnavailableError(
         f"node {node_id} met bytes that do not read while it searched stream {stream.name!r} for a "
         "time, and looks at its file; try again"
@@ -48,8 +48,8 @@ def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
 def gone(
     stream: StreamMetadata, node_id: int, *, is_deleted: bool
 ) -> StreamNotFoundError | NotReplicaError:
-    """The replica is closed: the stream was deleted, or it was moved to other nodes or the node
-    stops, and then others have it."""
+    """The error for a closed replica: the stream was deleted, or other nodes have it because it was
+    moved or this node stops."""
     if is_deleted:
         return StreamNotFoundError(f"stream {stream.name!r} was deleted")
     return NotReplicaError(

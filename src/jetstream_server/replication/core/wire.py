@@ -16,7 +16,7 @@ from jetstream_server.replication.core.messages import (
 )
 
 POSITIONS_MAX = 500
-"""In one frame: it must fit in frames.REQUEST_BYTES_MAX and not occupy the leader for long."""
+"""Positions in one frame: it must fit in REQUEST_BYTES_MAX, and not occupy the leader for long."""
 
 
 def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
@@ -36,7 +36,7 @@ def position_to_proto(request: FetchRequest) -> pb.Positions.Position:
 def position_from_proto(
     position: pb.Positions.Position, follower: int, incarnation: int
 ) -> FetchRequest:
-    """The follower and its incarnation belong to the connection, which has authenticated them."""
+    """Decode. Follower and incarnation come from the connection, which has authenticated them."""
     damaged = None
     if position.HasField("damaged_start_offset"):
         damaged = position.damaged_start_offset, position.damaged_end_offset
@@ -54,7 +54,7 @@ def position_from_proto(
 
 
 def answer_to_proto(answer: Answer) -> pb.Records.Part:
-    """A part of a frame; the bytes of `Records.slice` follow in its tail."""
+    """Encode a part of a frame. The bytes of `Records.slice` follow in the frame's tail."""
     asked, standing = answer.asked, answer.standing
     part = pb.Records.Part(
         stream_id=asked.stream_id,
@@ -88,7 +88,7 @@ def error_to_proto(asked: FetchRequest, error: JetstreamError) -> pb.Records.Par
 
 
 def answer_from_proto(part: pb.Records.Part, follower: int, incarnation: int) -> Answer:
-    """The answer in a part without error."""
+    """Decode the answer in a part without an error."""
     asked = FetchRequest(
         stream_id=StreamId(part.stream_id),
         follower=NodeId(follower),

@@ -1,1 +1,1 @@
-"""What acts on replicas, on the event loop: fetches, ISR changes, retention, compaction, repair."""
+"""The parts that act on replicas, on the event loop: fetch, ISR, retention, compaction, repair."""

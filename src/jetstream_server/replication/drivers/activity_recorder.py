@@ -1,10 +1,10 @@
-"""Writes what changes in the metadata to the stream `__activity`, on the node that leads it.
+"""Writes changes of the metadata to the stream `__activity`, on the node that leads it.
 
     outbox (metadata/state/activity.py) ─> one batch ─> append ─> commit ─> TrimActivity
 
 **safety** An event leaves the outbox only once it is committed in the log. A new leader first waits
-until everything in its log is committed and reads the number of the last event there: it appends
-what is behind that number, so each event is in the log once, in its order.
+until everything in its log is committed, and reads the number of the last event there. It appends
+only events with higher numbers, so each event is in the log once, in order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ActivityRecorder(RoleListener):
         self._more = asyncio.Event()
 
     def apply(self, change: Change) -> None:
-        """A change of the metadata: if it is one of the outbox, there may be something to do."""
+        """Note a change of the metadata: a change of the outbox may require work."""
         if isinstance(change, ActivityChanged):
             self._more.set()
 
@@ -88,13 +88,13 @@ class ActivityRecorder(RoleListener):
                 if error.message != reason:
                     reason = error.message
                     logger.warning("activity_not_recorded", reason=reason)
-                recorded = -1  # What is in the log is to be found out anew.
+                recorded = -1  # Read the log again to find out what it holds.
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _record_next(self, replica: Replica, recorded: int) -> int:
-        """Wait for events and bring them into the log; returns the number of the last one there.
+        """Wait for events and append them to the log. Returns the number of the last event there.
 
-        Raises what appending and proposing raise.
+        Raises the errors of appending and proposing.
         """
         self._more.clear()
         outbox = self._metadata.registry.activity
@@ -121,7 +121,8 @@ class ActivityRecorder(RoleListener):
 
 
 async def _committed(replica: Replica, end_offset: int) -> None:
-    """Return once everything below that offset is. Raises NotLeaderError when the replica ends."""
+    """Return once everything below that offset is committed. Raises NotLeaderError when the replica
+    stops leading."""
     while replica.high_watermark < end_offset:
         rose = asyncio.Event()
         replica.add_waiter(rose.set)

@@ -32,7 +32,7 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 
 ROUND_SECONDS = 1.0
 DIRTY_RATIO = 0.5
-"""A pass reads the clean part as well: at this ratio it reads twice what was written since."""
+"""A pass also reads the clean part: at this ratio it reads twice what was written since."""
 LAG_US_MAX = 3_600_000_000
 """Dirty records are compacted after an hour, however few they are."""
 RETRY_US = 10_000_000
@@ -59,7 +59,7 @@ class CompactionStatus:
 
 
 def status_of(replica: Replica) -> CompactionStatus:
-    """Raises StorageError."""
+    """The compaction status of a replica. Raises StorageError."""
     state = replica.log.compaction.state
     return _status(state, _sources(replica))
 
@@ -76,7 +76,7 @@ def _status(state: CompactionState, sources: tuple[Source, ...]) -> CompactionSt
 
 
 def urgency(status: CompactionStatus, wall_us: WallUs, grace_us: int) -> float:
-    """How urgent a pass is; 0: not due."""
+    """How urgent a pass is; 0: it is not due."""
     state = status.state
     ratio = status.dirty_ratio
     is_old = status.dirty_bytes and wall_us - state.ended_at_us >= LAG_US_MAX
@@ -88,8 +88,8 @@ def urgency(status: CompactionStatus, wall_us: WallUs, grace_us: int) -> float:
 
 @dataclass(slots=True)
 class CompactionCounters:
-    """Since the server started; all but `failures` of passes that ended well. duration_us: in
-    all."""
+    """Counts since the server started; all but `failures` are of successful passes. duration_us:
+    the total."""
 
     passes: int = 0
     failures: int = 0
@@ -108,7 +108,7 @@ class CompactionCounters:
 
 
 class Compaction(RoleListener):
-    """`start`, then `close`."""
+    """Call `start`, then `close`."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Compaction(RoleListener):
         self.counters = CompactionCounters()
         self._tracked: dict[Replica, None] = {}
         self._retry_at_us: dict[Replica, MonotonicUs] = {}
-        # At what, and until when that is enough.
+        # The state at the last look, and until when that look is valid.
         self._looked: dict[Replica, tuple[tuple[int, int, int], MonotonicUs]] = {}
         self._current: Replica | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -186,7 +186,7 @@ class Compaction(RoleListener):
             try:
                 wanted = urgency(status_of(replica), wall_us, grace_us)
             except StorageError:
-                continue  # The file cannot be read now; waiting loses nothing.
+                continue  # The file cannot be read at the moment. Waiting loses nothing.
             if not wanted:
                 self._looked[replica] = (seen, MonotonicUs(now_us + RELOOK_US))
             elif wanted > best_urgency:
@@ -270,7 +270,7 @@ class Compaction(RoleListener):
     async def _follow(
         self, replica: Replica, task: Task, process: subprocess.Popen[bytes]
     ) -> tuple[Done, int]:
-        """Swap in the files of the process, until it has ended."""
+        """Swap in the files of the process until it has ended."""
         assert process.stdout is not None
         end_offset = task.cleaned_to
         while True:
@@ -321,15 +321,15 @@ class Compaction(RoleListener):
 
 
 def _seen(replica: Replica) -> tuple[int, int, int]:
-    """What makes a pass due, besides time."""
+    """The state that makes a pass due, besides time."""
     log = replica.log
     return log.log_end_offset, log.segment_count, min(replica.high_watermark, log.flushed_offset)
 
 
 def _spawn() -> subprocess.Popen[bytes]:
-    """Not through asyncio, which forks: gRPC's handlers would run in the child and crash it. This
-    uses vfork and takes a millisecond. From the loop's thread: the process ends with the thread
-    that started it."""
+    """Start a worker process, but not through asyncio, which forks: gRPC's handlers would run in
+    the child and crash it. This uses vfork and takes a millisecond. Call it on the loop's thread:
+    the process ends with the thread that started it."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "jetstream_server.log.compaction.worker"],
         stdin=subprocess.PIPE,
@@ -338,14 +338,15 @@ def _spawn() -> subprocess.Popen[bytes]:
 
 
 def _ask(process: subprocess.Popen[bytes], request: bytes) -> None:
-    """Runs in the thread: the pipe may be full. Raises OSError when the process has died."""
+    """Send the request. Runs in the thread: the pipe may be full. Raises OSError if it is
+    broken."""
     assert process.stdin is not None
     process.stdin.write(request)
     process.stdin.close()
 
 
 def _bury(process: subprocess.Popen[bytes]) -> None:
-    """Runs in the thread, after the process was killed or has ended."""
+    """Clean up. Runs in the thread, after the process was killed or has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.wait()
@@ -353,4 +354,4 @@ def _bury(process: subprocess.Popen[bytes]) -> None:
     try:
         process.stdin.close()
     except BrokenPipeError:
-        pass  # The task that it did not live to read.
+        pass  # The process died before it read its task.

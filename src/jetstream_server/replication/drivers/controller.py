@@ -1,21 +1,21 @@
 """The controller's slower work, on the server's loop: balance, drain, and elections.
 
 It exists on every node and acts only while its node is the controller. Every command carries the
-controller epoch and the stream epoch of its decision. Fencing must not wait for a busy loop;
+controller epoch and the stream epoch of its decision. Fencing must not wait for a busy loop, so
 sessions/controller.py does it.
 
-* The leaderships of a node that drains or stops go to other ISR members, to those with the fewest
-  first.
+* The leaderships of a node that drains or stops go to other ISR members, first to those with the
+  fewest leaderships.
 * Leaderships are balanced (max − min ≤ 1) while every node is alive and none has come or gone for
   `settle_seconds`, so that a node that restarts again and again gets none back.
-* A stream with neither ISR nor ELR is led by the replica that holds most, once all of the last
-  known ones have reported how far they reach (unclean_election.py).
+* A stream with neither ISR nor ELR gets the replica that holds most as its leader, once all of the
+  last known ones have reported how far they reach (unclean_election.py).
 * A stream that is moved loses its old replicas once the new ones are in sync.
-* The feature level is raised to what every registered node understands.
+* The feature level is raised to the level that every registered node understands.
 
 The leader itself hands over (hand_over.py). Balancing goes stream by stream; a stream that cannot
-be handed over now waits for a later round. A draining node's leaderships go several at a time, and
-finally without its help.
+be handed over at the moment waits for a later round. A draining node's leaderships go several at a
+time, and finally without its help.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ from jetstream_server.replication.core.unclean_election import ReplicaReport, ch
 from jetstream_server.replication.sessions.messages import LogEnd
 
 MOVES_MAX = 64
-"""Per round: a restarted node gets a thousand leaderships back in a quarter of a minute."""
+"""Hand-overs per round: a restarted node gets a thousand leaderships back in 15 seconds."""
 DRAINED_AT_A_TIME = 16
-"""A stopping node has ten seconds; each hand-over takes about ten milliseconds, mostly waiting."""
+"""Hand-overs at a time. A stopping node has ten seconds; each takes about ten milliseconds, mostly
+waiting."""
 
 logger = structlog.get_logger("jetstream.replication")
 
@@ -64,8 +65,8 @@ HandOver = Callable[[StreamMetadata, NodeId], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Times in seconds. settle: longer than a restarted node takes to register, and short enough
-    that all is balanced within a minute."""
+    """Times in seconds. settle: longer than a restarted node takes to register, and so short that
+    everything is balanced within a minute."""
 
     round_seconds: float = 1.0
     settle_seconds: float = 5.0
@@ -73,9 +74,9 @@ class ControllerSettings:
 
 
 class Controller:
-    """`start`, then `close`.
+    """Call `start`, then `close`.
 
-    hand_over: has a stream's leader hand over to that ISR member; raises a JetstreamError if it
+    hand_over: makes a stream's leader hand over to that ISR member; raises a JetstreamError if it
     does not. None: only the metadata is changed.
     """
 
@@ -149,7 +150,7 @@ class Controller:
             logger.info("controller_round_ended", reason=error.message)
 
     async def _raise_feature_level(self, tables: Tables) -> None:
-        """Raise it to the level that every registered node understands."""
+        """Raise the feature level to the one that every registered node understands."""
         level = min((node.feature_level_max for node in tables.nodes.values()), default=None)
         if level is not None and level > tables.settings.feature_level:
             await self._metadata.propose(SetCluster(feature_level=level), as_controller=True)
@@ -157,7 +158,7 @@ class Controller:
 
     async def _reassign(self, tables: Tables) -> None:
         """Finish the moves of streams whose new replicas are all in sync. One of them has to lead
-        before the old ones go."""
+        before the old ones are removed."""
         await self._hand_over_each(leaving_leaders(tables, MOVES_MAX))
         for stream_id in list(tables.reassigned):
             stream = tables.streams.get(stream_id)
@@ -169,11 +170,12 @@ class Controller:
         try:
             await self._metadata.propose(command, as_controller=True)
         except (PreconditionFailedError, StreamNotFoundError):
-            return  # It has changed meanwhile: the next round decides again.
+            return  # The stream has changed; the next round decides again.
         logger.info("stream_moved", stream=stream.full_name, replicas=stream.target_replicas)
 
     async def _balance(self, tables: Tables) -> None:
-        """A node that refuses one leadership would refuse the others too: it is not asked again."""
+        """Balance leaderships. A node that refuses one would refuse the others too: it is not asked
+        again."""
         refusing: set[NodeId] = set()
         for stream_id, target in balancing_moves(tables, MOVES_MAX):
             if target in refusing:
@@ -194,13 +196,13 @@ class Controller:
         try:
             await self._metadata.propose(command, as_controller=True)
         except (PreconditionFailedError, StreamNotFoundError, UnavailableError):
-            return  # The same reports, or a node that had reported has gone.
+            return  # The reports are the same, or a node that had reported has gone.
         logger.warning(
             "leader_elected_uncleanly", stream_id=command.stream_id, leader=command.leader
         )
 
     async def _hand_over_each(self, moves: list[tuple[StreamId, NodeId]]) -> None:
-        """Hand over several at a time; continue at once while there are more."""
+        """Hand over several streams at a time. Continue at once while there are more."""
         slots = asyncio.Semaphore(DRAINED_AT_A_TIME)
 
         async def move(stream_id: StreamId, target: NodeId) -> None:
@@ -214,15 +216,15 @@ class Controller:
             self._wake.set()
 
     async def _move(self, stream_id: StreamId, target: NodeId, *, insist: bool) -> bool:
-        """Hand one stream over, if it is unchanged since the decision. insist: also without its
-        leader. False: it could not be handed over."""
+        """Hand one stream over, if it is unchanged since the decision. insist: even without its
+        leader's help. Returns False if it could not be handed over."""
         stream = self._metadata.registry.streams.get(stream_id)
         if stream is None or stream.leader == target or target not in stream.isr:
             return True
         try:
             await self._hand_over(stream, target)
         except (PreconditionFailedError, StreamNotFoundError, NotLeaderError):
-            return True  # It has changed meanwhile: the next round decides again.
+            return True  # The stream has changed; the next round decides again.
         except JetstreamError as error:
             logger.info("leadership_not_handed_over", stream=stream.full_name, reason=error.message)
             if insist:
@@ -231,7 +233,7 @@ class Controller:
         return True
 
     async def _insist(self, stream: StreamMetadata, target: NodeId) -> None:
-        """Transfer without the leader; void if it has handed over after all."""
+        """Transfer without the leader's help. Void if the leader has handed over after all."""
         try:
             await self._transfer(stream, target)
         except (PreconditionFailedError, StreamNotFoundError):
@@ -247,8 +249,8 @@ class Controller:
 
 
 def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
-    """Leaderships of nodes that yield them, as (stream, new leader), where another ISR member
-    stays."""
+    """Leaderships of nodes that yield them, as (stream, new leader), for streams with another ISR
+    member that stays."""
     election = Election(tables.nodes, tables.leaderships)
     moves: list[tuple[StreamId, NodeId]] = []
     for stream in _led_by_who_steps_aside(tables):
@@ -267,8 +269,8 @@ def draining_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeI
 
 
 def leaving_leaders(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
-    """Leaderships of replicas that are to go, as (stream, new leader), where every replica of the
-    target is in sync."""
+    """Leaderships of replicas that are about to be removed, as (stream, new leader), for streams
+    whose target replicas are all in sync."""
     election = Election(tables.nodes, tables.leaderships)
     moves: list[tuple[StreamId, NodeId]] = []
     for stream_id in tables.reassigned:

@@ -17,7 +17,7 @@ logger = structlog.get_logger("jetstream.server")
 
 
 async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager) -> None:
-    """Have appends refused while the disk is full, for ever."""
+    """Check the free space for ever, and refuse appends while the disk is full."""
     while True:
         reason = why_full(folder, reserve_bytes)
         if bool(reason) != bool(replicas.full_reason):
@@ -32,7 +32,7 @@ async def watch_space(folder: Path, reserve_bytes: int, replicas: ReplicaManager
 
 
 def free_bytes(folder: Path) -> int | None:
-    """What is free where the folder lies; None when that cannot be told."""
+    """Free bytes in the file system of the folder; None: unknown."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

@@ -1,9 +1,9 @@
-"""The follower's end of replication: one connection to each node that leads streams held here.
+"""The follower's end of replication: one connection to each node that leads streams followed here.
 
-Positions are sent when they change (records appended, flushed, truncated), for the changed streams
-only; answers are applied to the logs as they arrive. A lost or silent connection is opened again,
-with short pauses, while there is a stream to follow: after a partition TCP may need minutes to send
-lost packets again.
+Positions are sent when they change (records appended, flushed, truncated), only for the changed
+streams. Answers are applied to the logs as they arrive. A lost or silent connection is opened again
+after short pauses, while there is a stream to follow: after a partition, TCP may need minutes to
+send lost packets again.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ RETRY_SECONDS = 0.1
 time."""
 FULL_RETRY_SECONDS = 1.0
 SILENCE_MAX_US = 1_500_000
-"""A leader that has not answered for so long is reported: as long as a session may be silent."""
+"""A leader silent for this long is reported: as long as a session may be silent."""
 WATCHES_PER_SILENCE = 3
 """How often within SILENCE_MAX_US the leader is checked and gets a keep-alive: several times before
-it would count us as silent (liveness.py). The positions of replicas that are not in sync are
+it counts this node as silent (liveness.py). The positions of replicas that are not in sync are
 repeated as often, because the leader may not have been able to count them."""
 
 logger = structlog.get_logger("jetstream.replication")
@@ -67,9 +67,10 @@ class Fetcher:
         failed: Callable[[Replica, StorageError], None],
         silent: Callable[[list[Replica]], None],
     ) -> None:
-        """address: the leader's data plane, None while it is not registered. accepted: records were
-        appended, and may have to be flushed. failed: the disk refused. silent: the leader sent
-        nothing for SILENCE_MAX_US; called again after the same time."""
+        """address: the leader's data plane, None while it is not registered. accepted: called when
+        records were appended, which may have to be flushed. failed: called when the disk refused.
+        silent: called when the leader has sent nothing for SILENCE_MAX_US, and again after each
+        such time."""
         self._leader = leader
         self._address = address
         self._identity = identity
@@ -98,7 +99,7 @@ class Fetcher:
         ]
 
     def follow(self, replica: Replica) -> None:
-        """Follow a stream; call it again when its metadata has changed."""
+        """Follow a stream. Call it again when the stream's metadata has changed."""
         stream = replica.stream
         self._following[stream.id] = replica
         if self._identity.node_id in stream.isr:
@@ -116,13 +117,13 @@ class Fetcher:
             self._tell_soon()
 
     def touch(self, stream_id: int) -> None:
-        """The stream's position has changed, or must be sent again."""
+        """Note that the stream's position has changed, or must be sent again."""
         if stream_id in self._following:
             self._dirty[stream_id] = None
             self._tell_soon()
 
     def ask_anew(self, stream_id: int) -> None:
-        """Have the leader answer the same position again: its last answer was not applied."""
+        """Request another answer to the same position: the last answer was not applied."""
         if stream_id in self._following:
             self._dropped.append(stream_id)
             self.touch(stream_id)
@@ -223,7 +224,7 @@ class Fetcher:
     def _take_all(self, records: pb.Records, tail: bytes | bytearray) -> None:
         self._heard_at_us = self._monotonic_clock()
         self._taking = True
-        # A slice of bytes that is all of them, and of a memoryview any, copies nothing.
+        # A slice of all bytes of a `bytes`, and any slice of a memoryview, copies nothing.
         batches = tail if isinstance(tail, bytes) else memoryview(tail)
         position = 0
         try:
@@ -271,21 +272,22 @@ class Fetcher:
         self.touch(part.stream_id)
 
     def _refuse(self, replica: Replica, error: CorruptBatchError | DivergedError) -> None:
-        """The answer cannot be used. Report bad bytes to the leader, which inspects its file."""
+        """Refuse an unusable answer. Bad bytes are reported to the leader, which inspects its
+        file."""
         stream_id = replica.stream.id
         if self._refused.get(stream_id) != error.message:
             logger.warning("records_refused", stream=replica.stream.full_name, reason=error.message)
         if isinstance(error, CorruptBatchError) and error.file:
             self._failed(
                 replica, error
-            )  # The own log is bad: the leader cannot say where to truncate it.
+            )  # This node's own log is bad: the leader cannot say where to truncate it.
             return
         if isinstance(error, CorruptBatchError):
             self._refused[stream_id] = error.message
         self._ask_again(stream_id, RETRY_SECONDS)
 
     def _cannot_decrypt(self, replica: Replica, error: CannotDecryptError) -> None:
-        """Nothing was taken. Another start, with the key, goes on from here."""
+        """Append nothing. After a restart with the key, fetching continues from here."""
         if self._complaints.is_due("cannot_decrypt", replica.stream.full_name):
             logger.error("cannot_decrypt", stream=replica.stream.full_name, reason=error.message)
         self._ask_again(replica.stream.id, FULL_RETRY_SECONDS)

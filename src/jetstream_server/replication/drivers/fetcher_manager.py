@@ -1,4 +1,4 @@
-"""One Fetcher for each node that leads streams held here."""
+"""Keeps one Fetcher for each node that leads streams followed here."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FetcherManager(RoleListener):
             self._fetcher(leader).follow(replica)
 
     def flushed(self, replica: Replica) -> None:
-        """The flushed offset of the position rose."""
+        """Report a risen flushed offset, which is part of the position."""
         leader = self._leader_of.get(replica.stream.id)
         if leader is not None:
             self._fetchers[leader].touch(replica.stream.id)
@@ -94,7 +94,7 @@ class FetcherManager(RoleListener):
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def _report(self, silent: list[Replica]) -> None:
-        """The leader does not answer: enough such reports depose it.
+        """Report a leader that does not answer. Enough reports depose it.
 
         Reports carry the controller's time, because the reporters' clocks may differ by more than
         the time within which reports count together.
@@ -123,7 +123,7 @@ class FetcherManager(RoleListener):
         try:
             await self._metadata.propose(command)
         except JetstreamError as error:
-            # Void by now, or reported again while it is true.
+            # The command is void by now, or is proposed again while it applies.
             logger.info("proposal_refused", op=command.op, reason=error.message)
 
     async def close(self) -> None:

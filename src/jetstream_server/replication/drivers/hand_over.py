@@ -1,4 +1,4 @@
-"""Planned hand-over of a stream's leadership: short, and without loss.
+"""Hands over a stream's leadership as planned: quickly, and without loss.
 
     old leader                                             target
     wait until it has caught up
@@ -9,16 +9,16 @@
     committed: every ack is out
     transfer_leader ───────── metadata ──────────────────> leads, stores what it has kept
 
-Between the third line and the fourth nobody listens: a publisher that asks for an ack gets "no
-responders" from NATS and tries again; messages without a reply subject are lost. This is the gap;
+Between the third line and the fourth nobody listens. A publisher that wants an ack gets "no
+responders" from NATS and tries again; messages without a reply subject are lost. This is the gap:
 the new leader counts and shows it.
 
-Every wait is bounded, and the metadata changes only with the transfer: after an earlier failure the
+Every wait is bounded, and the metadata changes only with the transfer. After an earlier failure the
 old leader listens again; if it dies or hangs, it is replaced like any leader. **safety** Before it
 listens again it cancels the target's stand-by. Otherwise the target, if it led within seconds,
-would store what the old leader has refused meanwhile. Safety is that of the plain transfer: the
-target is in the ISR, and the new epoch ends the old one. stand_by.py ensures that no message is
-stored by both.
+would store messages that the old leader has refused in between. The hand-over is as safe as a plain
+transfer: the target is in the ISR, and the new epoch ends the old one. stand_by.py ensures that no
+message is stored by both.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class Publishers(Protocol):
-    """What a hand-over needs of ingest."""
+    """The part of ingest that a hand-over needs."""
 
     @property
     def listens(self) -> bool:
         """Whether NATS is connected and the session's lease holds."""
 
     async def pause(self, stream_id: int) -> None:
-        """Stop listening; returns when everything that NATS has delivered is stored. Raises
+        """Stop listening. Returns when every message that NATS has delivered is stored. Raises
         UnavailableError."""
 
     def resume(self, stream_id: int) -> None:
-        """Listen again, if the stream is still led here."""
+        """Listen again, if this node still leads the stream."""
 
     def pending(self, stream_id: int) -> int:
         """The number of batches whose acks wait for the commit."""
@@ -69,7 +69,7 @@ class Publishers(Protocol):
     async def stand_by(
         self, stream: StreamMetadata, leader_epoch: int, end_offset: int, silent_us: int
     ) -> int:
-        """Listen to a stream that this node is about to lead, after `leader_epoch`; returns the gap
+        """Listen to a stream that this node is about to lead, after `leader_epoch`. Returns the gap
         in µs."""
 
     def cancel_stand_by(self, stream_id: int, leader_epoch: int) -> None:
@@ -118,16 +118,16 @@ class HandOver:
         self._successors = successors
         self._under_way: set[StreamId] = set()
         self.fitness = Fitness()
-        """Whether this node can serve publishers; resignation.py reads it."""
+        """Whether this node can serve publishers. resignation.py reads it."""
 
-    # The old leader's.
+    # For the old leader.
 
     async def hand_over(self, stream_id: StreamId, target: NodeId, *, urgent: bool = False) -> None:
         """Hand the leadership to that ISR member. urgent: this node cannot serve its publishers, so
         any node that can is accepted.
 
-        Raises NotLeaderError, UnavailableError (nothing has changed), UnknownOutcomeError, and
-        PreconditionFailedError where the metadata does not allow it.
+        Raises NotLeaderError and UnavailableError (nothing has changed), UnknownOutcomeError, and
+        PreconditionFailedError when the metadata does not allow it.
         """
         replica = self._replicas.led(stream_id)
         leadership = replica.leadership
@@ -153,7 +153,7 @@ class HandOver:
         try:
             _check_leads(replica, leadership)
             await self._publishers.pause(stream_id)
-            # The request also takes its time, in which nobody listens.
+            # The request takes its time too, during which nobody listens.
             silent_us = round((self._seconds() - silent_since + trip_seconds) * 1e6)
             end_offset = replica.log.log_end_offset
             is_asked = True
@@ -167,7 +167,7 @@ class HandOver:
             try:
                 if is_asked and replica.leadership is leadership:
                     await self._cancel_stand_by(target, stream_id, leader_epoch)
-            finally:  # Also when the caller is cancelled here.
+            finally:  # Even if the caller is cancelled here.
                 if replica.leadership is leadership:
                     self._publishers.resume(stream_id)
         logger.info(
@@ -182,16 +182,16 @@ class HandOver:
     async def _cancel_stand_by(
         self, target: NodeId, stream_id: StreamId, leader_epoch: int
     ) -> None:
-        """A target that does not answer is probably dead; otherwise its stand-by ends by itself
-        within seconds."""
+        """Cancel the target's stand-by. A target that does not answer is probably dead; if not, its
+        stand-by ends by itself within seconds."""
         try:
             await self._successors.cancel_stand_by(target, stream_id, leader_epoch)
         except JetstreamError as error:
             logger.info("stand_by_not_cancelled", target=target, reason=error.message)
 
     async def _prepare(self, target: NodeId, stream_id: StreamId, *, urgent: bool) -> float:
-        """Ask whether the target can lead. Returns the round-trip time: the shorter of two, because
-        the first may have to connect."""
+        """Ask whether the target can lead. Returns the round-trip time in seconds: the shorter of
+        two, because the first one may have to connect."""
         trips = []
         for _ in range(2):
             asked_at = self._seconds()
@@ -218,9 +218,9 @@ class HandOver:
     async def _replicate_tail(
         self, replica: Replica, leadership: LeaderState, target: NodeId
     ) -> None:
-        """Wait until the target has the whole log and everything possible is acknowledged; nothing
-        is appended any more. If another follower is slow, the target acknowledges the rest itself.
-        While too few replicas are in sync nothing commits: nobody has to be silent for that."""
+        """Wait until the target has the whole log and everything possible is acknowledged. Nothing
+        is appended meanwhile. If another follower is slow, the target acknowledges the rest itself.
+        While too few replicas are in sync nothing commits, so waiting for it would not help."""
         _check_leads(replica, leadership)
         stream_id, end_offset = replica.stream.id, replica.log.log_end_offset
         deadline = self._seconds() + TAIL_SECONDS
@@ -247,11 +247,11 @@ class HandOver:
     def _seconds(self) -> float:
         return self._monotonic_clock() / 1e6
 
-    # The target's.
+    # For the target.
 
     def prepare(self, stream_id: StreamId, *, urgent: bool = True) -> None:
-        """Raise UnavailableError unless this node can lead the stream and listen at once; if not
-        urgent, it must have been able to for a while."""
+        """Raise UnavailableError unless this node can lead the stream and listen at once. If not
+        urgent, it must have been able to serve for a while."""
         replica = self._replicas.get(stream_id)
         if replica is None or replica.following is None:
             raise UnavailableError("this node does not follow the stream, as far as it knows")
@@ -278,7 +278,7 @@ class HandOver:
         return await self._publishers.stand_by(stream, leader_epoch, end_offset, silent_us)
 
     def cancel_stand_by(self, stream_id: StreamId, leader_epoch: int) -> None:
-        """The leader of that epoch goes on: listen no longer."""
+        """Stop listening, because the leader of that epoch continues."""
         self._publishers.cancel_stand_by(stream_id, leader_epoch)
 
 

@@ -2,12 +2,12 @@
 replicas.
 
     suspect (reader, follower, compaction, scrub) ──> inspect the file ──> mark ──> distrust
-    marked ──> fetch what is bad from another replica ──> verify ──> swap ──> in sync again
+    marked ──> fetch the bad part from another replica ──> verify ──> swap ──> in sync again
 
 **safety** Reports alone mark nothing: this node reads its own file and marks what it finds. A
 marked replica is not in sync until all of it is repaired (`FollowerState.position`), and only
-verified bytes are used (log/repair.py). A leader alone in its ISR keeps leading: nobody else may
-have the later records.
+verified bytes are used (log/repair.py). A leader alone in its ISR keeps leading: no other replica
+may have the later records.
 
 Long work runs on threads, one stream at a time.
 """
@@ -33,12 +33,12 @@ from jetstream_server.replication.listeners import Healer, RoleListener
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 EXAMINED_BYTES: Final = 4 * 1024 * 1024
-"""Inspected for one report: as much as an answer to a reader or a follower may hold."""
+"""Bytes inspected for one report: as much as an answer to a reader or a follower may hold."""
 SUSPICIONS_MAX: Final = 1000
 EXAMINED_SECONDS: Final = 2.0
 """How long a caller that reports bad bytes waits for the inspection."""
 PACE: Final = 10
-"""False reports may use a tenth of a thread: anybody can send them."""
+"""Share of a thread that false reports may use: any reader can send them."""
 RETRY_SECONDS: Final = 1.0
 
 _Result = TypeVar("_Result")
@@ -47,7 +47,7 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class Healing(RoleListener, Healer):
-    """`start`, then `close`."""
+    """Call `start`, then `close`."""
 
     def __init__(
         self, replicas: ReplicaManager, repair: SegmentRepair, disk: Disk, thread: Executor
@@ -94,14 +94,14 @@ class Healing(RoleListener, Healer):
     # Suspicions.
 
     def suspect(self, replica: Replica, offset: int, *, whole: bool = False) -> None:
-        """The bytes at `offset` may be bad. whole: inspect the whole segment at once."""
+        """Have the bytes at `offset` inspected. whole: inspect the whole segment at once."""
         key = replica, offset, whole
         if key not in self._suspicions and len(self._suspicions) < SUSPICIONS_MAX:
             self._suspicions[key] = []
             self._suspected.set()
 
     async def examined(self, replica: Replica, offset: int) -> None:
-        """The same; returns after the inspection, or after EXAMINED_SECONDS."""
+        """Like `suspect`. Returns after the inspection, or after EXAMINED_SECONDS."""
         self.suspect(replica, offset)
         waiting = self._suspicions.get((replica, offset, False))
         if waiting is None:
@@ -129,7 +129,7 @@ class Healing(RoleListener, Healer):
                 await asyncio.sleep(PACE * (loop.time() - begun))
 
     async def _examine(self, replica: Replica, offset: int, whole: bool) -> bool:
-        """Inspect the bytes; returns whether they are bad."""
+        """Inspect the bytes. Returns whether they are bad."""
         if replica.closed or any(
             bad.start_offset <= offset < bad.end_offset for bad in replica.log.damage.ranges
         ):
@@ -146,7 +146,7 @@ class Healing(RoleListener, Healer):
         return await self._inspect(replica, segment)
 
     async def _inspect(self, replica: Replica, segment: Segment) -> bool:
-        """Inspect the whole segment and mark what is bad; returns whether anything is."""
+        """Inspect the whole segment, and mark its bad ranges. Returns whether it has any."""
         seen = await self._in_thread(view, segment)
         found = await self._in_thread(inspect, self._disk, seen)
         if replica.closed:
@@ -176,8 +176,8 @@ class Healing(RoleListener, Healer):
         return bool(found)
 
     def _seal(self, replica: Replica, segment: Segment) -> None:
-        """Append nothing to a segment with bad bytes: the last segment must be sound at a start,
-        otherwise the log end is unknown."""
+        """Append nothing more to a segment with bad bytes: the last segment must be sound at a
+        start, otherwise the log end is unknown."""
         log = replica.log
         if log.damage.is_last(segment) and not log.offline_reason:
             try:
@@ -191,13 +191,14 @@ class Healing(RoleListener, Healer):
         try:
             await self._in_thread(damage.save)
         except StorageError as error:
-            # The mark is in memory; after a restart the damage is found again.
+            # The mark is in memory. After a restart the damage is found again.
             logger.error(
                 "damage_not_recorded", stream=replica.stream.full_name, reason=error.message
             )
 
     def _distrust(self, replica: Replica) -> None:
-        """It lacks records: remove it from the ISR, while the ISR has another member."""
+        """Remove the replica, which lacks records, from the ISR, while the ISR has another
+        member."""
         if replica.must_step_back:
             self._replicas.distrust(replica)
 
@@ -219,7 +220,7 @@ class Healing(RoleListener, Healer):
                     pass
 
     async def _mend(self, replica: Replica) -> None:
-        """Repair what can be repaired now. Failures are tried again."""
+        """Repair what can be repaired at the moment. Failures are tried again."""
         damage = replica.log.damage
         self._distrust(replica)
         if replica.needs_rebuild or replica.log.offline_reason:
@@ -227,7 +228,7 @@ class Healing(RoleListener, Healer):
         await self._inspect_again(replica)
         for base_offset in sorted({bad.base_offset for bad in damage.ranges}):
             if len(replica.stream.replicas) == 1:
-                return  # No replica has it; the rest can be read.
+                return  # No replica has it. The rest can be read.
             try:
                 repaired = await self._repair.repair(replica, base_offset)
             except DivergedError as error:
@@ -245,7 +246,7 @@ class Healing(RoleListener, Healer):
             self._healed(replica)
 
     async def _inspect_again(self, replica: Replica) -> None:
-        """Marks from the file may have been repaired before this run, or be incomplete."""
+        """Inspect again: marks from the file may be out of date, or incomplete."""
         if replica in self._inspected:
             return
         damage = replica.log.damage

@@ -1,4 +1,4 @@
-"""Carries out the ISR changes that the leaders of this node decide: ticks, proposals, outcomes.
+"""Carries out the ISR changes that the leaders on this node decide: ticks, proposals, outcomes.
 
 Only streams that wait for something are checked. A settled one (`LeaderState.is_settled`) costs
 nothing until an append, a fetch of a replica out of sync, or new metadata.
@@ -35,7 +35,7 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class IsrDriver(RoleListener):
-    """`start`, then `close`."""
+    """Call `start`, then `close`."""
 
     def __init__(
         self, metadata: MetadataLog, *, node_id: int, monotonic_clock: MonotonicClock
@@ -48,7 +48,7 @@ class IsrDriver(RoleListener):
         self._liveness = Liveness()
         self._followers: tuple[NodeId, ...] | None = ()  # of these; None: to be looked up
         self._proposals: dict[int, asyncio.Task[None]] = {}
-        # Changes with unknown outcome: repeating a change repeats the same proposal (core/isr.py).
+        # Changes with unknown outcome. Repeating a change repeats the same proposal (core/isr.py).
         self._unknown: dict[int, tuple[ChangeIsr, Proposal]] = {}
         self._ticking: asyncio.Task[None] | None = None
 
@@ -71,11 +71,11 @@ class IsrDriver(RoleListener):
             leadership.hear(node_id, is_silent=self._liveness.is_silent(node_id))
 
     def heard(self, node_id: NodeId) -> None:
-        """A follower node has sent something, perhaps only a keep-alive."""
+        """Note that a follower node has sent something, perhaps only a keep-alive."""
         self._liveness.heard(node_id, self._monotonic_clock())
 
     def progressed(self, replica: Replica) -> None:
-        """A ProgressListener: there may be something to do."""
+        """Note that a stream may need a change (a ProgressListener)."""
         if replica.leadership is not None:
             self._unsettled[replica] = None
 
@@ -99,7 +99,7 @@ class IsrDriver(RoleListener):
                     self._unsettled.pop(replica, None)
 
     def _listen(self, now_us: MonotonicUs) -> None:
-        """Tell the leaderships of this node which followers have fallen silent or are heard
+        """Tell the leaderships on this node which followers have fallen silent or are heard
         again."""
         if self._followers is None:
             nodes = (node_id for replica in self._led for node_id in replica.stream.replicas)
@@ -149,7 +149,7 @@ class IsrDriver(RoleListener):
 def outcome_of(error: JetstreamError, proposal: Proposal) -> Outcome:
     """What a refused or failed proposal of an ISR change means for the leader."""
     # A void proposal was not applied, or the metadata with it is already here. Nothing more will
-    # follow, so the leader may stop counting the member it wanted to add.
+    # follow, so the leader may stop counting the member that it wanted to add.
     if isinstance(error, InvalidRequestError) or proposal.is_void:
         return Outcome.INELIGIBLE
     if isinstance(

@@ -1,8 +1,8 @@
-"""The leader's end of one follower node's connection: positions in, records out as they come.
+"""The leader's end of one follower node's connection: takes positions, sends records.
 
 The follower names its streams once and then only the changed ones, so the cost depends on the
 active streams. An answer is sent for records, a risen high watermark, a divergence or an error, and
-at the latest every KEEP_ALIVE_SECONDS. Per stream one answer with records is in flight at a time:
+at the latest every KEEP_ALIVE_SECONDS. Per stream, one answer with records is in flight at a time:
 the next position acknowledges it.
 """
 
@@ -36,11 +36,11 @@ KEEP_ALIVE_SECONDS = 0.4
 KEEP_ALIVE_TICKS = 2
 """Several times within the time after which a follower reports its leader."""
 FRAME_BYTES = 4 * 1024 * 1024
-"""Approximate size of a frame, so that a stream that catches up does not delay others."""
+"""Approximate bytes of a frame, so that a stream that catches up does not delay others."""
 PARTS_MAX = 256
 REFUSED_MAX = 4 * PARTS_MAX
 """Refusals that wait to be sent. With more, nothing is read: a follower that reads nothing must not
-fill our memory."""
+fill this node's memory."""
 
 
 class _Stream:
@@ -63,12 +63,12 @@ class _Stream:
 
     @property
     def has_all(self) -> bool:
-        """Whether the follower has everything, so that no records are to be sent."""
+        """Whether the follower has everything, so that there are no records to send."""
         return self.asked.fetch_offset == self.replica.log.log_end_offset
 
 
 class LeaderStream:
-    """`await run()` until the follower leaves or misbehaves."""
+    """Call `run`, which returns when the follower leaves or violates the protocol."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class LeaderStream:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def progressed(self, replica: Replica) -> None:
-        """There may be something to send for a stream."""
+        """Note that there may be something to send for a stream."""
         stream_id = replica.stream.id
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_answered:
@@ -139,7 +139,7 @@ class LeaderStream:
             self._socket.pause_reading()
 
     def _note(self, request: FetchRequest, now_us: MonotonicUs) -> None:
-        """Count the position now; the answer follows in its turn."""
+        """Count the position at once. The answer follows in its turn."""
         stream_id = request.stream_id
         try:
             replica = self._replicas.led(stream_id)
@@ -165,7 +165,7 @@ class LeaderStream:
             table.pop(stream_id, None)
 
     def _say_soon(self) -> None:
-        """The first answer of a loop iteration is sent at once, the others of the iteration
+        """Send the first answer of a loop iteration at once, the others of the iteration
         together."""
         if not self._gathering and not self._taking:
             self._gathering = True
@@ -186,7 +186,7 @@ class LeaderStream:
                     self._silent_ticks = 0
                     self._send(records, slices)
         except (OSError, EOFError, JetstreamError):
-            self._socket.shut_down()  # If one task ends, the other ends too.
+            self._socket.shut_down()  # If one task ends, the other one ends too.
             return
         if len(self._refused) <= REFUSED_MAX:
             self._socket.resume_reading()
@@ -221,9 +221,9 @@ class LeaderStream:
     def _answer_anew(
         self, records: pb.Records, slices: list[LogSlice], error: UnreadableSliceError
     ) -> None:
-        """A slice cannot be read, and nothing was sent: its file was removed or compacted
-        meanwhile, or the disk has lost it. Refuse only that stream and have its file inspected;
-        answer the others again."""
+        """Handle a slice that cannot be read: its file was removed or compacted meanwhile, or the
+        disk has lost it. Nothing was sent. Refuse only that stream, have its file inspected, and
+        answer the other streams again."""
         waiting = iter(slices)
         for part in records.parts:
             slice_ = next(waiting) if part.length else None
@@ -239,7 +239,7 @@ class LeaderStream:
                 self._ready[part.stream_id] = stream
 
     async def _keep_alive(self) -> None:
-        """Send a keep-alive when nothing else is sent, and check the follower's; cheaper than a
+        """Send a keep-alive when nothing else is sent, and check the follower's. Cheaper than a
         timer per frame."""
         received = -1
         while True:
@@ -281,7 +281,7 @@ class LeaderStream:
         return records, slices
 
     def _answer(self, stream_id: int, stream: _Stream) -> Answer | None:
-        """The answer to send now; None: nothing, or not yet. Raises as `Replica.answer_again`."""
+        """The answer to send; None: nothing yet. Raises the errors of `Replica.answer_again`."""
         if stream.is_answered and stream.replica.leadership is not None:
             return None  # The next position shows the result.
         answer, stream.decided = stream.decided, None
@@ -304,7 +304,7 @@ class LeaderStream:
                 self._notice_timer = self._loop.call_later(NOTICE_US / 1e6, self._send_notices)
 
     def _send_notices(self) -> None:
-        """Send what was delayed long enough."""
+        """Send news that was delayed long enough."""
         self._notice_timer = None
         now_us = self._monotonic_clock()
         for stream_id, stream in tuple(self._put_off.items()):

@@ -19,8 +19,10 @@ def leaderless_log_ends(
     suspects: Container[StreamId] = (),
 ) -> tuple[LogEnd, ...]:
     """The log ends for streams that wait for all their last known replicas, this node's among them.
-    A failed log cannot lead: it reports nothing before it is revived (log_replacement.py). Nor does
-    a log that could not be opened. **safety** It may hold everything; a later start may read it.
+
+    A failed log cannot lead: it reports nothing before it is revived (log_replacement.py). A log
+    that could not be opened reports nothing either. **safety** It may hold everything, and a later
+    start may read it.
 
     suspects: streams whose log here is not trusted although it is readable (restart_trust.py).
     """

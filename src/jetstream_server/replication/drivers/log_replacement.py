@@ -1,8 +1,8 @@
 """Replaces failed logs: reports them to the metadata, then fetches them anew.
 
-failed_log.py decides what is due; this does it, several times a second until the log is whole. The
-failure is noted in the run record first (run_record.py): it decides what the log is worth after a
-restart.
+failed_log.py decides what is due; this module does it, several times a second until the log is
+healthy. First it notes the failure in the run record (run_record.py), which decides whether the log
+is trusted after a restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class LogReplacement(RoleListener):
-    """`start`, then `close`."""
+    """Call `start`, then `close`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LogReplacement(RoleListener):
                 self._revive(replica)
 
     def _distrust(self, replica: Replica) -> None:
-        """Repeat until the metadata shows it: the command may be refused or lost."""
+        """Propose until the metadata shows it: the command may be refused or lost."""
         if replica not in self._distrusting:
             task = asyncio.get_running_loop().create_task(self._propose(replica))
             self._distrusting[replica] = task

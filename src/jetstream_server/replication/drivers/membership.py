@@ -45,9 +45,9 @@ from jetstream_server.replication.sessions.node_session import NodeSession
 RETRY_SECONDS = 0.2
 HAND_OVER_SECONDS = 10.0
 LEAVE_SECONDS = 1.0
-"""Without an answer the session lapses after about the same time."""
+"""Without an answer, the session lapses after about the same time."""
 SESSION_SECONDS = 10.0
-"""How long a start waits for its first lease; without one it can serve reads."""
+"""How long a start waits for its first lease. Without one the node can serve readers."""
 
 logger = structlog.get_logger("jetstream.server")
 
@@ -58,7 +58,7 @@ def new_session() -> str:
 
 
 class Membership:
-    """One run of one node. `lost` is called when this process must stop."""
+    """One run of one node. lost: called when this process must stop."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Membership:
         self._node_session = NodeSession(metadata, boot_clock=self._clocks.boot)
 
     def lease_held(self) -> bool:
-        """Whether this node may act as a leader now."""
+        """Whether this node may act as a leader."""
         return self._node_session.lease_holds()
 
     def log_ends_changed(self) -> None:
@@ -92,7 +92,7 @@ class Membership:
         return self._node_session.controller_clock()
 
     async def until_led(self, cluster_id: str, ack_subjects: list[str]) -> str:
-        """Wait for a metadata leader, without a limit, and for everything it has committed.
+        """Wait, without a limit, for a metadata leader and for everything that it has committed.
 
         cluster_id: from the data folder; "" if it is new. Returns the cluster's id; in a new
         cluster the first node chooses it. Raises PreconditionFailedError for a folder whose
@@ -122,7 +122,7 @@ class Membership:
         rack: str,
         addresses: Addresses,
     ) -> int:
-        """Register this run, with which logs are trusted; returns its incarnation."""
+        """Register this run, and which logs are trusted. Returns its incarnation."""
         known = self._metadata.registry.nodes.get(self._node_id)
         replaces = "" if known is None else known.session
         if known is not None and known.session not in runs.record.sessions:
@@ -153,7 +153,7 @@ class Membership:
         return int(registered["incarnation"])
 
     async def _repeated(self, command: Barrier | SetCluster | RegisterNode) -> dict[str, Any]:
-        """Propose until the outcome is known; repeating such commands changes nothing."""
+        """Propose until the outcome is known. Repeating these commands changes nothing."""
         while True:
             try:
                 return await self._metadata.propose(command)
@@ -173,7 +173,7 @@ class Membership:
         *,
         lease_changed: Callable[[], None],
     ) -> None:
-        """Start the session, and the controller's work; `stack` stops both. lease_changed: see
+        """Start the session and the controller's work. stack: stops both. lease_changed: see
         NodeSession.start."""
         self._node_session.start(
             lambda: leaderless_log_ends(
@@ -200,7 +200,7 @@ class Membership:
             logger.warning("no_session_yet", reason=error.message)
 
     def _watch_own_registration(self, change: Change) -> None:
-        """Of two processes with the same node id one must stop."""
+        """Watch the node's registration: of two processes with the same node id, one must stop."""
         match change:
             case NodeChanged(_, after) if after is not None and after.node_id == self._node_id:
                 if after.session != self._session:
@@ -223,7 +223,7 @@ class Membership:
             stop_watching()
 
     async def leave(self) -> None:
-        """Leave every ISR at once, so that nobody waits for this node.
+        """Leave every ISR at once, so that commits do not wait for this node.
 
         **safety** Give up the session first: a node that may be fenced must not answer publishers.
         """

@@ -28,8 +28,8 @@ class RecordSource:
     async def fetch(
         self, stream_id: int, offset: int, last_epoch: int
     ) -> tuple[pb.DataFetchResponse, bytes]:
-        """Committed batches from the one that holds `offset` on, or from the first behind a gap;
-        none if that node does not reach so far. last_epoch: of the record before.
+        """Fetch committed batches from the one that holds `offset` on, or from the first behind a
+        gap; none if that node's log does not reach so far. last_epoch: of the record before.
 
         Raises OSError, EOFError, TimeoutError, and the errors of the other node.
         """
@@ -52,7 +52,7 @@ class RecordSource:
 async def reading_from(
     dial: Dial, node_id: int, address: tuple[str, int], identity: NodeIdentity
 ) -> AsyncIterator[RecordSource]:
-    """Raises as `fetch`, and when the two nodes cannot authenticate each other."""
+    """Connect. Raises the errors of `fetch`, and UnauthenticatedError."""
     connection = await connect(dial, address)
     try:
         await greet(connection, identity, node_id, fetches=True)

@@ -1,4 +1,4 @@
-"""Waits until something about a replica is so: flushed this far, begins there, is led elsewhere."""
+"""Waits for a condition of a replica, such as its flushed offset, log start, or role."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jetstream_server.replication.listeners import RoleListener
 
 
 class ReplicaChanges(RoleListener):
-    """`await until(…)`."""
+    """Call `until`."""
 
     def __init__(self) -> None:
         self._waiting: dict[Replica, list[asyncio.Future[None]]] = {}
 
     async def until(self, replica: Replica, condition: Callable[[], bool]) -> None:
-        """Return once `condition()` holds. It is called at once and after every flush, failure,
-        change of role and rise of the log start. Raises what it raises."""
+        """Return once `condition()` holds. It is called at once, and after every flush, failure,
+        change of role and rise of the log start. Raises what the condition raises."""
         while not condition():
             changed = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(replica, []).append(changed)
@@ -29,7 +29,7 @@ class ReplicaChanges(RoleListener):
 
     def _forget(self, replica: Replica, changed: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(replica, [])
-        with suppress(ValueError):  # It was taken out when it was woken.
+        with suppress(ValueError):  # It was removed when it was woken.
             waiting.remove(changed)
         if not waiting:
             self._waiting.pop(replica, None)

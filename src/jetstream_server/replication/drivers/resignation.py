@@ -1,7 +1,7 @@
-"""Hands this node's leaderships over while it cannot serve publishers and others can.
+"""Hands this node's leaderships over while it cannot serve publishers and other nodes can.
 
-fitness.py decides when. Each follower is first asked whether it can lead at once (hand_over.py);
-one that cannot is not asked again in the same round. If nobody can, this node keeps leading and
+fitness.py decides when. Each follower is first asked whether it can lead at once (hand_over.py). A
+follower that cannot is not asked again in the same round. If none can, this node keeps leading and
 asks again later: it serves readers, and publishers get the reason in their errors.
 """
 
@@ -24,15 +24,16 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 
 LOOK_SECONDS = 0.1
 ROUND_SECONDS = 0.5
-"""Between two rounds: other nodes may have recovered by then."""
+"""Pause between two rounds: other nodes may have recovered by then."""
 AT_A_TIME = 16
-"""As for a drain: each hand-over takes about ten milliseconds, mostly waiting."""
+"""Hand-overs at a time, as for a drain: each takes about ten milliseconds, mostly waiting."""
 
 logger = structlog.get_logger("jetstream.replication")
 
 
 class Resignation:
-    """`start`, then `close`. problem: why this node cannot serve publishers; "" when it can."""
+    """Call `start`, then `close`. problem: why this node cannot serve publishers; "" when it
+    can."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Resignation:
         return election.choose(member for member in others if member not in refusing)
 
     async def _give(self, replica: Replica, target: NodeId, refusing: dict[NodeId, str]) -> bool:
-        """Try one target. False: try another node."""
+        """Try one target. Returns False if another node should be tried."""
         try:
             await self._hand_overs.hand_over(replica.stream.id, target, urgent=True)
         except UnavailableError as error:

@@ -1,16 +1,16 @@
-"""Keeps logs within their streams' limits: rolls segments by age, removes records beyond the
-limits, and those that were purged.
+"""Keeps logs within their streams' limits: seals segments by age, and removes records that exceed
+the limits or were purged.
 
-The rules are log/retention.py's. The leader decides on retention; its log start reaches followers
-in every answer (`LeaderSnapshot`). **safety** A follower drops what the leader has dropped, but
-only records beyond the stream's limits in its own log, or purged by the metadata's word: a leader
-that lost records must not make others drop theirs. So without limits and purges a follower drops
-nothing. It may keep up to a segment more than its leader, or everything that earlier limits removed
-there. Each replica rolls its own segments.
+log/retention.py has the rules. The leader decides on retention; its log start reaches followers in
+every answer (`LeaderSnapshot`). **safety** A follower drops what the leader has dropped, but only
+records that exceed the stream's limits in its own log, or that the metadata says were purged: a
+leader that lost records must not make others drop theirs. So without limits and purges a follower
+drops nothing. It may keep up to a segment more than its leader, or everything that earlier limits
+removed there. Each replica seals its own segments.
 
 Only streams with limits, purges or compaction (which needs sealed segments) are visited, at most
-VISITS_PER_SECOND of them; one that has not changed since its last visit costs a comparison. What
-reads or removes files runs in one thread, one log at a time.
+VISITS_PER_SECOND of them; a stream that has not changed since its last visit costs a comparison.
+Reading and removing files runs in one thread, one log at a time.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ logger = structlog.get_logger("jetstream.replication")
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the result of a visit depends on; `due_us`: when time alone changes it."""
+    """The state on which a visit's result depends. due_us: when time alone changes the result."""
 
     settings: StreamSettings
     leads: bool
     log_end_offset: int
     segment_count: int
     bound_offset: int
-    """Nothing at or behind it may go: only records that are committed, flushed, and dropped by the
-    leader may."""
+    """Nothing at or behind it may be removed: only records that are committed, flushed, and
+    dropped by the leader may."""
     purged_offset: int
     """Records below it were purged; 0: none were."""
     due_us: WallUs | None = None
@@ -63,18 +63,18 @@ class _Finding:
 
 
 class Retention(RoleListener):
-    """`start`, then `close`."""
+    """Call `start`, then `close`."""
 
     def __init__(self, replicas: ReplicaManager, *, wall_clock: WallClock) -> None:
         self._replicas = replicas
         self._wall_clock = wall_clock
         self._visited: dict[Replica, _Seen | None] = {}
-        self._advanced: dict[Replica, None] = {}  # files below their log start are to be removed
+        self._advanced: dict[Replica, None] = {}  # files below their log start must be removed
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "jetstream-retention")
         self.records_removed = 0
-        """By limits and purges, since the server started; counted in offsets."""
+        """Records removed by limits and purges since the server started, counted in offsets."""
 
     def start(self) -> None:
         self._tasks = [
@@ -137,10 +137,10 @@ class Retention(RoleListener):
             self._replicas.suspect_file(replica, error.file)
             self._note(replica, replace(_look(replica), due_us=None))
         except StorageFullError:
-            pass  # No space for a new segment; the next round tries again.
+            pass  # There is no space for a new segment. The next round tries again.
         except StorageError as error:
             if not _is_offline(log):
-                return  # Removed while it was read: the next round sees the new state.
+                return  # The log was removed while it was read. The next round sees the new state.
             self._replicas.failed(replica, error)
 
     def _act(self, replica: Replica, seen: _Seen, finding: _Finding) -> None:
@@ -157,15 +157,15 @@ class Retention(RoleListener):
             log.begin_advance(log.log_start_offset)
             self._remove_below_start(replica)
         if finding.roll or log.log_start_offset > finding.log_start_offset:
-            return  # It has changed: the next round checks again.
+            return  # The state has changed. The next round checks again.
         if log.begins_below_start:
-            return  # A segment was sealed to be removed, and awaits its flush.
+            return  # A segment was sealed so that it can be removed, and awaits its flush.
         self._note(replica, replace(seen, due_us=finding.due_us))
 
     def _advance(self, replica: Replica, log_start_offset: int) -> None:
         if log_start_offset == replica.log.log_end_offset:
-            # All of it was purged: in a sealed segment it can be removed. Where there is no room
-            # for another segment, removing the others comes first.
+            # All of it was purged, so the last segment can be removed once it is sealed. If there
+            # is no room for another segment, the others must be removed first.
             with suppress(StorageFullError):
                 replica.log.roll()
             self._replicas.flush(replica)
@@ -199,7 +199,7 @@ class Retention(RoleListener):
         try:
             await loop.run_in_executor(self._thread, replica.log.finish_advance)
         except StorageFullError:
-            pass  # The checkpoint was not written; until it is, a restart begins earlier.
+            pass  # The checkpoint was not written. Until it is, a restart begins earlier.
         except StorageError as error:
             if not replica.closed:
                 self._replicas.failed(replica, error)
@@ -226,10 +226,10 @@ def _look(replica: Replica) -> _Seen:
 
 
 def purged_below(stream: StreamMetadata, log: CommitLog) -> int:
-    """Where the purged records of this log end; 0: none are.
+    """The end of the purged records of this log; 0: none are purged.
 
-    **safety** What is at such offsets of a later epoch, after an unclean election for example, is
-    not what was purged.
+    **safety** Records of a later epoch at such offsets, for example after an unclean election, are
+    not the purged ones.
     """
     if not stream.purged_offset:
         return 0
@@ -237,7 +237,7 @@ def purged_below(stream: StreamMetadata, log: CommitLog) -> int:
 
 
 def _find(log: CommitLog, seen: _Seen, wall_us: WallUs) -> _Finding:
-    """Runs in the thread: what is to be done, and when time makes more due."""
+    """Find what has to be done, and when time makes more due. Runs in the thread."""
     roll_due_us = log.roll_due_us()
     if roll_due_us is not None and roll_due_us <= wall_us:
         return _Finding(log.log_start_offset, True, None)

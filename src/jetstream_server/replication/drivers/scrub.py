@@ -1,9 +1,9 @@
-"""Slowly reads every segment of every replica here, to find bad bytes that no reader meets.
+"""Slowly reads every segment of every replica on this node, to find bad bytes that no reader meets.
 
 Pages in the page cache are skipped: they say nothing about the disk, and a later round reads them
-from there. Pages that the scrub has read are released at once, so that it does not displace others
-from the cache. A round begins at a random segment, so that frequent restarts leave nothing out for
-ever.
+from the disk. Pages that the scrub has read are released at once, so that it does not displace
+others from the cache. A round begins at a random segment, so that frequent restarts leave nothing
+out for ever.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 PART_BYTES: Final = 256 * 1024
-"""Checked at a time: some milliseconds of a thread when batches are small."""
+"""Bytes checked at a time: some milliseconds of a thread when batches are small."""
 SEGMENT_BYTES: Final = 64 * 1024
-"""The least that a segment counts for: many small ones take time too."""
+"""Least size that a segment counts for: many small ones take time too."""
 RESIDENT_SHARE: Final = 16
-"""Testing whether something is in memory costs this many times less than reading it."""
+"""Testing whether a page is in memory costs this many times less than reading it."""
 ROUND_SECONDS: Final = 10.0
-"""The least time of a round, however little there is."""
+"""Least duration of a round, however little data there is."""
 
 
 class Scrub:
-    """`start`, then `close`. It only reports: healing.py inspects and marks."""
+    """Call `start`, then `close`. It only reports: healing.py inspects and marks."""
 
     def __init__(
         self, replicas: ReplicaManager, disk: Disk, thread: Executor, *, bytes_per_second: int
     ) -> None:
-        """thread: of its own, it is shut down at the end."""
+        """thread: its own thread, shut down at the end."""
         self._replicas = replicas
         self._disk = disk
         self._bytes_per_second = bytes_per_second
@@ -97,7 +97,7 @@ class Scrub:
 
 
 class _Descriptor:
-    """A descriptor of its own for an inspection, without read-ahead: otherwise pages that the scrub
+    """A separate descriptor for an inspection, without read-ahead: otherwise pages that the scrub
     itself has read would look like pages that others use."""
 
     def __init__(self, path: str) -> None:
@@ -127,7 +127,7 @@ def _check(
         if is_resident(file.fd, position, length):
             return [], 0
         found = inspect(file, seen, start, end)
-        with suppress(OSError):  # If it cannot be released, it only stays in the cache.
+        with suppress(OSError):  # A page that cannot be released only stays in the cache.
             os.posix_fadvise(file.fd, position, length, os.POSIX_FADV_DONTNEED)
         return found, length
     finally:

@@ -34,7 +34,7 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class SegmentRepair:
-    """`await repair(…)`; `close` once."""
+    """Call `repair` as often as needed, then `close` once."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SegmentRepair:
         dial: Dial,
         thread: Executor,
     ) -> None:
-        """thread: of its own, it is shut down at the end."""
+        """thread: its own thread, shut down at the end."""
         self._dial = dial
         self._disk = disk
         self._registry = registry
@@ -55,10 +55,10 @@ class SegmentRepair:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def repair(self, replica: Replica, base_offset: int) -> int:
-        """Repair the segment that begins there; returns the number of bad ranges.
+        """Repair the segment with that base offset. Returns the number of its bad ranges.
 
         The marks are then removed from memory. Raises DivergedError when the leader's records do
-        not fit into this log, otherwise the reason why it is not possible now.
+        not fit into this log, otherwise the reason why it is not possible at the moment.
         """
         log = replica.log
         segment = log.damage.segment_of(base_offset)
@@ -149,7 +149,7 @@ class SegmentRepair:
         ranges: tuple[BadRange, ...],
         successor: Successor,
     ) -> None:
-        """Runs on the loop, which owns the log."""
+        """Swap in the repaired segment. Runs on the loop, which owns the log."""
         log = replica.log
         if replica.closed or segment.bad is not ranges or not log.damage.is_as_seen(segment, seen):
             raise UnavailableError("the log was cut or closed while it was repaired")

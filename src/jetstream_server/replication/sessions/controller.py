@@ -1,8 +1,9 @@
-"""The controller's half of the sessions: heartbeats in, grants out, nodes fenced and unfenced.
+"""The controller's half of the sessions: takes heartbeats, grants leases, fences and unfences
+nodes.
 
-Runs on the Raft thread of every member, so that a blocked server loop delays no failover; it acts
-only while its node leads the metadata group. session_table.py decides, quorum.py tells whether this
-node may still grant leases; this module only says when they are asked.
+Runs on the Raft thread of every member, so that a blocked server loop delays no failover. It acts
+only while its node leads the metadata group. session_table.py decides, quorum.py says whether this
+node may still grant leases. This module only decides when to call them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = structlog.get_logger("jetstream.replication")
 class ControllerSessions:
     """See the module.
 
-    log_ends: what nodes have reported of their replicas of leaderless streams. Replaced, never
+    log_ends: the reports of nodes about their replicas of leaderless streams. Replaced, never
     changed, so that other threads may read it.
     """
 
@@ -68,7 +69,7 @@ class ControllerSessions:
     def heard(
         self, context: ExtensionContext, heartbeat: Heartbeat, now_us: BootUs
     ) -> BootUs | None:
-        """Start of the granted lease, or None (session_table.py)."""
+        """Take a heartbeat. Returns the start of the granted lease, or None (session_table.py)."""
         sessions, quorum = self._sessions, self._quorum
         # The role may have been lost between two turns.
         if sessions is None or quorum is None or context.controller_epoch != self._epoch:
@@ -82,7 +83,7 @@ class ControllerSessions:
             self._quorum.echoed(voter, echo.term, echo.sent_at_us, backed_before_us)
 
     def reported(self, node_id: NodeId, reports: Reports) -> None:
-        """Add log ends of a node; an empty report means that it has none any more."""
+        """Add log ends of a node. An empty report means that it has none any more."""
         before = self.log_ends.get(node_id, {})
         known = {
             stream_id: log_end
@@ -93,8 +94,8 @@ class ControllerSessions:
         self.log_ends = {**self.log_ends, node_id: known}
 
     def _follow_role(self, context: ExtensionContext, now_us: BootUs) -> None:
-        """Begin with the own claim, once a majority has reported on earlier leaders; end with
-        it."""
+        """Begin with this node's own claim, once a majority has reported on earlier leaders. End
+        with the claim."""
         epoch = context.controller_epoch
         if epoch != self._epoch:
             if self._sessions is not None:
@@ -109,14 +110,14 @@ class ControllerSessions:
         earlier_sure_at_us = quorum.earlier_sure_at_us()
         if earlier_sure_at_us is not None:
             self._revision = context.registry.revision
-            # The present revision, not that of the claim, which may be older: a node gets no lease
+            # The current revision, not that of the claim, which may be older: a node gets no lease
             # before it has applied what this controller has.
             self._sessions = Sessions(
                 self._settings,
                 claim_revision=self._revision,
                 nodes=context.registry.nodes,
                 now_us=now_us,
-                # In this term, too, there may have been an own claim before.
+                # There may have been an earlier claim of this node in this term too.
                 earlier_sure_at_us=max(earlier_sure_at_us, self._granted_until_us),
             )
 
@@ -140,7 +141,7 @@ class ControllerSessions:
         for decision in sessions.decide(now_us):
             is_fencing = isinstance(decision, FenceNode)
             if is_fencing and context.voters == (decision.node_id,):
-                continue  # A group of one: nobody else could act in its place.
+                continue  # A group of one: no other node could act in its place.
             if self._told.get(decision.node_id) != decision:
                 self._told[decision.node_id] = decision
                 if is_fencing:

@@ -1,11 +1,11 @@
 """A node's session on the Raft thread: its heartbeats, its lease, and its answers to other nodes.
 
 A heartbeat goes to the metadata leader, which may be this node; a grant comes back (controller.py).
-It carries the revision of the *server's* copy of the metadata, because the server acts on that
-copy: a server that does not know yet what it has lost must not get a lease.
+The heartbeat carries the revision of the *server's* copy of the metadata, because the server acts
+on that copy: a server that does not know yet what it has lost must not get a lease.
 
-`lease` and `log_ends` are replaced or changed by one thread and read by the other, one attribute
-at a time; nothing is locked.
+One thread replaces or changes `lease` and `log_ends`, the other reads them, one attribute at a
+time. Nothing is locked.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from jetstream_server.replication.sessions.messages import (
 from jetstream_server.replication.sessions.quorum import LeaderSupport
 
 HURRY = 3
-"""Without a lease a node asks this many times as often."""
+"""Without a lease, a node sends this many times as many heartbeats."""
 REPORT_US = 1_000_000
-"""Between two reports of the same log ends: a link may have broken during the first."""
+"""Pause between two reports of the same log ends: a link may have broken during the first."""
 
 
 class Server(Protocol):
-    """What is read from the server's side (RaftMetadataLog), on the Raft thread."""
+    """The part of the server's side (RaftMetadataLog) that the Raft thread reads."""
 
     @property
     def incarnation(self) -> int | None: ...
@@ -51,8 +51,8 @@ class SessionDriver:
 
     on_granted: called on the Raft thread when a lease begins after there was none. log_ends: of
     this node's replicas of leaderless streams, to be reported; set by the server.
-    controller_ahead_us: the controller's clock less this node's, as of the last grant; None before.
-    leaving: set by the server when it wants no more leases: a heartbeat would unfence it.
+    controller_ahead_us: the controller's clock minus this node's, as of the last grant; None before
+    one. leaving: set by the server when it wants no more leases: a heartbeat would unfence it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SessionDriver:
             case Grant():
                 self._granted(message)
             case Ping(term, sent_at_us):
-                # **safety** the present `term`, not that of the last turn: see quorum.py. A node
+                # **safety** The current `term`, not that of the last turn: see quorum.py. A node
                 # that may have forgotten a vote of a later term must not answer.
                 if term == context.term and context.leader == peer and context.votes:
                     self._echo(context, term, sent_at_us)

@@ -1,18 +1,18 @@
-"""A node's session lease: how long it may assume that it is not fenced.
+"""A node's session lease: how long the node may assume that it is not fenced.
 
-The node sends a heartbeat; the controller answers with a grant. The lease runs from when the
-heartbeat was *sent*, and is shorter than the controller waits after it was *received*:
+The node sends a heartbeat, and the controller answers with a grant. The lease runs from when the
+heartbeat was *sent*. It is shorter than the time the controller waits after it was *received*:
 
     node        sent ├───────── lease ─────────┤ silent from here on
     controller       ·  heard ├───────────── timeout ─────────────┤ fences, elects others
 
 It begins earlier by the age of the controller's proof of its own role (quorum.py). So every lease
-ends at most one lease length after its controller was last sure, and a successor that knows that
-time need not wait longer.
+ends at most one lease length after its controller was last sure of its role. A successor that knows
+that time need not wait longer.
 
 **safety** Only a current leader answers publishers. `holds` is checked before anything is sent to a
-publisher and before more of its bytes are read, also right after the process was suspended and does
-not know the time. The clock is monotonic and continues during sleep.
+publisher and before more of its bytes are read, even right after the process was suspended. The
+clock is monotonic and continues during sleep.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SessionSettings:
     """Times in µs; the same on every node.
 
     lease_us: less than the timeout by more than clocks can drift within it. authority_us: how long
-    a metadata leader may grant after it was last sure of its majority. greeting_us: how long a new
-    controller waits for the first heartbeats in any case.
+    a metadata leader may grant leases after it was last sure of its majority. greeting_us: how long
+    a new controller waits for the first heartbeats in any case.
     """
 
     timeout_us: int = 1_500_000
@@ -40,9 +40,10 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """From a node to the controller. `sent_at_us` is the node's time; the lease runs from it.
+    """A heartbeat from a node to the controller. sent_at_us: the node's time; the lease runs from
+    it.
 
-    applied_revision: how much of the metadata the node has applied.
+    applied_revision: the metadata revision that the node has applied.
     """
 
     node_id: NodeId
@@ -52,7 +53,7 @@ class Heartbeat:
 
 
 class SessionLease:
-    """What the controller has granted to this process."""
+    """The lease that the controller has granted to this process."""
 
     __slots__ = ("_lease_us", "ends_at_us")
 
@@ -61,7 +62,7 @@ class SessionLease:
         self.ends_at_us = BootUs(-1)
 
     def granted(self, runs_from_us: BootUs) -> None:
-        """A lease from that time on was granted. Late and repeated grants change nothing."""
+        """Take a grant from that time on. Late and repeated grants change nothing."""
         self.ends_at_us = max(self.ends_at_us, BootUs(runs_from_us + self._lease_us))
 
     def holds(self, now_us: BootUs) -> bool:

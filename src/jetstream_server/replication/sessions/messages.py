@@ -1,6 +1,6 @@
 """The messages of sessions on the metadata group's links, as bytes (metadata/member/extension.py).
 
-Little-endian; the first byte is the kind. Whatever does not decode exactly is refused.
+Little-endian; the first byte is the kind. Bytes that do not decode exactly are refused.
 
     0x40 heartbeat  incarnation, sent_at_us, applied_revision u64     node → metadata leader
     0x41 grant      incarnation, runs_from_us, granted_at_us u64      and back
@@ -29,7 +29,7 @@ from jetstream_server.replication.core.unclean_election import ReplicaReport
 from jetstream_server.replication.sessions.lease import Heartbeat
 
 REPORTS_MAX = 4096
-"""In one frame, which then has 140 KB; more reports need more frames."""
+"""Reports in one frame, which then has 140 KB. More reports need more frames."""
 
 _HEARTBEAT, _GRANT, _PING, _ECHO, _REPORTS = range(EXTENSION_KIND_MIN, EXTENSION_KIND_MIN + 5)
 _THREE = struct.Struct("<BQQQ")
@@ -40,8 +40,8 @@ _REPORT = struct.Struct("<QQqQB")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The lease of that incarnation runs from that time of its clock: when it sent its heartbeat,
-    less the age of the controller's proof. granted_at_us: by the controller's clock."""
+    """The lease of that incarnation runs from `runs_from_us` of its clock: when it sent its
+    heartbeat, minus the age of the controller's proof. granted_at_us: by the controller's clock."""
 
     incarnation: int
     runs_from_us: BootUs
@@ -58,7 +58,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """When this was sent, `term` was the voter's current term, and this long had passed since it
+    """When this was sent, `term` was the voter's current term. backed_ago_us: the time since it
     last backed a leader of an earlier term."""
 
     term: int
@@ -102,7 +102,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(sender: NodeId, frame: bytes) -> Message:
-    """The message. Raises InvalidRequestError unless every byte is used."""
+    """Decode a message. Raises InvalidRequestError unless every byte is used."""
     decoder = _DECODERS.get(frame[0]) if frame else None
     if decoder is None:
         raise InvalidRequestError("unknown kind of session message: a newer version's?")

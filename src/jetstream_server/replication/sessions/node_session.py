@@ -1,13 +1,13 @@
 """A node's session as its server sees it: whether the lease holds, and callbacks when that changes.
 
     metadata = RaftMetadataLog(…)
-    session = NodeSession(metadata)       # before metadata.start(): it rides on the Raft thread
+    session = NodeSession(metadata)       # before metadata.start(): it runs on the Raft thread
     await metadata.start(); register …
     session.start()
 
-**safety** Ask `lease_holds` before a byte of a publisher is taken in and before one is answered:
+**safety** Check `lease_holds` before a byte of a publisher is taken in and before one is answered:
 it reads the clock, so it is right even just after the process was frozen. `changed` is called
-when the loop gets round to it.
+when the loop has time for it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from jetstream_server.replication.sessions.lease import SessionSettings
 from jetstream_server.replication.sessions.messages import LogEnd
 
 LOG_ENDS_SECONDS = 0.5
-"""Between two checks for streams that wait for an election; only when the metadata has changed."""
+"""Pause between checks for streams that wait for an election, when the metadata has changed."""
 
 logger = structlog.get_logger("jetstream.replication")
 
 
 class NodeSession:
-    """See the module. A group of one needs no lease: it always holds."""
+    """See the module. A group of one needs no lease: `lease_holds` is always true."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class NodeSession:
 
     @property
     def log_ends(self) -> Mapping[NodeId, Mapping[StreamId, LogEnd]]:
-        """On the controller: what nodes have reported of their replicas of leaderless streams."""
+        """On the controller: the reports of nodes about their replicas of leaderless streams."""
         return self._driver.controller.log_ends
 
     def controller_clock(self) -> BootUs | None:
-        """The controller's clock, off by half a round trip; None before the first grant.
+        """The controller's clock, accurate to half a round trip; None before the first grant.
 
         All nodes share this clock while the controller is the same.
         """
@@ -82,8 +82,8 @@ class NodeSession:
         *,
         changed: Callable[[], None] | None = None,
     ) -> None:
-        """Start the callbacks. log_ends: of this node's replicas of leaderless streams
-        (log_ends.py). changed: called on the loop when the lease holds, first and again, and when
+        """Start the callbacks. log_ends: returns those of this node's replicas of leaderless
+        streams (log_ends.py). changed: called on the loop when the lease begins to hold, and when
         it has lapsed."""
         self._changed = changed
         self._loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class NodeSession:
         self._look()
 
     def log_ends_changed(self) -> None:
-        """A log end has changed, although the metadata has not."""
+        """Note that a log end has changed although the metadata has not."""
         self._looked_at = -1
 
     async def wait_until_held(self, patience: float) -> None:
@@ -120,7 +120,7 @@ class NodeSession:
             loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
-        """Check whether the lease has lapsed or holds again; check again when it would lapse."""
+        """Check whether the lease has lapsed or holds again. Checks again when it would lapse."""
         if self._loop is None:
             return
         holds = self.lease_holds()

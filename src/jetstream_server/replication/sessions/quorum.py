@@ -1,17 +1,17 @@
-"""Until when a metadata leader is sure to be the only one, and when earlier leaders last were.
+"""Until when a metadata leader is sure to be the only one, and until when earlier leaders were.
 
-It pings every voter; a voter returns the ping only while the ping's term is its own. The leader is
+It pings every voter. A voter returns the ping only while the ping's term is its own. The leader is
 sure up to the earliest send time among the newest pings of a majority.
 
-**safety** Why: a later leader needs the votes of a majority, and so of one of the voters that have
-echoed, or of this node itself. A voter echoed before it voted, because a vote makes the later term
-its own; this node would no longer lead if it had voted. So everything a later leader does, also its
-claim to be the controller, happens after the echoed ping was sent.
+**safety** The reason: a later leader needs the votes of a majority, and so the vote of one of the
+voters that have echoed, or of this node itself. A voter echoed before it voted, because a vote
+makes the later term its own; this node would not lead any more if it had voted. So everything a
+later leader does, including its claim to be the controller, happens after the echoed ping was sent.
 
 With each echo a voter reports when it last *backed* a leader of an earlier term: echoed its ping,
-or was the leader. **safety** A majority of reports bounds when every earlier leader was last sure:
-it was sure only while a majority backed it; that majority and the reporting one share a member; and
-a voter that has reported backs no leader of an earlier term any more.
+or was the leader. **safety** A majority of reports bounds the time until which any earlier leader
+was sure: it was sure only while a majority backed it; that majority and the reporting one share a
+member; and a voter that has reported backs no leader of an earlier term any more.
 
 All pings belong to one term; a new term begins with a new Quorum. Times are the leader's own.
 """
@@ -24,8 +24,8 @@ from jetstream_protocol.types import BootUs, NodeId
 
 
 class LeaderSupport:
-    """When this voter last backed a leader (also itself), in which term, and one of an earlier
-    term."""
+    """When this voter last backed a leader (itself included), in which term; and when it last
+    backed one of an earlier term."""
 
     __slots__ = ("_before_us", "_latest_us", "_term")
 
@@ -35,7 +35,7 @@ class LeaderSupport:
         self._latest_us = self._before_us = now_us
 
     def back(self, term: int, now_us: BootUs) -> None:
-        """The leader of that term is backed now. Terms never fall, as in Raft."""
+        """Back the leader of that term now. Terms never fall, as in Raft."""
         if term > self._term:
             self._term, self._before_us = term, self._latest_us
         self._latest_us = max(self._latest_us, now_us)
@@ -47,8 +47,8 @@ class LeaderSupport:
 
 
 class Quorum:
-    """voters: of the metadata group, with this node, the leader, among them. backed_before_us: when
-    this node last backed a leader of an earlier term."""
+    """voters: of the metadata group, including this node, which leads. backed_before_us: when this
+    node last backed a leader of an earlier term."""
 
     __slots__ = ("_backed_before_us", "_echoed_us", "_needed", "_told_us", "term")
 
@@ -70,8 +70,8 @@ class Quorum:
     def echoed(
         self, voter: NodeId, term: int, sent_at_us: BootUs, backed_before_us: BootUs
     ) -> None:
-        """A ping sent to that voter at that time came back; no leader of an earlier term has been
-        backed by it after `backed_before_us`."""
+        """Note that a ping sent to that voter at that time came back. The voter has backed no
+        leader of an earlier term after `backed_before_us`."""
         if term == self.term and voter in self._echoed_us:
             self._echoed_us[voter] = max(self._echoed_us[voter], sent_at_us)
             told_us = self._told_us.get(voter, backed_before_us)
@@ -84,7 +84,7 @@ class Quorum:
         return sorted(self._echoed_us.values(), reverse=True)[self._needed - 1]
 
     def earlier_sure_at_us(self) -> BootUs | None:
-        """No earlier leader was sure after this time; None before a majority has reported."""
+        """The time after which no earlier leader was sure; None before a majority has reported."""
         if not self._needed:
             return self._backed_before_us
         if len(self._told_us) < self._needed:

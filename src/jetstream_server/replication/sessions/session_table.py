@@ -1,17 +1,17 @@
-"""The controller's table of sessions: heartbeats in, grants and fencing decisions out.
+"""The controller's table of sessions: takes heartbeats, decides on grants and fencing.
 
-One `Sessions` is one claim of the controller's role: it is created once the node's *own claim* has
-applied, and dropped when another claim applies. Heartbeats are kept in memory; only fencing and
+One `Sessions` is one claim of the controller's role: it is created once the node's *own claim* was
+applied, and dropped when another claim is applied. Heartbeats are kept in memory; only fencing and
 unfencing enter the metadata log, under this claim's controller epoch.
 
-**safety** A node that holds a lease is not fenced by any controller. So a grant is given only
+**safety** No controller fences a node that holds a lease. So a grant is given only
 * to the registered incarnation, while it is not fenced and no fencing of it is pending;
 * to a node that has applied everything up to its last fencing, unfencing or registration: otherwise
-  it may still believe that it leads what it has lost;
+  it may still assume that it leads streams that it has lost;
 * while this controller is sure of its own role: `renew` was called within `authority_us`; the lease
   begins earlier by the time since that call. A new controller does not know the grants of earlier
   ones, but none of those leases runs from later than `earlier_sure_at_us`. So it counts every node
-  as heard at that time, and fences nobody before a whole timeout has passed since, nor before
+  as heard at that time, and fences no node before a whole timeout has passed since, nor before
   `greeting_us` after its claim, which gives live nodes the time to send a heartbeat.
 
 Times are those of this node's boot clock; those in a heartbeat are the sender's.
@@ -56,7 +56,7 @@ class Sessions:
         now_us: BootUs,
         earlier_sure_at_us: BootUs,
     ) -> None:
-        """earlier_sure_at_us: no lease granted under another claim, also one of this node, runs
+        """earlier_sure_at_us: no lease granted under another claim, even one of this node, runs
         from later than that."""
         self.claim_revision = claim_revision
         self._settings = settings
@@ -70,12 +70,12 @@ class Sessions:
         }
 
     def renew(self, sure_at_us: BootUs) -> None:
-        """A majority of the metadata group still followed this leader at that time: when a message
-        was *sent* that a majority has answered since."""
+        """Note that a majority of the metadata group still followed this leader at that time: when
+        a message was *sent* that a majority has answered since."""
         self._sure_at_us = max(self._sure_at_us, sure_at_us)
 
     def update(self, nodes: Mapping[NodeId, NodeMetadata], revision: int, now_us: BootUs) -> None:
-        """The metadata of `revision` was applied here."""
+        """Note that the metadata of `revision` was applied here."""
         for node_id, node in nodes.items():
             session = self._sessions.get(node_id)
             if session is None or session.incarnation != node.incarnation:
@@ -90,8 +90,7 @@ class Sessions:
             del self._sessions[node_id]
 
     def heard(self, heartbeat: Heartbeat, now_us: BootUs) -> BootUs | None:
-        """A heartbeat arrived. Returns the start of the granted lease by the node's clock, or
-        None."""
+        """Take a heartbeat. Returns the start of the granted lease by the node's clock, or None."""
         session = self._sessions.get(heartbeat.node_id)
         if session is None or heartbeat.incarnation != session.incarnation:
             return None
@@ -108,11 +107,11 @@ class Sessions:
         return BootUs(max(0, heartbeat.sent_at_us - age_us))
 
     def decide(self, now_us: BootUs) -> list[FenceNode | UnfenceNode]:
-        """What to propose now under the controller epoch: FenceNode for a session that has lapsed,
-        UnfenceNode for a node that is heard again. Called several times a second, after every
-        heartbeat that has arrived.
+        """The commands to propose under the controller epoch: FenceNode for a session that has
+        lapsed, UnfenceNode for a node that is heard again. Called several times a second, after
+        every heartbeat that has arrived.
 
-        A fencing is decided again until its metadata arrives; no grant is given in between.
+        A fencing is returned again until its metadata arrives. No lease is granted in between.
         """
         timeout_us = self._settings.timeout_us
         if now_us - self._decided_at_us > timeout_us // 2:
@@ -129,7 +128,7 @@ class Sessions:
         return decisions
 
     def _excuse(self, now_us: BootUs) -> None:
-        """This process did not run for a while and could hear nobody, so nobody is blamed."""
+        """Extend every node's time: this process did not run for a while and could hear nobody."""
         for session in self._sessions.values():
             if not session.fenced:
                 session.heard_at_us = now_us
