@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jetstream_client import CompactionInfo
-from jetstream_client.cli.commands.streams import _compaction_fields
+from jetstream_client.cli.commands.stream_views import _compaction_fields
 from jetstream_client.transport.wire import description_of
 from jetstream_client.values.types import to_datetime
 from jetstream_protocol.generated import api_pb2 as pb

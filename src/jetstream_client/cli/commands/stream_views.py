@@ -1,0 +1,175 @@
+"""`jetstream stream list`, `describe`: streams as people and programs see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from jetstream_client.cli import options
+from jetstream_client.cli.output import emit_json, node_text, print_fields, print_table, stream_row
+from jetstream_client.cli.units import age_text, duration_text, size_text
+from jetstream_client.cli.watching import Watch, show
+from jetstream_client.clients.blocking_client import Client
+from jetstream_client.values.types import DamagedRange, ReplicaProgress, Stream, StreamDescription
+
+_DURATIONS = ("max_age", "tombstone_grace", "duplicate_window", "segment_age", "hand_over_gap")
+"""Fields of `describe` in seconds."""
+
+_ZERO_MEANS = {
+    "max_age": "unlimited",
+    "max_bytes": "unlimited",
+    "max_messages": "unlimited",
+    "duplicate_window": "off",
+    "segment_bytes": "the server's default",
+    "segment_age": "as the other settings need",
+}
+
+
+def list_(
+    context: typer.Context,
+    feeding: Annotated[
+        str,
+        typer.Option(metavar="SUBJECT", help="Only streams that store messages on this subject."),
+    ] = "",
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the server's own, such as __cursors.")
+    ] = False,
+    watch: Watch = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """List the streams.
+
+    REPLICAS: how many are in sync, of how many. LAST: the age of the last record. "-": no leader
+    answers. MESSAGES of a compacted stream counts offsets, so it is an upper bound. STATE:
+    read-only, paused, both, or "-".
+
+    Examples:
+
+      jetstream stream list --feeding orders.eu
+
+      jetstream stream list --watch
+    """
+    as_json = options.wants_json(context, json)
+    with Client.from_config(
+        options.config_of_one_thing(context, server, timeout, watch=watch)
+    ) as client:
+        draw = _draw_json_lines if as_json else _draw_list
+        show(
+            lambda: client.describe_streams(feeding, internal=internal),
+            draw,
+            watch=watch,
+            lines=as_json,
+        )
+
+
+def _draw_json_lines(streams: Sequence[StreamDescription]) -> None:
+    for stream in streams:
+        _draw_json(stream)
+
+
+def _draw_list(streams: Sequence[StreamDescription]) -> None:
+    columns = (
+        "NAME",
+        "SUBJECT",
+        "GROUP",
+        "LEADER",
+        "REPLICAS",
+        "MESSAGES",
+        "BYTES",
+        "LAST",
+        "STATE",
+    )
+    now = datetime.now(UTC)
+    print_table(columns, [_list_cells(stream, now) for stream in streams])
+
+
+def _list_cells(stream: StreamDescription, now: datetime) -> tuple[object, ...]:
+    """See `list_`."""
+    messages = "-"
+    if stream.high_watermark is not None and stream.log_start_offset is not None:
+        at_most = "<=" if stream.compact else ""
+        messages = f"{at_most}{stream.high_watermark - stream.log_start_offset}"
+    return (
+        stream.name,
+        stream.subject or "-",
+        stream.group or "-",
+        node_text(stream.leader),
+        f"{len(stream.isr)}/{len(stream.replicas)}",
+        messages,
+        "-" if stream.size_bytes is None else size_text(stream.size_bytes),
+        "-" if stream.last_append is None else age_text(now - stream.last_append),
+        ", ".join(_marks(stream)) or "-",
+    )
+
+
+def _marks(stream: Stream) -> Iterator[str]:
+    if stream.readonly:
+        yield "read-only"
+    if stream.paused:
+        yield "paused"
+
+
+def describe(
+    context: typer.Context,
+    stream: options.StreamName,
+    watch: Watch = False,
+    server: options.Server = None,
+    timeout: options.Timeout = options.DEFAULT_TIMEOUT,
+    json: options.Json = False,
+) -> None:
+    """Show a stream: settings, replicas, offsets, counters.
+
+    Examples:
+
+      jetstream stream describe orders --json | jq .high_watermark
+
+      jetstream stream describe orders --watch
+    """
+    as_json = options.wants_json(context, json)
+    with Client.from_config(
+        options.config_of_one_thing(context, server, timeout, watch=watch)
+    ) as client:
+        draw = _draw_json if as_json else _draw_description
+        show(lambda: client.describe_stream(stream), draw, watch=watch, lines=as_json)
+
+
+def _draw_json(stream: Stream) -> None:
+    emit_json(stream_row(stream))
+
+
+def _draw_description(description: StreamDescription) -> None:
+    row = stream_row(description)
+    row["leader"] = node_text(description.leader)
+    row["progress"] = tuple(map(_progress_text, description.progress))
+    row |= _compaction_fields(row.pop("compaction"))
+    row["damaged"] = tuple(map(_damaged_text, description.damaged))
+    row |= {name: duration_text(row[name]) for name in _DURATIONS if row[name] is not None}
+    row |= {name: said for name, said in _ZERO_MEANS.items() if not getattr(description, name)}
+    print_fields(row)
+
+
+def _compaction_fields(compaction: dict[str, Any] | None) -> dict[str, Any]:
+    """One line for each, under its own name."""
+    if compaction is None:
+        return {}
+    fields = {f"compaction_{name}": value for name, value in compaction.items()}
+    fields["compaction_dirty_ratio"] = f"{compaction['dirty_ratio']:.2f}"
+    fields["compaction_ended_at"] = compaction["ended_at"] or "-"
+    return fields
+
+
+def _damaged_text(damaged: DamagedRange) -> str:
+    if damaged.start == damaged.end:
+        return f"node {damaged.node}: all of it is looked at"
+    return f"node {damaged.node} has lost {damaged.start} to {damaged.end - 1}"
+
+
+def _progress_text(follower: ReplicaProgress) -> str:
+    if follower.lag is None:
+        return f"node {follower.node} not heard of"
+    return f"node {follower.node} at {follower.offset} (lag {follower.lag})"
