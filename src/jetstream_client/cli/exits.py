@@ -20,7 +20,9 @@ import select
 import sys
 import threading
 from enum import IntEnum
-from typing import TextIO
+from typing import Any, TextIO
+
+import typer
 
 from jetstream_protocol.errors import (
     InvalidRequestError,
@@ -28,6 +30,11 @@ from jetstream_protocol.errors import (
     NotFoundError,
     UnknownOutcomeError,
 )
+
+# typer carries its own copy of click, and older ones use click itself: these are either's.
+UsageError: Any
+ClickError: Any
+UsageError, ClickError = typer.BadParameter.__mro__[1:3]
 
 
 class Exit(IntEnum):

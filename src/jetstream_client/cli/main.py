@@ -31,15 +31,18 @@ from jetstream_client.cli.commands.publish import publish
 from jetstream_client.cli.commands.sql import sql
 from jetstream_client.cli.commands.top import top
 from jetstream_client.cli.connecting import tls_of
-from jetstream_client.cli.exits import Exit, complain, exit_of, forget_stdout, prepare_output
+from jetstream_client.cli.exits import (
+    ClickError,
+    Exit,
+    UsageError,
+    complain,
+    exit_of,
+    forget_stdout,
+    prepare_output,
+)
 from jetstream_client.cli.suggestions import Commands
 from jetstream_command import end_at_interrupt
 from jetstream_protocol.errors import JetstreamError
-
-# typer carries its own copy of click, and older ones use click itself: these are either's.
-_UsageError: Any
-_ClickError: Any
-_UsageError, _ClickError = typer.BadParameter.__mro__[1:3]
 
 app = typer.Typer(
     name="jetstream",
@@ -134,9 +137,9 @@ def run(arguments: list[str] | None = None) -> int:
         for note in getattr(error, "__notes__", ()):
             complain(note)
         return exit_of(error)
-    except _UsageError as error:
+    except UsageError as error:
         return _misused(error)
-    except _ClickError as error:
+    except ClickError as error:
         complain(error.format_message())
         return Exit.FAILED
     except (KeyboardInterrupt, typer.Abort):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from jetstream_client.cli.completion import complete_stream
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
+from jetstream_client.cli.exits import UsageError
 from jetstream_client.cli.suggestions import Commands
 from jetstream_client.values.config import (
     DEFAULT_SERVERS,
@@ -115,15 +116,13 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's num
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-_UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
-
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask, unless `yes`; without a terminal, raise a usage error."""
     if yes:
         return
     if not all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
-        raise _UsageError(
+        raise UsageError(
             "it asks first, and this is no terminal: --yes goes on without, --dry-run only tells"
         )
     typer.confirm(question, abort=True)

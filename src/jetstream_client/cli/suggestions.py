@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
 from typer.core import TyperGroup
+
+from jetstream_client.cli.exits import UsageError
 
 _WORDS = {
     "stream list": ("ls", "list", "streams", "topics"),
@@ -38,8 +39,6 @@ _WORDS = {
 """Names here, and names elsewhere. If several match, the first counts, unless another is of the
 group in which the name was used."""
 
-_UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
-
 
 def meant_by(word: str, group: str = "") -> str:
     """The command that `word` names in other tools, used within `group` ("stream"); "": none."""
@@ -54,7 +53,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
             return super().resolve_command(ctx, args)
-        except _UsageError as error:
+        except UsageError as error:
             program, _, group = ctx.command_path.rpartition(" ") if ctx.parent else ("", "", "")
             meant = meant_by(args[0], group) if args else ""
             if meant:

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import options
-from jetstream_client.cli.exits import Exit
+from jetstream_client.cli.exits import Exit, UsageError
 from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.access import AclRule
 
 app = options.group("Say who may do what.")
 
-_UsageError: Any = typer.BadParameter.__mro__[1]  # See main.py.
 _OPERATIONS = (
     "all, create, describe, alter, delete, purge, read; of the cluster: all, cluster_describe, "
     "cluster_alter, security_alter"
@@ -62,9 +61,9 @@ def add(
       jetstream acl add '*' --deny delete,purge --stream '*'
     """
     if (allow is None) is (deny is None):
-        raise _UsageError("say either --allow or --deny")
+        raise UsageError("say either --allow or --deny")
     if cluster is not (stream is None and subject is None):
-        raise _UsageError("say which streams, by --stream or --subject or both; or --cluster")
+        raise UsageError("say which streams, by --stream or --subject or both; or --cluster")
     operations: Any = [each.strip() for each in (allow or deny or "").split(",")]
     with Client.from_config(options.config(context, server, timeout)) as client:
         rule = client.add_acl(
