@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from jetstream_client.cli.completion import complete_stream
 from jetstream_client.cli.connecting import Common, reached
 from jetstream_client.cli.context_file import CONTEXT_VARIABLE
 from jetstream_client.cli.exits import UsageError
+from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.suggestions import Commands
 from jetstream_client.values.config import (
     DEFAULT_SERVERS,
@@ -200,3 +201,11 @@ def config_of_one_thing(
 
 def wants_json(context: typer.Context, json: bool) -> bool:
     return json or common(context).json
+
+
+def answer(context: typer.Context, json: bool, row: dict[str, Any], text: str) -> None:
+    """Say what was done: `row` if JSON is wanted, else `text`."""
+    if wants_json(context, json):
+        emit_json(row)
+    else:
+        print(text)

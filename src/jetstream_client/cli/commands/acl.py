@@ -69,10 +69,7 @@ def add(
         rule = client.add_acl(
             principal, operations, allow=allow is not None, stream=stream, subject=subject
         )
-    if options.wants_json(context, json):
-        emit_json(dataclasses.asdict(rule))
-    else:
-        print(f"rule {rule.id}: {_text(rule)}")
+    options.answer(context, json, dataclasses.asdict(rule), f"rule {rule.id}: {_text(rule)}")
 
 
 @app.command("list")
@@ -107,10 +104,7 @@ def remove(
     """Remove a rule."""
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.remove_acl(rule)
-    if options.wants_json(context, json):
-        emit_json({"id": rule, "removed": True})
-    else:
-        print(f"rule {rule} is removed")
+    options.answer(context, json, {"id": rule, "removed": True}, f"rule {rule} is removed")
 
 
 @app.command("test")

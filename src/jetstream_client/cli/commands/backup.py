@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from jetstream_client.cli import interrupts, options
-from jetstream_client.cli.output import emit_json
 from jetstream_client.cli.progress import Advance, progress_bar
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.migration import parquet
@@ -55,10 +54,8 @@ def backup(
         with progress_bar(total) as advance:
             take = parquet.back_up if to.suffix == PARQUET else back_up
             manifest = take(client, described, to, advance)
-    if options.wants_json(context, json):
-        emit_json({"stream": manifest.name, "to": str(to), **_summary(manifest)})
-    else:
-        print(f"backed up {_text(manifest)} to {to}")
+    row = {"stream": manifest.name, "to": str(to), **_summary(manifest)}
+    options.answer(context, json, row, f"backed up {_text(manifest)} to {to}")
 
 
 def restore(
@@ -112,10 +109,9 @@ def restore(
 
         take = restore_stream if from_.is_dir() else parquet.restore
         stream, digest = take(client, from_, name, begin, **changed)
-    if options.wants_json(context, json):
-        emit_json({"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()})
-    else:
-        print(f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}")
+    row = {"stream": stream.name, "records": digest.count, "digest": digest.hexdigest()}
+    text = f"restored {stream.name}: {digest.count} records, digest {digest.hexdigest()}"
+    options.answer(context, json, row, text)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:

@@ -81,10 +81,8 @@ def record_activity(
     config = options.config_of_one_thing(context, server, timeout)
     with Client.from_config(config) as client:
         stream = client.record_activity()
-    if options.wants_json(context, json):
-        emit_json(stream_row(stream))
-    else:
-        print(f"changes are written to {stream.name}: jetstream fetch {stream.name} --follow")
+    text = f"changes are written to {stream.name}: jetstream fetch {stream.name} --follow"
+    options.answer(context, json, stream_row(stream), text)
 
 
 app.command()(health)

@@ -132,10 +132,9 @@ def delete(
     options.confirm(f"Forget the position of {cursor} in {stream}?", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_cursor(cursor, stream)
-    if options.wants_json(context, json):
-        emit_json({"deleted": cursor, "stream": stream})
-    else:
-        print(f"deleted cursor {cursor} on {stream}")
+    options.answer(
+        context, json, {"deleted": cursor, "stream": stream}, f"deleted cursor {cursor} on {stream}"
+    )
 
 
 def _draw_json_lines(cursors: Sequence[CursorDescription]) -> None:

@@ -22,7 +22,7 @@ import typer
 from jetstream_client.cli import options
 from jetstream_client.cli.commands.cluster import cluster_row
 from jetstream_client.cli.commands.health import problems_of
-from jetstream_client.cli.output import emit_json, json_value, stream_row
+from jetstream_client.cli.output import json_value, stream_row
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, NodeDebug
 from jetstream_protocol.errors import JetstreamError
@@ -58,10 +58,9 @@ def bundle(
             entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
             entry.size, entry.mtime = len(data), int(now.timestamp())
             archive.addfile(entry, io.BytesIO(data))
-    if options.wants_json(context, json):
-        emit_json({"file": str(path), "contains": sorted(files)})
-    else:
-        print(f"{path}: {len(files)} files")
+    options.answer(
+        context, json, {"file": str(path), "contains": sorted(files)}, f"{path}: {len(files)} files"
+    )
 
 
 def _files(client: Client) -> Iterator[tuple[str, str]]:

@@ -101,10 +101,8 @@ def import_(
             assert from_ is not None
             done = [_from_file(client, name, from_, subject, settings)]
     for row in done:
-        if options.wants_json(context, json):
-            emit_json(row)
-        else:
-            print(f"imported {row['stream']}: {row['records']} records, digest {row['digest']}")
+        text = f"imported {row['stream']}: {row['records']} records, digest {row['digest']}"
+        options.answer(context, json, row, text)
 
 
 def mirror(

@@ -111,10 +111,7 @@ def remove(
     """
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.remove_node(node)
-    if options.wants_json(context, json):
-        emit_json({"node": node, "removed": True})
-    else:
-        print(f"node {node} is removed")
+    options.answer(context, json, {"node": node, "removed": True}, f"node {node} is removed")
 
 
 def move_all(

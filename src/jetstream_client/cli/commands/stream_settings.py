@@ -147,10 +147,9 @@ def create(
             segment_age=segment_age,
             allow_same_name=allow_same_name,
         )
-    if options.wants_json(context, json):
-        emit_json(stream_row(stream))
-    else:
-        print(f"stream {stream.name} keeps {stream.subject}")
+    options.answer(
+        context, json, stream_row(stream), f"stream {stream.name} keeps {stream.subject}"
+    )
 
 
 def create_group(
@@ -243,7 +242,6 @@ def alter(
             segment_bytes=segment_bytes,
             segment_age=segment_age,
         )
-    if options.wants_json(context, json):
-        emit_json(stream_row(after))
-    else:
-        print(f"altered {after.name}, stream epoch {after.stream_epoch}")
+    options.answer(
+        context, json, stream_row(after), f"altered {after.name}, stream epoch {after.stream_epoch}"
+    )

@@ -14,9 +14,8 @@ from jetstream_client.cli.commands.elect import elect
 from jetstream_client.cli.commands.reassign import reassign
 from jetstream_client.cli.commands.stream_settings import alter, create, create_group
 from jetstream_client.cli.commands.stream_views import describe, list_
-from jetstream_client.cli.output import emit_json, stream_row
+from jetstream_client.cli.output import stream_row
 from jetstream_client.clients.blocking_client import Client
-from jetstream_client.values.types import Stream
 
 app = options.group("Create, look at, alter and delete streams.")
 app.command()(create)
@@ -46,7 +45,7 @@ def readonly(
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.set_stream_readonly(stream, not undo)
     said = "takes records again" if undo else "is read-only"
-    _say_changed(context, json, after, f"{after.name} {said}")
+    options.answer(context, json, stream_row(after), f"{after.name} {said}")
 
 
 @app.command()
@@ -66,7 +65,7 @@ def pause(
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.pause_stream(stream)
-    _say_changed(context, json, after, f"paused {after.name}")
+    options.answer(context, json, stream_row(after), f"paused {after.name}")
 
 
 @app.command()
@@ -83,14 +82,7 @@ def resume(
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.resume_stream(stream)
-    _say_changed(context, json, after, f"{after.name} keeps {after.subject} again")
-
-
-def _say_changed(context: typer.Context, json: bool, after: Stream, said: str) -> None:
-    if options.wants_json(context, json):
-        emit_json(stream_row(after))
-    else:
-        print(said)
+    options.answer(context, json, stream_row(after), f"{after.name} keeps {after.subject} again")
 
 
 @app.command("transfer-leader")
@@ -108,10 +100,8 @@ def transfer_leader(
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.transfer_leader(stream, node)
-    if options.wants_json(context, json):
-        emit_json(stream_row(after))
-    else:
-        print(f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}")
+    text = f"node {after.leader} leads {after.name}, in epoch {after.leader_epoch}"
+    options.answer(context, json, stream_row(after), text)
 
 
 app.command()(elect)
@@ -138,10 +128,7 @@ def delete(
         typer.confirm(f"Delete stream {stream} and all its records?", abort=True)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_stream(stream)
-    if options.wants_json(context, json):
-        emit_json({"deleted": stream})
-    else:
-        print(f"deleted {stream}")
+    options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
 
 
 @app.command()
@@ -178,7 +165,5 @@ def purge(
         typer.confirm(f"Purge {what} of stream {stream}?", abort=True)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         start = client.purge_stream(stream, position)
-    if options.wants_json(context, json):
-        emit_json({"purged": stream, "log_start_offset": start})
-    else:
-        print(f"purged {stream}: its first offset is {start} now")
+    row = {"purged": stream, "log_start_offset": start}
+    options.answer(context, json, row, f"purged {stream}: its first offset is {start} now")

@@ -40,10 +40,7 @@ def create(
     lifetime = None if expires == "never" else parse_duration(expires)
     with Client.from_config(options.config(context, server, timeout)) as client:
         made = client.create_token(principal, lifetime=lifetime)
-    if options.wants_json(context, json):
-        emit_json({**_row(made.token), "token": made.text})
-    else:
-        print(made.text)
+    options.answer(context, json, {**_row(made.token), "token": made.text}, made.text)
 
 
 @app.command("list")
@@ -76,10 +73,7 @@ def revoke(
     """End a token. Connections that came with it are closed."""
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.revoke_token(token_id)
-    if options.wants_json(context, json):
-        emit_json({"id": token_id, "revoked": True})
-    else:
-        print(f"token {token_id} is revoked")
+    options.answer(context, json, {"id": token_id, "revoked": True}, f"token {token_id} is revoked")
 
 
 def _row(token: Token) -> dict[str, Any]:
