@@ -120,13 +120,21 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask, unless `yes`; without a terminal, raise a usage error."""
-    if yes:
-        return
-    if not all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
+    if not yes and not _on_terminal():
         raise UsageError(
             "it asks first, and this is no terminal: --yes goes on without, --dry-run only tells"
         )
-    typer.confirm(question, abort=True)
+    confirm_on_terminal(question, yes=yes)
+
+
+def confirm_on_terminal(question: str, *, yes: bool) -> None:
+    """Ask, unless `yes`; without a terminal, go on."""
+    if not yes and _on_terminal():
+        typer.confirm(question, abort=True)
+
+
+def _on_terminal() -> bool:
+    return all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
 
 
 class ReadFromName(StrEnum):

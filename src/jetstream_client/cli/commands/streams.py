@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -115,7 +114,7 @@ app.command()(reassign)
 def delete(
     context: typer.Context,
     stream: options.StreamName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
@@ -124,8 +123,7 @@ def delete(
 
     Example:  jetstream stream delete orders --yes
     """
-    if not yes and all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
-        typer.confirm(f"Delete stream {stream} and all its records?", abort=True)
+    options.confirm_on_terminal(f"Delete stream {stream} and all its records?", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         client.delete_stream(stream)
     options.answer(context, json, {"deleted": stream}, f"deleted {stream}")
@@ -160,9 +158,8 @@ def purge(
       jetstream stream purge orders --before 1h --yes
     """
     position = None if before is None else positions.parse_position(before)
-    if not yes and all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout)):
-        what = "all records" if before is None else f"the records before {before}"
-        typer.confirm(f"Purge {what} of stream {stream}?", abort=True)
+    what = "all records" if before is None else f"the records before {before}"
+    options.confirm_on_terminal(f"Purge {what} of stream {stream}?", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         start = client.purge_stream(stream, position)
     row = {"purged": stream, "log_start_offset": start}
