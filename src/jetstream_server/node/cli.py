@@ -83,6 +83,43 @@ NodeNumber = Annotated[
 DataPath = Annotated[
     Path | None, typer.Option("--data", help="Data folder. Default: ./jetstream-data.")
 ]
+DevFlag = Annotated[
+    bool, typer.Option("--dev", help="One node on loopback with an embedded NATS server.")
+]
+PortBase = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65531,
+        help="Ports: gRPC N, data N+1, Raft N+2, HTTP N+3, embedded NATS N+4. "
+        "Default: 9292 to 9295, NATS 4222.",
+    ),
+]
+NatsUrl = Annotated[
+    str | None, typer.Option(help="Use this NATS server instead of an embedded one.")
+]
+AcceptVoters = Annotated[
+    bool,
+    typer.Option(
+        "--accept-voters",
+        help="For one start, on every node, after the voters in the file have changed: see "
+        "docs/operations/cluster.md. Can lose metadata.",
+    ),
+]
+CheckConfig = Annotated[
+    bool,
+    typer.Option("--check-config", help="Only say whether the configuration can be used."),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        help="debug, info, warning or error. Default: info; --dev in a terminal: warning."
+    ),
+]
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+]
 
 
 @command.callback(invoke_without_command=True)
@@ -90,44 +127,14 @@ def serve(
     context: typer.Context,
     config: ConfigFile = None,
     node_id: NodeNumber = None,
-    dev: Annotated[
-        bool, typer.Option("--dev", help="One node on loopback with an embedded NATS server.")
-    ] = False,
+    dev: DevFlag = False,
     data: DataPath = None,
-    port_base: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65531,
-            help="Ports: gRPC N, data N+1, Raft N+2, HTTP N+3, embedded NATS N+4. "
-            "Default: 9292 to 9295, NATS 4222.",
-        ),
-    ] = None,
-    nats: Annotated[
-        str | None, typer.Option(help="Use this NATS server instead of an embedded one.")
-    ] = None,
-    accept_voters: Annotated[
-        bool,
-        typer.Option(
-            "--accept-voters",
-            help="For one start, on every node, after the voters in the file have changed: see "
-            "docs/operations/cluster.md. Can lose metadata.",
-        ),
-    ] = False,
-    check_config: Annotated[
-        bool,
-        typer.Option("--check-config", help="Only say whether the configuration can be used."),
-    ] = False,
-    log_level: Annotated[
-        str | None,
-        typer.Option(
-            help="debug, info, warning or error. Default: info; --dev in a terminal: warning."
-        ),
-    ] = None,
-    _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
+    port_base: PortBase = None,
+    nats: NatsUrl = None,
+    accept_voters: AcceptVoters = False,
+    check_config: CheckConfig = False,
+    log_level: LogLevel = None,
+    _version: Version = False,
 ) -> None:
     """Run one Jetstream node until SIGTERM or Ctrl-C.
 

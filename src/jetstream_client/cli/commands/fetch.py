@@ -22,6 +22,25 @@ from jetstream_client.values.types import ReadFrom
 from jetstream_protocol.errors import InvalidRequestError
 
 Write = Callable[[Iterable[Message]], None]
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--offset",
+        "--from",
+        metavar=positions.METAVAR,
+        help=f"Where to begin: {positions.SAYS}.",
+    ),
+]
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar=positions.METAVAR,
+        help="Where to stop (exclusive), in the same forms as --from. Default: latest; "
+        "with --follow nowhere.",
+        show_default=False,
+    ),
+]
+MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="At most this many records.")]
 FilterOption = Annotated[
     str,
     typer.Option(
@@ -34,6 +53,10 @@ FilterOption = Annotated[
 KeyOption = Annotated[
     str | None, typer.Option(help="Only records with this key.", show_default=False)
 ]
+ReverseOption = Annotated[
+    bool, typer.Option("--reverse", "-r", help="Newest first; with --max the newest.")
+]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")]
 FormatOption = Annotated[
     str | None,
     typer.Option(
@@ -48,35 +71,13 @@ FormatOption = Annotated[
 def fetch(
     context: typer.Context,
     stream: options.StreamName,
-    offset: Annotated[
-        str,
-        typer.Option(
-            "--offset",
-            "--from",
-            metavar=positions.METAVAR,
-            help=f"Where to begin: {positions.SAYS}.",
-        ),
-    ] = "earliest",
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar=positions.METAVAR,
-            help="Where to stop (exclusive), in the same forms as --from. Default: latest; "
-            "with --follow nowhere.",
-            show_default=False,
-        ),
-    ] = None,
-    max_: Annotated[
-        int | None, typer.Option("--max", min=1, help="At most this many records.")
-    ] = None,
+    offset: FromOption = "earliest",
+    to: ToOption = None,
+    max_: MaxOption = None,
     filter_: FilterOption = "",
     key: KeyOption = None,
-    reverse: Annotated[
-        bool, typer.Option("--reverse", "-r", help="Newest first; with --max the newest.")
-    ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
-    ] = False,
+    reverse: ReverseOption = False,
+    follow: FollowOption = False,
     format_: FormatOption = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,

@@ -27,47 +27,57 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 PUBLISHERS = 2048
 """How many messages may be in flight: enough that the round trip does not limit the rate."""
 
+SubjectArgument = Annotated[
+    str,
+    typer.Argument(help="NATS subject, without wildcards.", autocompletion=complete_subject),
+]
+ValueArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[VALUE|-]",
+        help="The payload; - reads standard input. Without it a pipe or a file is read.",
+    ),
+]
+LinesOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--lines/--whole",
+        help="Each line of standard input is a record, or the whole of it is one. "
+        "Default: lines of a pipe, the whole of a file.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[str | None, typer.Option(help="The record's key.")]
+HeaderOption = Annotated[
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
+]
+CountOption = Annotated[int, typer.Option(min=1, help="Publish it that many times.")]
+MsgIdOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Store only one message with this id within the stream's duplicate window.",
+    ),
+]
+ExpectedOffsetOption = Annotated[
+    int | None, typer.Option(min=0, help="Store it only as the record of this offset.")
+]
+AcksOption = Annotated[
+    str, typer.Option(help="Wait for all streams, any, or names separated by commas.")
+]
+
 
 def publish(
     context: typer.Context,
-    subject: Annotated[
-        str,
-        typer.Argument(help="NATS subject, without wildcards.", autocompletion=complete_subject),
-    ],
-    value: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[VALUE|-]",
-            help="The payload; - reads standard input. Without it a pipe or a file is read.",
-        ),
-    ] = None,
-    lines: Annotated[
-        bool | None,
-        typer.Option(
-            "--lines/--whole",
-            help="Each line of standard input is a record, or the whole of it is one. "
-            "Default: lines of a pipe, the whole of a file.",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="The record's key.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Repeatable.")
-    ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Publish it that many times.")] = 1,
-    msg_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Store only one message with this id within the stream's duplicate window.",
-        ),
-    ] = None,
-    expected_offset: Annotated[
-        int | None, typer.Option(min=0, help="Store it only as the record of this offset.")
-    ] = None,
-    acks: Annotated[
-        str, typer.Option(help="Wait for all streams, any, or names separated by commas.")
-    ] = "all",
+    subject: SubjectArgument,
+    value: ValueArgument = None,
+    lines: LinesOption = None,
+    key: KeyOption = None,
+    header: HeaderOption = None,
+    count: CountOption = 1,
+    msg_id: MsgIdOption = None,
+    expected_offset: ExpectedOffsetOption = None,
+    acks: AcksOption = "all",
     server: options.Server = None,
     nats: options.Nats = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
