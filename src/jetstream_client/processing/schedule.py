@@ -55,15 +55,14 @@ class Work:
 
 
 class Reading:
-    """One stream, from `begin` to `drop`. start: the offset where it began."""
+    """One stream, from `begin` to `drop`."""
 
-    __slots__ = ("done", "is_dropped", "is_held", "next", "running", "start", "stream", "works")
+    __slots__ = ("done", "is_dropped", "is_held", "next", "running", "stream", "works")
 
-    def __init__(self, stream: int, start: int, epoch: int) -> None:
+    def __init__(self, stream: int, offset: int, epoch: int) -> None:
         self.stream = stream
-        self.start = start
-        self.next = (start, epoch)  # below it everything was added; and the epoch before it
-        self.done = (start, epoch)  # below it everything has ended, as far as there are records
+        self.next = (offset, epoch)  # below it everything was added; and the epoch before it
+        self.done = (offset, epoch)  # below it everything has ended, as far as there are records
         self.works: deque[Work] = deque()  # from the checkpoint on, by offset
         self.running = 0
         self.is_held = False
@@ -199,9 +198,6 @@ class Schedule:
         first = reading.works[0].offset
         # Where records are missing before it, nobody has seen the epoch just before it.
         return reading.done if reading.done[0] == first else (first, -1)
-
-    def begun_at(self, stream: int) -> int:
-        return self._readings[stream].start
 
     def is_busy(self, streams: Iterable[int]) -> bool:
         """Whether a record of these streams is being handled."""
