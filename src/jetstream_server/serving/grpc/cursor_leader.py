@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -10,14 +10,15 @@ from jetstream_protocol.errors import NotLeaderError, UnavailableError
 from jetstream_protocol.types import NO_NODE
 from jetstream_server.cursors.store import CURSORS, SETTINGS
 from jetstream_server.metadata.client.streams import Streams
-from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.metadata.state.registry import Registry
 from jetstream_server.serving.grpc.grpc_loop import Call
 from jetstream_server.serving.grpc.peers import Peers, was_forwarded
 
+_Answer = TypeVar("_Answer", bound=Message)
+
 
 class CursorLeader:
-    """`create` or `exists` first, then `is_here`, else `forward`."""
+    """`create` or `exists` first, then `forward`."""
 
     def __init__(self, registry: Registry, streams: Streams, peers: Peers, node_id: int) -> None:
         self._registry = registry
@@ -35,28 +36,31 @@ class CursorLeader:
         if not self.exists:
             await self._streams.create_internal(CURSORS, SETTINGS)
 
-    def is_here(self, call: Call) -> bool:
-        """Whether this node is to answer. Raises NotLeaderError for what was forwarded to it and
-        should not have been."""
-        if self._log.leader == self._node_id:
-            return True
-        if was_forwarded(call):
-            raise NotLeaderError("this node does not lead the cursors; try again")
-        return False
+    async def forward(
+        self,
+        call: Call,
+        method: str,
+        request: Message,
+        answer: type[_Answer],
+        principal: str = "",
+    ) -> _Answer | None:
+        """The answer of the node that leads; None: it is this one, which is to answer.
 
-    @property
-    def _log(self) -> StreamMetadata:
+        principal: for whose quota it counts. Raises the other node's JetstreamError,
+        UnavailableError; NotLeaderError for what was forwarded to this node and should not have
+        been.
+        """
         log = self._registry.find(CURSORS, "")
         assert log is not None, "it was created"
-        return log
-
-    async def forward(self, method: str, request: Message, principal: str = "") -> Any:
-        """The leader's answer. principal: for whose quota it counts. Raises its JetstreamError,
-        UnavailableError."""
-        leader = self._log.leader
-        if leader == NO_NODE:
+        if log.leader == self._node_id:
+            return None
+        if was_forwarded(call):
+            raise NotLeaderError("this node does not lead the cursors; try again")
+        if log.leader == NO_NODE:
             raise UnavailableError("nobody leads the cursors now; try again")
         try:
-            return await self._peers.cursors(leader, method, request, principal)
+            found = await self._peers.cursors(log.leader, method, request, principal)
         except NotLeaderError as error:
             raise UnavailableError(error.message) from error
+        assert isinstance(found, answer)
+        return found

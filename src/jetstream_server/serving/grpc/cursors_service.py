@@ -85,10 +85,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self, request: pb.CommitCursorsRequest, call: Call
     ) -> pb.CommitCursorsResponse:
         await self._leader.create()
-        if not self._leader.is_here(call):
-            found = await self._leader.forward("CommitCursors", request)
-            assert isinstance(found, pb.CommitCursorsResponse)
-            return found
+        told = await self._leader.forward(call, "CommitCursors", request, pb.CommitCursorsResponse)
+        if told is not None:
+            return told
         now_us = self._wall_clock()
         checked = [self._checked(commit, now_us) for commit in request.commits]
         writes = [each for each in checked if isinstance(each, Write)]
@@ -117,10 +116,9 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         )
 
     async def _list(self, request: pb.ListCursorsRequest, call: Call) -> pb.ListCursorsResponse:
-        if not self._leader.is_here(call):
-            found = await self._leader.forward("ListCursors", request)
-            assert isinstance(found, pb.ListCursorsResponse)
-            return found
+        told = await self._leader.forward(call, "ListCursors", request, pb.ListCursorsResponse)
+        if told is not None:
+            return told
         table = await self._store.table()
         if request.name and request.HasField("stream"):
             entry = table.committed.get(self._key(request.name, request.stream))
@@ -133,10 +131,12 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         self, request: pb.DeleteCursorRequest, call: Call
     ) -> pb.DeleteCursorResponse:
         self._check_deletion(request.stream, call.identity)
-        if self._leader.exists and not self._leader.is_here(call):
-            found = await self._leader.forward("DeleteCursor", request)
-            assert isinstance(found, pb.DeleteCursorResponse)
-            return found
+        if self._leader.exists:
+            told = await self._leader.forward(
+                call, "DeleteCursor", request, pb.DeleteCursorResponse
+            )
+            if told is not None:
+                return told
         key = self._key(request.name, request.stream)
         if not self._leader.exists or key not in (await self._store.table()).committed:
             raise NotFoundError(

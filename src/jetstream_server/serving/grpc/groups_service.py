@@ -47,10 +47,11 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         )
         self._check_readable(request.source, call.identity)
         await self._leader.create()
-        if not self._leader.is_here(call):
-            found = await self._leader.forward("GroupHeartbeat", request, principal)
-            assert isinstance(found, pb.GroupHeartbeatResponse)
-            return found
+        told = await self._leader.forward(
+            call, "GroupHeartbeat", request, pb.GroupHeartbeatResponse, principal
+        )
+        if told is not None:
+            return told
         group = await (await self._store.coordinator()).heartbeat(heartbeat)
         assigned = sorted(group.assigned(heartbeat.member.id))
         return pb.GroupHeartbeatResponse(generation=group.generation, assigned=assigned)
@@ -59,10 +60,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         check_cursor_name(request.group)
         self._check_readable(request.source, call.identity)
         await self._leader.create()
-        if not self._leader.is_here(call):
-            found = await self._leader.forward("LeaveGroup", request)
-            assert isinstance(found, pb.LeaveGroupResponse)
-            return found
+        told = await self._leader.forward(call, "LeaveGroup", request, pb.LeaveGroupResponse)
+        if told is not None:
+            return told
         await (await self._store.coordinator()).leave(
             request.group, request.source, request.member_id
         )
@@ -71,10 +71,9 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def ListGroups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
         if not self._leader.exists:
             return pb.ListGroupsResponse()
-        if not self._leader.is_here(call):
-            found = await self._leader.forward("ListGroups", request)
-            assert isinstance(found, pb.ListGroupsResponse)
-            known = [each for each in found.groups if self._may_see(each.source, call.identity)]
+        told = await self._leader.forward(call, "ListGroups", request, pb.ListGroupsResponse)
+        if told is not None:
+            known = [each for each in told.groups if self._may_see(each.source, call.identity)]
             return pb.ListGroupsResponse(groups=known)
         groups = (await self._store.coordinator()).groups()
         return pb.ListGroupsResponse(
