@@ -9,7 +9,7 @@ import structlog
 
 from jetstream_protocol.errors import JetstreamError, NotFoundError, UnavailableError
 from jetstream_protocol.generated import api_pb2 as pb
-from jetstream_protocol.generated import api_pb2_grpc, common_pb2
+from jetstream_protocol.generated import api_pb2_grpc
 from jetstream_protocol.types import NO_NODE, NodeId
 from jetstream_server.metadata.client.metadata_log import MetadataLog
 from jetstream_server.metadata.client.streams import Streams
@@ -135,9 +135,8 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
             except UnavailableError as error:
                 logger.warning("not_handed_over", stream=stream.full_name, reason=error.message)
             else:
-                await (
-                    self._metadata.barrier()
-                )  # The old leader has applied it; now this node has, too.
+                # The old leader has applied it; after this, so has this node.
+                await self._metadata.barrier()
                 return
         await self._metadata.propose(TransferLeader(stream_id=stream.id, leader=target))
 
@@ -156,15 +155,13 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
     async def DigestReplica(
         self, request: pb.DigestReplicaRequest, call: Call
     ) -> pb.DigestReplicaResponse:
-        stream = self._replicas.stream_of(request.stream)
-        replica = self._replicas.resolve(common_pb2.StreamRef(id=stream.id))
+        replica = self._replicas.resolve(request.stream)
         return await self._digests.digest(replica, request.start_offset, request.end_offset)
 
     async def DigestKeys(
         self, request: pb.DigestKeysRequest, call: Call
     ) -> AsyncIterator[pb.DigestKeysResponse]:
-        stream = self._replicas.stream_of(request.stream)
-        replica = self._replicas.resolve(common_pb2.StreamRef(id=stream.id))
+        replica = self._replicas.resolve(request.stream)
         if self._digesting_keys.locked():  # Each takes memory.
             raise UnavailableError(f"node {self._node_id} digests another replica; try again")
         digest = KeyDigest(replica, request.start_offset, request.end_offset)

@@ -50,9 +50,8 @@ async def answer(
         if decoding is None:
             response.batches = data
         else:
-            async with (
-                decoding
-            ):  # One decode per iteration of the loop, whatever the number of callers.
+            # One decode per iteration of the loop, whatever the number of callers.
+            async with decoding:
                 response.messages.extend(_messages(replica, data, offset, found))
                 await asyncio.sleep(0)
     response.next_offset = offset if found is None else next_offset(response, found)
