@@ -1,16 +1,16 @@
-"""OpenTelemetry traces of a program that publishes and consumes, by choice.
+"""OpenTelemetry traces of a program that publishes and consumes; off until `enable` is called.
 
     from jetstream_client import tracing
 
     tracing.enable()          # with the program's own tracer provider
 
-Needs the package `opentelemetry-api` (`pip install 'jetstream-log[otel]'`); the program sets up its
+Needs the package `opentelemetry-api` (`pip install 'jetstream-log[otel]'`). The program sets up its
 SDK and exporter as for any other library. From then on, in every client of the process:
 
-* `publish` makes a span of kind PRODUCER and sends `traceparent` with the message, by which servers
-  and readers go on with the trace.
+* `publish` makes a span of kind PRODUCER and sends `traceparent` with the message, so that servers
+  and readers continue the trace.
 * A consumer makes a span of kind CONSUMER for each fetch that has messages of recorded traces, with
-  a link to each, the first LINKS_MAX of them. No record is looked at for that by itself.
+  a link to each of the first LINKS_MAX. It does not look at single records for that.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def disable() -> None:
 
 
 def context_of(message: Message) -> Any:
-    """The OpenTelemetry context that a message was published in: for `start_span(context=…)` or
-    `attach`, so that what a program does with it belongs to the message's trace. Without a trace
-    it is the current context."""
+    """The OpenTelemetry context in which a message was published: for `start_span(context=…)` or
+    `attach`, so that the program's own spans belong to the message's trace. Without a trace it is
+    the current context."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator().extract(

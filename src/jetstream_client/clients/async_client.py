@@ -65,15 +65,18 @@ class AsyncClient(
 ):
     """A connection to a cluster, made on first use; `async with` closes it.
 
-    servers: "host:port" of any node, several as a list or with commas. nats: URLs to publish to
-    instead of those the cluster names. timeout: seconds a call may take, retries included.
-    in_flight_max: how many publishes may wait for acknowledgements at a time; others wait their
-    turn. rack: where this program runs, for `read_from="nearest"`. token: says to the servers who
-    this program is. tls: True, or a TlsConfig, to speak TLS. Without these the environment says:
-    JETSTREAM_SERVERS (else localhost:9292), _RACK, _TOKEN, and _CA, _CERT and _KEY for TLS.
+    servers: "host:port" of any node; several as a list or separated by commas. nats: URLs to
+    publish to, instead of those that the cluster names. timeout: seconds that a call may take,
+    retries included. in_flight_max: how many calls of `publish` may wait for acknowledgements at a
+    time; further ones wait their turn. rack: where this program runs, for `read_from="nearest"`.
+    token: tells the servers which principal this program is. tls: True, or a TlsConfig, to speak
+    TLS. Arguments that are left out come from the environment: JETSTREAM_SERVERS (else
+    localhost:9292), JETSTREAM_RACK, JETSTREAM_TOKEN, and for TLS JETSTREAM_CA, JETSTREAM_CERT and
+    JETSTREAM_KEY.
 
-    disconnected_cb, reconnected_cb: called with a ConnectionEvent for a connection that is lost or
-    found again. error_cb: with the JetstreamError of what is tried again. closed_cb: when closed.
+    disconnected_cb, reconnected_cb: called with a ConnectionEvent when a connection is lost or
+    found again. error_cb: called with the JetstreamError of a call that is tried again. closed_cb:
+    called when the client is closed.
 
     Every error is a jetstream_client.JetstreamError: UnavailableError if no server answers in time,
     UnknownOutcomeError if the call may have been carried out anyway. Belongs to the event loop it
@@ -170,10 +173,11 @@ class AsyncClient(
     ) -> Stream:
         """Create a stream. If the same stream exists already, return it.
 
-        When this returns, the stream listens: what is published from now on is stored. Settings
-        (see StreamSettings and AlterableSettings) left out take the server's defaults. Raises
-        StreamExistsError if it exists with another configuration, or if another subject has a
-        stream of that name. allow_same_name: create it anyway.
+        When this returns, the stream listens: messages that are published from now on are stored.
+        Settings (see StreamSettings and AlterableSettings) that are left out take the server's
+        defaults. allow_same_name: create it although another subject has a stream of this name.
+        Raises StreamExistsError if the stream exists with another configuration, or if another
+        subject has a stream of this name.
         """
         self._check_open()
         stream = await self._streams.create(
@@ -189,36 +193,31 @@ class AsyncClient(
         stream_epoch: int | None = None,
         **settings: Unpack[AlterableSettings],
     ) -> Stream:
-        """Change settings (see AlterableSettings) of a running stream; returns it as it is then.
-
-        stream_epoch: change it only if the stream still has this epoch; otherwise raise
-        PreconditionFailedError.
-        """
+        """Change settings (see AlterableSettings) of a running stream; returns the changed stream.
+        stream_epoch: change the settings only if the stream still has this epoch; otherwise raise
+        PreconditionFailedError."""
         self._check_open()
         return await self._streams.alter(stream, settings, stream_epoch)
 
     async def describe_stream(self, stream: StreamLike) -> StreamDescription:
-        """The stream with what its leader knows; if the leader does not answer, with what any node
-        knows.
-
-        Raises StreamNotFoundError, AmbiguousStreamError.
-        """
+        """Describe a stream with what its leader knows; if the leader does not answer, with what
+        any node knows. Raises StreamNotFoundError, AmbiguousStreamError."""
         self._check_open()
         return await self._streams.describe(stream)
 
     async def list_streams(
         self, feeding_subject: str = "", *, internal: bool = False
     ) -> list[Stream]:
-        """All streams; with `feeding_subject`, those that a message published there goes to.
-        internal: with the server's own, such as `__cursors`."""
+        """List all streams; with `feeding_subject`, only those that store messages of this subject.
+        internal: also list the server's own streams, such as `__cursors`."""
         self._check_open()
         return await self._streams.find(feeding_subject, internal=internal)
 
     async def describe_streams(
         self, feeding_subject: str = "", *, internal: bool = False
     ) -> list[StreamDescription]:
-        """The streams of `list_streams`, with what their leaders know (or any node, if a leader
-        does not answer). This is one call to each node, however many streams there are.
+        """Describe the streams of `list_streams` with what their leaders know (or any node, if a
+        leader does not answer). This makes one call to each node, however many streams there are.
         """
         self._check_open()
         return await self._streams.describe_all(feeding_subject, internal=internal)
@@ -230,29 +229,27 @@ class AsyncClient(
         self._routes.forget_all()
 
     async def purge_stream(self, stream: StreamLike, before: Position | None = None) -> int:
-        """Remove the records before a position, or all that are committed, for good, on every
-        replica; returns the first offset kept.
+        """Remove the records before a position, or all committed records, for good, on every
+        replica. Returns the first offset kept.
 
-        Only whole batches are removed: the batch that holds the position stays as a whole. The
-        records of one subject cannot be purged. Raises OffsetOutOfRangeError for an offset that is
-        not committed.
+        Only whole batches are removed: the batch that holds the position stays. The records of one
+        subject cannot be purged. Raises OffsetOutOfRangeError for an offset that is not committed.
         """
         self._check_open()
         offset = None if before is None else await self.offset_at(stream, before)
         return await self._streams.purge(stream, offset)
 
     async def set_stream_readonly(self, stream: StreamLike, readonly: bool = True) -> Stream:
-        """Refuse every record from now on (StreamReadonlyError), or take them again.
-
-        Reading, retention and compaction go on. Returns the stream as it is then.
-        """
+        """Refuse every record from now on (StreamReadonlyError), or take records again. Reading,
+        retention and compaction go on. Returns the changed stream."""
         return await self._routes_changed(self._streams.set_readonly(stream, readonly))
 
     async def pause_stream(self, stream: StreamLike) -> Stream:
-        """Stop listening to the stream's subject: what is published from now on is not stored.
+        """Stop listening to the stream's subject: messages published from now on are not stored.
 
-        Reading, retention and compaction go on. What was published before is stored when this
-        returns. A publish through this client raises StreamPausedError; others are not told.
+        Messages that were published before are stored when this returns. Reading, retention and
+        compaction go on. A publish through this client raises StreamPausedError; other publishers
+        get no answer.
         """
         return await self._routes_changed(self._streams.pause(stream))
 
@@ -277,17 +274,17 @@ class AsyncClient(
     ) -> Coroutine[Any, Any, PublishResult]:
         """Publish an ordinary NATS message and wait until streams acknowledge it.
 
-        value: None is a tombstone, b"" an empty value. key: UTF-8 text; it chooses the stream of a
-        keyed group. acks: wait for "all" streams that the subject feeds, for "any" one of them, or
-        for those with the given names.
-        ack_level: default is the stream's; with "none" the call waits for nothing. msg_id: within
-        its `duplicate_window` a stream stores only one message with this id; another one is
-        acknowledged as `duplicate`, with the offset of the first. expected_offset: store it only as
-        the record of that offset.
+        value: None is a tombstone, b"" an empty value. key: text is stored as UTF-8; in a keyed
+        group the key chooses the stream. acks: wait for "all" streams on the subject, for "any" one
+        of them, or for those with the given names. ack_level: when a stream acknowledges: "all"
+        (committed, the default), "leader" (appended); with "none" the call waits for nothing.
+        msg_id: within its `duplicate_window` a stream stores only one message with this id; a
+        repeated one is acknowledged as `duplicate`, with the offset of the first. expected_offset:
+        store the message only if it gets this offset. timeout: seconds; default: the client's.
 
-        Raises NoStreamError at once if no stream listens; the error of a refusal (that stream has
-        stored nothing; PreconditionFailedError: another record has the expected offset);
-        UnknownOutcomeError when `timeout` passes.
+        Raises NoStreamError at once if no stream listens; the error of a stream that refuses, which
+        has then stored nothing (PreconditionFailedError: another record has the expected offset);
+        UnknownOutcomeError if `timeout` passes without an answer.
         """
         self._check_open()
         wishes = PublishOptions(acks, ack_level, msg_id, expected_offset)
@@ -321,10 +318,11 @@ class AsyncClient(
         linger: seconds that a record may wait for others to share its batch; 0: each call is a
         batch. max_bytes: size of a batch before compression; NATS's limit for one message holds
         too. compression: of batches, "zstd" or "lz4". acks: as in `publish`. delivery_timeout:
-        seconds in which a batch is stored, retries included, or fails: with UnknownOutcomeError if
-        it may be stored, otherwise with the error that prevented it. buffer_bytes: how much may
-        wait and be in flight; beyond it `send` waits. value_serializer: turns each value that is
-        not None into bytes or text, for example `json.dumps`.
+        seconds after which a batch fails that is not acknowledged, retries included: with
+        UnknownOutcomeError if it may be stored, otherwise with the error that prevented it.
+        buffer_bytes: how many bytes may wait and be in flight; beyond that `send` waits.
+        value_serializer: turns each value that is not None into bytes or text, for example
+        `json.dumps`.
 
         producer_id, first_sequence: only for programs that publish exactly the same batches again
         after a restart; such a publisher ends with its first failure. Raises NoStreamError if no
@@ -363,18 +361,20 @@ class AsyncClient(
         key: Payload | None = None,
         reverse: bool = False,
     ) -> Messages:
-        """Committed records from `offset` on, before `stop`: up to `max_messages`, `max_bytes`.
+        """Fetch committed records from `offset` on, before `stop`: at most `max_messages`, about
+        `max_bytes`.
 
-        If there is none yet, waits up to `max_wait` seconds for the first one, then returns an
-        empty `Messages`. The first batch is read whole even if longer than `max_bytes`. last_epoch:
-        `Messages.last_epoch` of what was read before; see DivergedError. read_from: the "leader",
-        the "nearest" replica in sync (in the client's `rack`, else the quickest), or "any" of them.
-        Replicas other than the leader have a record a moment later. filter, key: only records on
-        subjects that match this NATS pattern, and with this key; the server skips the others as far
-        as it can. reverse: what is committed there newest first, the newest if not all; to go on,
-        fetch with `stop=messages.next_offset`. It takes no max_wait or last_epoch.
+        Returns `Messages`. If there is no record yet, waits up to `max_wait` seconds for the first
+        one, and then returns empty `Messages`. The first batch is read whole even if it is longer
+        than `max_bytes`. last_epoch: the `last_epoch` of the `Messages` read before; the server
+        then raises DivergedError if those records are no longer in the log. read_from: the
+        "leader", the "nearest" replica in sync (in the client's `rack`, else the quickest), or
+        "any" replica in sync; replicas other than the leader have a record a moment later. filter,
+        key: only records on subjects that match this NATS pattern, and with this key. reverse:
+        newest first; to go on, fetch with `stop=messages.next_offset`; max_wait and last_epoch are
+        not allowed then.
 
-        Raises OffsetOutOfRangeError below the log's start or beyond its end.
+        Raises OffsetOutOfRangeError for an offset below the log's start or beyond its end.
         """
         self._check_open()
         return await self._reader.fetch(
@@ -399,12 +399,13 @@ class AsyncClient(
         last_epoch: int = -1,
         encrypted: bool = False,
     ) -> FetchedBatches:
-        """Committed batches as they are stored, from the one that holds `offset` on: for backups.
+        """Fetch committed batches as they are stored, from the one that holds `offset` on: for
+        backups.
 
-        Does not wait: where nothing is committed yet, `data` is empty. max_bytes, last_epoch: as in
-        `fetch`. encrypted: those that are encrypted at rest stay so, and only a server with the key
-        can read them; otherwise they come decrypted. Raises OffsetOutOfRangeError, DivergedError,
-        StorageError when the server cannot decrypt them.
+        Does not wait: if nothing is committed at `offset` yet, `data` is empty. max_bytes,
+        last_epoch: as in `fetch`. encrypted: batches that are encrypted at rest stay encrypted, and
+        only a server with the key can read them; otherwise they come decrypted. Raises
+        OffsetOutOfRangeError, DivergedError, and StorageError if the server cannot decrypt them.
         """
         self._check_open()
         return await self._reader.fetch_batches(
@@ -412,12 +413,13 @@ class AsyncClient(
         )
 
     async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
-        """Append batches with the offsets and times they say, at the end of a stream that was
-        created with `restoring`; returns where the next one is to begin, once they are committed.
+        """Append batches, with the offsets and times that they have, to a stream that was created
+        with `restoring`. Returns the offset where the next batch must begin, once these are
+        committed.
 
-        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for
-        another stream and for batches that do not begin at its log end; UnknownOutcomeError where
-        `describe_stream` tells how far it has come.
+        batches: whole batches, back to back, at most 4 MiB. Raises PreconditionFailedError for any
+        other stream, and for batches that do not begin at the stream's log end; UnknownOutcomeError
+        if they may be stored: then `describe_stream` shows the log end.
         """
         self._check_open()
         return await self._streams.restore_batches(stream, batches)
@@ -425,10 +427,9 @@ class AsyncClient(
     async def get_last(
         self, stream: StreamLike, *, subject: str = "", key: Payload | None = None
     ) -> Message | None:
-        """The last committed record, on a subject of the pattern and with the key if they are
-        given; None: there is none. It may be a tombstone. The log is searched from its end, so an
-        old record takes long to find. Use a `table` for many such queries.
-        """
+        """Return the last committed record, on a subject of the pattern and with the key if these
+        are given, or None if there is none. It may be a tombstone. The log is searched from its
+        end, so finding an old record takes long. Use a `table` for many such queries."""
         self._check_open()
         return await self._reader.last(stream, filter_of(subject, key))
 
@@ -450,22 +451,23 @@ class AsyncClient(
         auto_commit: bool = True,
         on_reset: OnReset = "error",
     ) -> AsyncConsumer:
-        """Records from `start` on, without end, or up to but not including `stop`.
+        """Read records from `start` on, without end, or up to but not including `stop`.
 
-        `stop="latest"` stops at what is committed when reading begins. last_epoch, read_from: as in
-        `fetch`; a reader that moves to another replica goes on where it was. patience: seconds to
-        wait for the next record before UnavailableError; None: for ever. filter, key: as in
-        `fetch`. reverse: newest first, from what is committed when reading begins, or `stop`, down
-        to `start`. key_deserializer, value_deserializer: turn the bytes of keys and values into
-        `message.key` and `message.value`, for example `json.loads`; not called for None.
+        `stop="latest"` stops at the end of the committed records when reading begins. last_epoch,
+        read_from: as in `fetch`; a reader that moves to another replica goes on where it was.
+        patience: seconds to wait for the next record before UnavailableError; None: for ever.
+        filter, key: as in `fetch`. reverse: newest first, from `stop` or the end of the committed
+        records down to `start`. key_deserializer, value_deserializer: turn the bytes of keys and
+        values into `message.key` and `message.value`, for example `json.loads`; not called for
+        None.
 
-        cursor: the name under which the cluster keeps the position. It resumes there, and begins at
-        `start` where that cursor has none yet. What is done is committed each second and at the
-        end; a record is done once the next one is asked for, or the `async with` ends without an
-        error. auto_commit: False: only `commit()` commits. on_reset: what to do where the stream
-        does not hold the position any more, because records were removed or lost or the stream was
-        created anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on
-        from "earliest" or "latest". See docs/consumers.md.
+        cursor: the name under which the cluster keeps the position. The consumer resumes there; a
+        new cursor begins at `start`. Records that are done are committed each second and at the
+        end. A record is done once the next one is asked for, or the `async with` ends without an
+        error. auto_commit: False: only `commit()` commits. on_reset: what to do if the stream no
+        longer holds the position, because records were removed or lost, or the stream was created
+        anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
+        "earliest" or "latest". docs/consumers.md has more.
         """
         self._check_open()
         if reverse and (last_epoch >= 0 or cursor is not None):
@@ -502,11 +504,12 @@ class AsyncClient(
         read_from: ReadFrom = "leader",
         patience: float | None = None,
     ) -> AsyncScan:
-        """The records of [start, stop) as Arrow record batches: see AsyncScan.
+        """Read the records of [start, stop) as Arrow record batches.
 
         rows: at most so many in a batch. columns: only these; the others are not built. last_epoch,
-        read_from: as in `fetch`, of the record before `start`. patience: as in `consume`, but by
-        default the client's timeout, because a scan has an end. Needs `jetstream-log[arrow]`.
+        read_from: as in `fetch`; last_epoch is that of the record before `start`. patience: as in
+        `consume`, but by default the client's timeout, because a scan has an end. Needs
+        `jetstream-log[arrow]`.
         """
         self._check_open()
         ref = wire.to_ref(stream)
@@ -538,13 +541,13 @@ class AsyncClient(
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> AsyncTable:
-        """The latest value of every key of a stream, kept up to date: see AsyncTable.
+        """A mapping from every key of a stream to its latest value, kept up to date.
 
         `async with` starts it, and waits until it has everything that is committed then, unless
-        `wait` is False. stale_after: when no server has answered for so many seconds, every access
+        `wait` is False. stale_after: if no server has answered for so many seconds, every access
         raises UnavailableError; default: the table returns what it knows (see `is_current`, `lag`).
-        key_deserializer, value_deserializer: as in `consume`; keys are looked up in their
-        deserialised form.
+        key_deserializer, value_deserializer: as in `consume`; look keys up in their deserialised
+        form.
         """
         self._check_open()
         deserializers = Deserializers(key_deserializer, value_deserializer)
@@ -562,20 +565,20 @@ class AsyncClient(
     async def list_offsets(
         self, positions: Iterable[tuple[StreamLike, Position]]
     ) -> list[OffsetAt]:
-        """Resolve positions of many streams in one call; results are in the same order. An offset
-        resolves to itself."""
+        """Resolve positions of many streams in one call; the results are in the same order. An
+        offset resolves to itself."""
         self._check_open()
         return await self._reader.list_offsets(list(positions))
 
     async def offset_at(self, stream: StreamLike, position: Position) -> int:
-        """The offset of a position; for "latest" it is the offset of the next record."""
+        """Return the offset of a position; for "latest" it is the offset of the next record."""
         self._check_open()
         return (await self._reader.resolve(stream, position, None))[0]
 
     # Living.
 
     async def aclose(self) -> None:
-        """Send what was published, close every connection. Idempotent."""
+        """Send what was published, then close every connection. Idempotent."""
         self._closed = True
         for member in list(self._group_consumers):
             await member.aclose()

@@ -25,7 +25,8 @@ class AsyncClusterMethods(ABC):
     def _check_open(self) -> None: ...
 
     async def describe_cluster(self) -> ClusterInfo:
-        """The nodes and why some are not ready, the controller, and the URLs of NATS."""
+        """Describe the cluster: its nodes and why some are not ready, the controller, and the URLs
+        of NATS."""
         self._check_open()
         return await self._streams.cluster(readiness=True)
 
@@ -48,9 +49,9 @@ class AsyncClusterMethods(ABC):
     ) -> UncleanElection:
         """Elect a replica of a stream that nobody leads, although committed records may be lost.
 
-        dry_run: only tell what it would cost. stream_epoch: elect only if the stream still has this
-        epoch. Raises PreconditionFailedError if the stream has a leader, or the replica cannot
-        lead.
+        dry_run: only say what the election would cost. stream_epoch: elect only if the stream still
+        has this epoch. Raises PreconditionFailedError if the stream has a leader, or the replica
+        cannot lead.
         """
         self._check_open()
         return await self._streams.elect_uncleanly(
@@ -66,41 +67,41 @@ class AsyncClusterMethods(ABC):
         await self._streams.drain_node(node, not undo)
 
     async def debug_node(self, node: int) -> NodeDebug:
-        """What support needs to know of a node: its configuration without secrets, its metrics, its
-        last log lines. Raises NotFoundError."""
+        """Return what support needs to know of a node: its configuration without secrets, its
+        metrics, and its last log lines. Raises NotFoundError."""
         self._check_open()
         return await self._streams.debug_node(node)
 
     async def record_activity(self) -> Stream:
-        """Have every change of the metadata written to the stream `__activity` from now on.
+        """Write every change of the metadata to the stream `__activity` from now on.
 
-        It is read like any other stream, and returned. Idempotent; it cannot be undone.
+        Returns this stream, which can be read like any other. Idempotent; it cannot be undone.
         """
         self._check_open()
         return await self._streams.record_activity()
 
     async def reassign_stream(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
-        """Move a stream to these nodes, as many as it is to have replicas.
+        """Move a stream to these nodes. It then has one replica on each of them.
 
-        Returns at once. The stream stays on its old nodes too until the new ones are in sync:
-        until then its `target_replicas` are not empty. Repeated with the old nodes, it cancels the
-        move. Raises InvalidRequestError for an unknown node, or for fewer replicas than its
+        Returns at once. The stream stays on its old nodes too until the new ones are in sync; until
+        then its `target_replicas` are not empty. Repeated with the old nodes, the call cancels the
+        move. Raises InvalidRequestError for an unknown node, or for fewer nodes than the stream's
         `min_insync_replicas`.
         """
         self._check_open()
         return await self._streams.reassign(stream, replicas)
 
     async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
-        """Which streams to move where, so that all nodes hold as many replicas. Nothing is moved.
+        """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.
 
-        drain: so that this node holds none. Raises UnavailableError if a stream has no other node
-        to go to.
+        drain: plan instead to move every replica away from this node. Raises UnavailableError if a
+        stream has no other node to go to.
         """
         self._check_open()
         return await self._streams.plan_reassignment(drain)
 
     async def remove_node(self, node: int) -> None:
-        """Forget a node that has stopped. Raises PreconditionFailedError for one that is alive, or
-        holds replicas."""
+        """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it
+        is alive or holds replicas."""
         self._check_open()
         await self._streams.remove_node(node)

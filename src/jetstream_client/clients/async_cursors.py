@@ -56,20 +56,21 @@ class AsyncCursorMethods(ABC):
     async def list_cursors(
         self, name: str = "", *, stream: StreamLike | None = None
     ) -> list[Cursor]:
-        """The positions that are kept, by cursor and stream: all, those of one cursor, or those in
-        one stream."""
+        """List the cursors, by name and stream: all, those of one name, or those in one stream."""
         self._check_open()
         return await self._cursors.list(name, stream)
 
     async def describe_cursors(
         self, name: str = "", *, stream: StreamLike | None = None
     ) -> list[CursorDescription]:
-        """The cursors that `list_cursors` lists, with how far behind their streams they are."""
+        """Describe the cursors that `list_cursors` lists, with how far behind their streams they
+        are."""
         self._check_open()
         return await self._lags.describe(await self._cursors.list(name, stream))
 
     async def describe_cursor(self, name: str, stream: StreamLike) -> CursorDescription:
-        """One cursor's position in a stream, and how far behind it is. Raises NotFoundError."""
+        """Describe one cursor: its position in a stream, and how far behind it is. Raises
+        NotFoundError."""
         self._check_open()
         found = await self._cursors.list(name, stream)
         if not found:
@@ -85,21 +86,21 @@ class AsyncCursorMethods(ABC):
         last_epoch: int = -1,
         metadata: str = "",
     ) -> Cursor:
-        """Commit a position, whatever was committed before. Returns once it is committed.
+        """Commit a position, no matter which was committed before. Returns once it is committed.
 
-        offset: the next record to read. last_epoch: `Messages.last_epoch` of what was read before;
-        -1: not known. A consumer that uses the cursor at the time ends with
-        PreconditionFailedError.
+        offset: the next record to read. last_epoch: the `last_epoch` of the `Messages` read before;
+        -1: not known. metadata: a text that is stored with it. A consumer that uses the cursor
+        meanwhile ends with PreconditionFailedError.
         """
         self._check_open()
         check_offset(offset)
         return await self._cursors.set(name, stream, offset, last_epoch, metadata)
 
     async def seek_cursor(self, name: str, stream: StreamLike, position: Position) -> Cursor:
-        """Commit a position said as for `consume`, which the stream must hold: for the next
-        consumer of the cursor. One that uses it now ends with PreconditionFailedError.
+        """Commit a position, given as for `consume`, from which the next consumer of the cursor
+        begins. The stream must hold it; otherwise raises OffsetOutOfRangeError. Returns the cursor.
 
-        Raises OffsetOutOfRangeError.
+        A consumer that uses the cursor now ends with PreconditionFailedError.
         """
         self._check_open()
         known = await self._streams.registered(wire.to_ref(stream), self.config.timeout)
@@ -109,7 +110,7 @@ class AsyncCursorMethods(ABC):
         return await self._cursors.set(name, known, offset, -1, "")
 
     async def delete_cursor(self, name: str, stream: StreamLike) -> None:
-        """Forget a position, of a stream that may be gone: name that in full. Raises
-        NotFoundError."""
+        """Delete a cursor of a stream. If the stream was deleted, name it in full (`name@subject`).
+        Raises NotFoundError."""
         self._check_open()
         await self._cursors.delete(name, stream)

@@ -39,16 +39,16 @@ class AsyncGroupMethods(AsyncCursorMethods):
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> AsyncGroupConsumer:
-        """A member of a consumer group: the group's members share out the streams of `source`, and
-        each stream is read by one of them at a time, in order.
+        """Join a consumer group. Its members share out the streams of `source`, and one member at a
+        time reads a stream, in order.
 
-        source: the name of a group of streams (`create_stream(group=…)`), or of a stream. group:
-        the name of the consumer group, under which its cursors are kept. instance: a name for this
-        member that outlives it: the next one of that name takes its place at once, and while it
+        source: the name of a group of streams, or of a stream. group: the name of the consumer
+        group, under which its cursors are kept. instance: a name for this member that outlives its
+        process: the next member of that name takes its place at once, and while its process
         restarts, within `session_timeout`, its streams wait for it. start, auto_commit, on_reset:
-        as in `consume`, for each stream. session_timeout: seconds without a word after which a
-        member is given up. on_assigned, on_revoked: called between two records with the names of
-        streams that come and go; before those that go are committed.
+        as in `consume`, for each stream. session_timeout: seconds after which a member that sends
+        nothing is removed. on_assigned, on_revoked: called between two records with the names of
+        streams that come and go; the streams that go are committed afterwards.
         """
         self._check_open()
         check_text("the source", source)
@@ -77,12 +77,13 @@ class AsyncGroupMethods(AsyncCursorMethods):
         return consumer
 
     async def list_groups(self) -> list[ConsumerGroup]:
-        """The consumer groups that there are or were."""
+        """List the consumer groups, also those without members."""
         self._check_open()
         return await Groups(self._control).list()
 
     async def describe_group(self, group: str) -> ConsumerGroup:
-        """One consumer group, with who reads what. Raises NotFoundError."""
+        """Describe one consumer group: its members, and which streams each reads. Raises
+        NotFoundError."""
         self._check_open()
         found = await Groups(self._control).list(group)
         if not found:

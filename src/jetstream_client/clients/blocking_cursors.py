@@ -25,18 +25,19 @@ class CursorMethods:
     _thread: LoopThread
 
     def list_cursors(self, name: str = "", *, stream: StreamLike | None = None) -> list[Cursor]:
-        """The positions that are kept, by cursor and stream: all, those of one cursor, or those in
-        one stream."""
+        """List the cursors, by name and stream: all, those of one name, or those in one stream."""
         return self._thread.run(self._client.list_cursors(name, stream=stream))
 
     def describe_cursors(
         self, name: str = "", *, stream: StreamLike | None = None
     ) -> list[CursorDescription]:
-        """The cursors that `list_cursors` lists, with how far behind their streams they are."""
+        """Describe the cursors that `list_cursors` lists, with how far behind their streams they
+        are."""
         return self._thread.run(self._client.describe_cursors(name, stream=stream))
 
     def describe_cursor(self, name: str, stream: StreamLike) -> CursorDescription:
-        """One cursor's position in a stream, and how far behind it is. Raises NotFoundError."""
+        """Describe one cursor: its position in a stream, and how far behind it is. Raises
+        NotFoundError."""
         return self._thread.run(self._client.describe_cursor(name, stream))
 
     def commit_cursor(
@@ -48,11 +49,11 @@ class CursorMethods:
         last_epoch: int = -1,
         metadata: str = "",
     ) -> Cursor:
-        """Commit a position, whatever was committed before. Returns once it is committed.
+        """Commit a position, no matter which was committed before. Returns once it is committed.
 
-        offset: the next record to read. last_epoch: `Messages.last_epoch` of what was read before;
-        -1: not known. A consumer that uses the cursor at the time ends with
-        PreconditionFailedError.
+        offset: the next record to read. last_epoch: the `last_epoch` of the `Messages` read before;
+        -1: not known. metadata: a text that is stored with it. A consumer that uses the cursor
+        meanwhile ends with PreconditionFailedError.
         """
         return self._thread.run(
             self._client.commit_cursor(
@@ -61,16 +62,16 @@ class CursorMethods:
         )
 
     def seek_cursor(self, name: str, stream: StreamLike, position: Position) -> Cursor:
-        """Commit a position said as for `consume`, which the stream must hold: for the next
-        consumer of the cursor. One that uses it now ends with PreconditionFailedError.
+        """Commit a position, given as for `consume`, from which the next consumer of the cursor
+        begins. The stream must hold it; otherwise raises OffsetOutOfRangeError. Returns the cursor.
 
-        Raises OffsetOutOfRangeError.
+        A consumer that uses the cursor now ends with PreconditionFailedError.
         """
         return self._thread.run(self._client.seek_cursor(name, stream, position))
 
     def delete_cursor(self, name: str, stream: StreamLike) -> None:
-        """Forget a position, of a stream that may be gone: name that in full. Raises
-        NotFoundError."""
+        """Delete a cursor of a stream. If the stream was deleted, name it in full (`name@subject`).
+        Raises NotFoundError."""
         self._thread.run(self._client.delete_cursor(name, stream))
 
     def consume_group(
@@ -89,19 +90,23 @@ class CursorMethods:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> GroupConsumer:
-        """A member of a consumer group: the group's members share out the streams of `source`, and
-        each stream is read by one of them at a time, in order.
+        """Join a consumer group. Its members share out the streams of `source`, and one member at a
+        time reads a stream, in order.
 
-        source: the name of a group of streams (`create_stream(group=…)`), or of a stream. group:
-        the name of the consumer group, under which its cursors are kept. instance: a name for this
-        member that outlives it: the next one of that name takes its place at once, and while it
+        source: the name of a group of streams, or of a stream. group: the name of the consumer
+        group, under which its cursors are kept. instance: a name for this member that outlives its
+        process: the next member of that name takes its place at once, and while its process
         restarts, within `session_timeout`, its streams wait for it. start, auto_commit, on_reset:
-        as in `consume`, for each stream. session_timeout: seconds without a word after which a
-        member is given up. on_assigned, on_revoked: called between two records with the names of
-        streams that come and go; before those that go are committed. They run in the client's own
-        thread and must not call the client.
+        as in `consume`, for each stream. session_timeout: seconds after which a member that sends
+        nothing is removed. on_assigned, on_revoked: called between two records with the names of
+        streams that come and go; the streams that go are committed afterwards. They run in the
+        client's own thread and must not call the client.
 
-        It is a member when this returns.
+            with client.consume_group("orders", "billing") as member:
+                for message in member:
+                    print(message.stream, message.offset)
+
+        The consumer is a member when this returns.
         """
 
         async def begin() -> AsyncGroupConsumer:
@@ -125,9 +130,10 @@ class CursorMethods:
         return GroupConsumer(self._thread, self._thread.run(begin()))
 
     def list_groups(self) -> list[ConsumerGroup]:
-        """The consumer groups that there are or were."""
+        """List the consumer groups, also those without members."""
         return self._thread.run(self._client.list_groups())
 
     def describe_group(self, group: str) -> ConsumerGroup:
-        """One consumer group, with who reads what. Raises NotFoundError."""
+        """Describe one consumer group: its members, and which streams each reads. Raises
+        NotFoundError."""
         return self._thread.run(self._client.describe_group(group))

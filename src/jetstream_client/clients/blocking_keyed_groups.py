@@ -22,17 +22,17 @@ class KeyedGroupMethods:
     def create_group(
         self, name: str, subject: str, *, streams: int, **settings: Unpack[GroupSettings]
     ) -> list[Stream]:
-        """Create a keyed group: so many streams, NAME-0, NAME-1 and so on, that share the subject,
-        of which the key of a record chooses one. Returns all of them, in order.
+        """Create a keyed group: streams NAME-0, NAME-1 and so on that share the subject. The key of
+        a record chooses its stream. Returns all of them, in order.
 
-        What exists already stays: a call that failed is finished by the same call, and one with
-        more streams lets the group grow. Keys are then shared out anew, so that the later records
-        of a key may be in another stream than the earlier ones. A group cannot shrink. Settings
-        (see GroupSettings) hold for each stream. See docs/keyed_groups.md.
+        streams: how many. Existing streams stay. If a call fails, repeat it: it creates what is
+        missing. With a larger number the group grows. Keys are then shared out anew, so that the
+        later records of a key may be in another stream than the earlier ones. A group cannot
+        shrink. Settings (see GroupSettings) hold for each stream. docs/keyed_groups.md has more.
 
-        Raises StreamExistsError if one of them exists with another configuration,
+        Raises StreamExistsError if one of the streams exists with another configuration,
         InvalidRequestError for fewer streams than there are, and if another stream on the subject
-        would not hear what is published by key.
+        would not hear messages that are published by key.
         """
         return self._thread.run(
             self._client.create_group(name, subject, streams=streams, **settings)

@@ -43,25 +43,33 @@ class ProcessingMethods:
         handle_signals: bool = True,
         **settings: Unpack[ProcessSettings],
     ) -> Processed:
-        """Call `handler` for each record: several at a time, those of one key one after the other,
-        in order. Returns when it was told to stop: by SIGINT or SIGTERM, by `stop_event`, or at
-        `stop`. Then what is being handled ends, and what is done is committed.
+        """Call `handler` for each record, several at a time, and records of one key one after the
+        other, in order.
+
+        Returns after SIGINT or SIGTERM, after `stop_event` is set, or at `stop`. Then records that
+        are being handled end first, and progress is committed. Returns the counts, a `Processed`.
 
         source: a stream, or a group of streams. handler: takes a Message and returns None, an
         Output or a list of Outputs, which are published before the record counts as done. It runs
-        in threads, and may use this client; `on_assigned` and `on_revoked` may not.
-        cursor: the name of the cursor that it reads with. group: or of the consumer group of which
-        it is a member. settings: see ProcessSettings, for example `concurrency=8, retries=3,
-        dead_letter="dead.orders"`. handle_signals: False: signals do what they do otherwise, as in
-        any thread but the main one.
+        in threads, and may use this client; `on_assigned` and `on_revoked` may not. cursor: the
+        name of the cursor under which progress is kept. group: instead of cursor, the consumer
+        group that it joins as a member. settings: see ProcessSettings, for example `concurrency=8,
+        retries=3, dead_letter="dead.orders"`. handle_signals: False leaves signals alone, as in any
+        thread but the main one.
 
-        The cursor never passes a record that was neither handled nor published as a dead letter: at
-        least once. Outputs and dead letters have message ids, so that a record that is handled
-        again within the `duplicate_window` of their stream adds nothing: see docs/consumers.md.
+        The cursor never passes a record that was neither handled nor published as a dead letter, so
+        every record is handled at least once. Outputs and dead letters have message ids, so that a
+        record that is handled again within the `duplicate_window` of their stream adds nothing.
+        docs/consumers.md has more.
 
-        Raises what ended it; PreconditionFailedError where another consumer uses the cursor;
-        InvalidRequestError where a stream of `source` listens on `dead_letter`; NoStreamError where
-        none does.
+        Raises the error that ended it; PreconditionFailedError if another consumer uses the cursor;
+        InvalidRequestError if a stream of `source` listens on `dead_letter`; NoStreamError if no
+        stream does.
+
+            def handle(message):
+                print(message.value)
+
+            client.process("orders", handle, cursor="printing", dead_letter="dead.orders")
         """
         if inspect.iscoroutinefunction(handler):
             raise InvalidRequestError("a coroutine function is a handler for AsyncClient.process")

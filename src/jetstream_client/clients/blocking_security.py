@@ -17,18 +17,19 @@ class SecurityMethods:
     _thread: LoopThread
 
     def create_token(self, principal: str, *, lifetime: Seconds | None = None) -> NewToken:
-        """Make a token for a principal, `user:NAME`. Its text is in the answer and nowhere else.
+        """Create a token for a principal, `user:NAME`. Only the returned value has its text.
 
-        lifetime: after it the token is refused; None: it does not expire.
+        lifetime: seconds or a timedelta, after which the token is refused; None: it does not
+        expire.
         """
         return self._thread.run(self._client.create_token(principal, lifetime=lifetime))
 
     def list_tokens(self) -> list[Token]:
-        """Every token, expired ones too, without their texts."""
+        """List all tokens, expired ones too, without their texts."""
         return self._thread.run(self._client.list_tokens())
 
     def revoke_token(self, token_id: str) -> None:
-        """End a token by its id: from now on it is refused, also on connections that are open."""
+        """Revoke a token by its id: from now on it is refused, also on open connections."""
         self._thread.run(self._client.revoke_token(token_id))
 
     def add_acl(
@@ -40,19 +41,21 @@ class SecurityMethods:
         stream: str | None = None,
         subject: str | None = None,
     ) -> AclRule:
-        """Allow (or with `allow=False` deny) a principal some operations. A rule that denies wins.
+        """Allow (or with `allow=False` deny) a principal some operations. A deny rule wins over an
+        allow rule.
 
-        principal: `user:NAME`, or `*` for every one. stream: of names, `*` standing for any
-        characters; subject: a NATS pattern that must cover the stream's, `>` for every one; a rule
-        that allows `read` or `create` says it. Without both the rule is about the cluster. Adding
-        what is there returns it.
+        principal: `user:NAME`, or `*` for all. stream: a pattern of stream names, in which `*`
+        stands for any characters. subject: a NATS pattern that must cover the stream's subject, `>`
+        for all; a rule that allows `read` or `create` needs one. Without stream and subject the
+        rule is for the cluster. Returns the rule; an equal rule that exists already is returned as
+        it is.
         """
         return self._thread.run(
             self._client.add_acl(principal, operations, allow=allow, stream=stream, subject=subject)
         )
 
     def list_acls(self, principal: str | None = None) -> list[AclRule]:
-        """The ACL rules; with a principal only those that hold for it, `*` included."""
+        """List the ACL rules; with a principal only those that hold for it, `*` included."""
         return self._thread.run(self._client.list_acls(principal))
 
     def remove_acl(self, rule_id: int) -> None:
@@ -67,10 +70,10 @@ class SecurityMethods:
         subject: str | None = None,
         principal: str | None = None,
     ) -> AclDecision:
-        """Whether a principal may do it, and the rule that decides. Nothing is done.
+        """Say whether a principal may do an operation, and which rule decides. Does nothing else.
 
-        stream: without it the operation is on the cluster. subject: without it that of the stream
-        of this name. principal: by default the caller.
+        stream: without it the operation is on the cluster. subject: without it, the subject of the
+        stream of this name. principal: by default the caller.
         """
         return self._thread.run(
             self._client.test_acl(operation, stream=stream, subject=subject, principal=principal)

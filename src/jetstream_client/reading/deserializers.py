@@ -1,4 +1,4 @@
-"""Turning stored bytes into what a program works with: `value_deserializer=json.loads`.
+"""Turns stored bytes into Python objects, for example with `value_deserializer=json.loads`.
 
 A deserialiser is a function of bytes. It is not called for null: a tombstone's value and a missing
 key stay None. Its exception reaches the caller, with a note that names the record.

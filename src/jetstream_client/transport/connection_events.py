@@ -1,12 +1,12 @@
-"""Connections that come and go: into the log, and to whom the program has named.
+"""Connections that come and go: logs them, and calls the program's callbacks.
 
-A client has a connection to the gRPC port of each node it asks, to the data port of each node it
-reads from, and one to NATS for publishing. Each is found again by itself; the callbacks are for
-programs that want to know.
+A client has a connection to the gRPC port of each node that it calls, to the data port of each node
+that it reads from, and one to NATS for publishing. The client makes each one again by itself; the
+callbacks are for programs that want to know.
 
-Callbacks are called one after the other, in the order of what happened, and hold up nothing: on the
-client's event loop those of an AsyncClient (coroutine functions are awaited), in a thread of their
-own those of a Client, where they may use it. What one of them raises is logged.
+Callbacks are called one after the other, in the order of what happened, and hold up nothing. An
+AsyncClient calls them on its event loop, and awaits coroutine functions. A Client calls them in a
+thread of their own, where they may use it. If one raises, the exception is logged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Kind: TypeAlias = Literal["grpc", "data", "nats"]
 class ConnectionEvent:
     """A connection that was lost, or found again.
 
-    kind: the "grpc" or "data" port of a node, or "nats". address: host:port; of NATS, the URLs.
-    reason: why it was lost; "" for one that was found.
+    kind: the "grpc" or "data" port of a node, or "nats". address: host:port; for NATS, the URLs.
+    reason: why it was lost; "" if it was found again.
     """
 
     kind: Kind
@@ -46,10 +46,10 @@ ClosedCallback: TypeAlias = Callable[[], Awaitable[None] | None]
 
 
 class Callbacks(TypedDict, total=False):
-    """As nats-py has them.
+    """The callbacks of a client, named as in nats-py.
 
-    disconnected_cb, reconnected_cb: a connection was lost, and found again. error_cb: something
-    failed and is tried again, so that no caller is told. closed_cb: the client is closed.
+    disconnected_cb, reconnected_cb: a connection was lost, or found again. error_cb: something
+    failed and is tried again, so that no caller gets the error. closed_cb: the client is closed.
     """
 
     disconnected_cb: ConnectionCallback
@@ -65,7 +65,7 @@ def in_thread(callbacks: Callbacks) -> Callbacks:
 
 
 class ConnectionEvents:
-    """Told by the transports. Belongs to the client's event loop."""
+    """The transports report to it. Belongs to the client's event loop."""
 
     def __init__(self, callbacks: Callbacks | None = None) -> None:
         self._callbacks = Callbacks() if callbacks is None else callbacks
@@ -88,7 +88,7 @@ class ConnectionEvents:
         )
 
     def failed(self, error: JetstreamError) -> None:
-        """It is tried again, and whoever tells has logged it."""
+        """Something failed and is tried again. The caller of this method has logged it."""
         if "error_cb" in self._callbacks:
             # Of a class that is everybody's.
             self._tell(self._callbacks.get("error_cb"), from_proto(error.to_proto()))
@@ -116,7 +116,8 @@ class ConnectionEvents:
                 queue.task_done()
 
     async def close(self) -> None:
-        """Returns when the last callback has, or takes too long: one may be closing the client."""
+        """Returns when the last callback has returned, or takes too long: a callback may be closing
+        the client."""
         self._tell(self._callbacks.get("closed_cb"))
         if self._queue is not None and self._calling is not None:
             with suppress(TimeoutError):

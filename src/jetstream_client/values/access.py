@@ -33,7 +33,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token just made. text: what its bearer sends; nobody can ever see it again."""
+    """A token that was just created. text: the client sends it; it cannot be shown again."""
 
     token: Token
     text: str = field(repr=False)
@@ -41,8 +41,8 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True)
 class AclRule:
-    """principal: `user:NAME`, or `*` for every one. stream: a pattern of names, in which `*` stands
-    for any characters; subject: a NATS pattern. A rule for the cluster has neither."""
+    """An ACL rule. principal: `user:NAME`, or `*` for all. stream: a pattern of names, in which `*`
+    stands for any characters; subject: a NATS pattern. A rule for the cluster has neither."""
 
     id: int
     principal: str
@@ -54,7 +54,8 @@ class AclRule:
 
 @dataclass(frozen=True, slots=True)
 class AclDecision:
-    """rule: the one that decides; None: no rule allows it, so it is denied."""
+    """The result of `test_acl`. rule: the rule that decides; None: no rule allows the operation, so
+    it is denied."""
 
     allowed: bool
     rule: AclRule | None

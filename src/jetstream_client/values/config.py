@@ -26,11 +26,11 @@ TOKEN_LENGTH_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """How to log in to NATS, and its TLS. Files are given as paths and read when the client
+    """How to log in to NATS, and its TLS. Files are given as paths, and read when the client
     connects.
 
-    credentials: a `.creds` file. nkey_seed: a file holding an nkey seed. tls_ca, or
-    `tls=True` for the system's authorities, turns TLS on.
+    credentials: a `.creds` file. nkey_seed: a file with an nkey seed. tls_ca, or `tls=True` for the
+    system's authorities, turns TLS on.
     """
 
     user: str | None = None
@@ -62,18 +62,18 @@ class NatsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """servers: gRPC addresses, "host:port", any of the cluster; the rest is learnt from them.
+    """The configuration of a client.
 
-    nats: URLs to publish to, instead of those the cluster names. timeout: seconds one call may take
-    in all, retries included. in_flight_max: how many publishes of a client may wait for
-    acknowledgements; others wait their turn. rack: the client's rack, as in the nodes' `rack`:
-    readers with `read_from="nearest"` prefer replicas there. retry_on_failed_connect: wait for a
-    server until the timeout even if none has ever answered; without it, the first failed attempt
-    raises at once. token: says to the servers who the client is. token_file: a file with the
-    token instead, read whenever it is needed, so that it may be replaced. total_timeout: seconds
-    that all calls together may take, from the first on, for a client that does one thing; None: no
-    limit.
-    tls: how the servers are spoken to; None: plain.
+    servers: gRPC addresses, "host:port", of any nodes; the client learns the others from them.
+    nats: URLs to publish to, instead of those that the cluster names. timeout: seconds that one
+    call may take in all, retries included. in_flight_max: how many calls of `publish` may wait for
+    acknowledgements; further ones wait their turn. rack: the client's rack, as in the nodes'
+    `rack`: readers with `read_from="nearest"` prefer replicas there. retry_on_failed_connect: wait
+    for a server until the timeout even if none has ever answered; without it, the first failed
+    attempt raises at once. token: tells the servers which principal the client is. token_file: a
+    file with the token instead, read whenever it is needed, so that it may be replaced.
+    total_timeout: seconds that all calls together may take, from the first on, for a client that
+    does one thing; None: no limit. tls: how the client speaks TLS to the servers; None: not at all.
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVERS,)
@@ -98,8 +98,8 @@ class ClientConfig:
         _check_token("the token", self.token)
 
     def current_token(self) -> str:
-        """The token, from its file if that is given; "" for none. Raises InvalidRequestError for a
-        file that cannot be read or holds none."""
+        """The token, from its file if one is given; "" for none. Raises InvalidRequestError if the
+        file cannot be read or is empty."""
         if not self.token_file:
             return self.token
         try:
@@ -127,11 +127,13 @@ class ClientConfig:
         tls: bool | TlsConfig | None = None,
         token_file: str | None = None,
     ) -> ClientConfig:
-        """From what people write: one address, a comma list, a list, or nothing.
+        """A configuration from what people write: one address, a list with commas, a list, or
+        nothing.
 
-        Without `servers`, JETSTREAM_SERVERS says, else localhost:9292; without `rack`,
-        JETSTREAM_RACK; without `token` and `token_file`, JETSTREAM_TOKEN or JETSTREAM_TOKEN_FILE;
-        without `tls`, JETSTREAM_CA, JETSTREAM_CERT and JETSTREAM_KEY.
+        Arguments that are left out come from the environment: `servers` from JETSTREAM_SERVERS,
+        else localhost:9292; `rack` from JETSTREAM_RACK; `token` and `token_file` from
+        JETSTREAM_TOKEN or JETSTREAM_TOKEN_FILE; `tls` from JETSTREAM_CA, JETSTREAM_CERT and
+        JETSTREAM_KEY.
         """
         if token is None and token_file is None:
             token = os.environ.get(TOKEN_VARIABLE, "")
@@ -158,7 +160,7 @@ class ClientConfig:
 
 
 def _check_token(what: str, token: str) -> None:
-    """Raise InvalidRequestError, which never quotes it, for what can be no token."""
+    """Raise InvalidRequestError for a text that cannot be a token. The error never quotes it."""
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise InvalidRequestError(f"{what} is not one: it has characters that no token has")
 

@@ -16,13 +16,13 @@ _US_MAX = (1 << 63) - 1
 
 
 class AlterableSettings(TypedDict, total=False):
-    """What `alter_stream` can change. Left out or None: stays as it is.
+    """Settings that `alter_stream` can change. A setting that is left out or None stays as it is.
 
-    max_age (seconds), max_bytes, max_messages: retention; 0 is unlimited. compact: keep only the
-    last record of each key. tombstone_grace: seconds a tombstone stays once compacted.
-    restoring: False ends a restore: the stream listens to its subject from then on, for good.
-    duplicate_window: seconds for which message ids are remembered; 0 is off. segment_bytes,
-    segment_age (seconds): when segments roll; 0 leaves it to the server.
+    max_age (seconds), max_bytes, max_messages: limits of retention; 0 is unlimited. compact: keep
+    only the last record of each key. tombstone_grace: seconds that a tombstone stays after the
+    first compaction that saw it. restoring: False ends a restore: the stream listens to its subject
+    from then on, for good. duplicate_window: seconds for which message ids are remembered; 0 is
+    off. segment_bytes, segment_age (seconds): when a segment is sealed; 0 leaves it to the server.
     """
 
     min_insync_replicas: int | None
@@ -46,10 +46,10 @@ class GroupSettings(AlterableSettings, total=False):
 
 
 class StreamSettings(GroupSettings, total=False):
-    """Further settings of `create_stream`; they cannot be changed later. restoring: the new stream
-    does not listen to its subject; `restore_batches` fills it, until `alter_stream` sets it to
-    False. group: the streams on the subject that share its messages, each going to one of them.
-    partition, partitions: as `create_group` sets them, which is what creates keyed groups."""
+    """Further settings of `create_stream`, which cannot be changed later. restoring: the new stream
+    does not listen to its subject; `restore_batches` fills it, until `alter_stream` sets this to
+    False. group: the streams of a group share the messages of their subject; each message goes to
+    one of them. partition, partitions: `create_group` sets these for keyed groups."""
 
     group: str | None
     partition: int | None

@@ -22,9 +22,9 @@ SYSTEM = "system"
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """ca: a PEM file with the authorities to trust; None: the system's. cert, key: PEM files with
-    the client's certificate and its key, for servers that want one; without `key` both are in
-    `cert`."""
+    """How a client speaks TLS. ca: a PEM file with the authorities to trust; None: the system's.
+    cert, key: PEM files with the client's certificate and its key, for servers that require one;
+    without `key` both are in `cert`."""
 
     ca: str | None = None
     cert: str | None = None
@@ -72,7 +72,7 @@ class TlsConfig:
         return _read(ca), _read(self.key or self.cert), _read(self.cert)
 
     def signature(self) -> Sequence[tuple[int, int]]:
-        """What tells whether the files have changed: time and size."""
+        """Times and sizes of the files, which show whether they have changed."""
         found = []
         for path in (self.ca, self.cert, self.key):
             try:

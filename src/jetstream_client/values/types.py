@@ -26,7 +26,8 @@ _MAX_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=
 
 def to_datetime(timestamp_us: int) -> datetime:
     """An aware datetime in UTC, exact to the microsecond (a float of seconds would not be).
-    Producers may give any 64-bit number: a time out of range becomes the nearest possible datetime.
+
+    Producers may set any 64-bit number: a time out of range becomes the nearest possible datetime.
     """
     return _EPOCH + timedelta(microseconds=min(max(timestamp_us, _MIN_US), _MAX_US))
 
@@ -40,17 +41,16 @@ def to_timestamp_us(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream of the registry. `leader` is -1 where there is none.
+    """A stream of the registry. `leader` is -1 if there is none.
 
-    Settings in seconds and bytes. max_age, max_bytes, max_messages: 0 is unlimited.
-    duplicate_window: 0 is off. segment_bytes, segment_age: 0 leaves it to the server.
-    restoring: it is being filled by a restore, and does not listen to its subject.
-    lossy_elections: leaders elected although committed records may have been lost.
-    readonly: every record is refused. paused: the stream does not listen to its subject.
-    target_replicas: while the stream is reassigned, the nodes that it will be on; until then
-    `replicas` are these and those that will go. Empty: it is not reassigned.
-    partition: which of the streams of a keyed group it is, from 0; None: it is in none. partitions:
-    how many the group was to have when the stream was created.
+    Settings are in seconds and bytes. max_age, max_bytes, max_messages: 0 is unlimited.
+    duplicate_window: 0 is off. segment_bytes, segment_age: 0 leaves it to the server. restoring: a
+    restore is filling it, and it does not listen to its subject. lossy_elections: how many leaders
+    were elected although committed records may have been lost. readonly: every record is refused.
+    paused: the stream does not listen to its subject. target_replicas: while the stream is
+    reassigned, the nodes that it will be on; until then `replicas` also has the nodes that will go.
+    Empty: it is not reassigned. partition: its number in a keyed group, from 0; None: it is in
+    none. partitions: how many streams the group was to have when this one was created.
     """
 
     id: int
@@ -92,7 +92,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """A stream that a plan moves, as it is now, and the nodes that it is to be on."""
+    """A stream that a plan would move, as it is now, and the nodes that it would be on."""
 
     stream: Stream
     replicas: tuple[int, ...]
@@ -100,10 +100,9 @@ class ReplicaMove:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """A follower's position, as the leader knows it. offset: its log end, or with flush "group" the
-    flushed part of it; -1: not heard of in this leadership. lag: the records between that and the
-    leader's log end; None: unknown.
-    """
+    """A follower's position, as the leader knows it. offset: its log end, or with flush "group" its
+    flushed offset; -1: the leader has not heard of it since it leads. lag: the records between that
+    and the leader's log end; None: unknown."""
 
     node: int
     offset: int
@@ -122,10 +121,9 @@ class DamagedRange:
 @dataclass(frozen=True, slots=True)
 class CompactionInfo:
     """Compaction of the leader's log. cleaned_to: no two records below this offset have the same
-    key. dirty_ratio: the share of the sealed, committed bytes behind it. ended_at (None: there was
-    none), duration (seconds) and the later fields are of the last pass. tombstones: below
-    cleaned_to, in their grace time.
-    """
+    key. dirty_ratio: the share of the sealed, committed bytes that are not compacted yet. ended_at
+    (None: there was no pass), duration (seconds) and the later fields are of the last pass.
+    tombstones: how many there are below cleaned_to, in their grace time."""
 
     cleaned_to: int
     dirty_ratio: float
@@ -193,9 +191,8 @@ class ReplicaState:
 @dataclass(frozen=True, slots=True)
 class UncleanElection:
     """What an election by hand costs, and the stream after it (with dry_run: as it is).
-    records_lost_max: at most so many records are held by other replicas and not by the chosen one.
-    unheard: nodes that may hold further committed records; nobody knows how many.
-    """
+    records_lost_max: other replicas hold at most so many records that the chosen one lacks.
+    unheard: nodes that may hold further committed records; nobody knows how many."""
 
     stream: Stream
     replicas: tuple[ReplicaState, ...]
@@ -207,7 +204,7 @@ class UncleanElection:
 class Node:
     """A server process of the cluster and the addresses of its ports.
 
-    not_ready: why publishers and readers are not served there, as its /readyz says.
+    not_ready: why the node does not serve publishers and readers, as its /readyz says.
     """
 
     id: int
@@ -223,7 +220,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """`controller` is -1 where there is none; `nats` are the URLs to publish to."""
+    """The nodes of the cluster. `controller` is -1 if there is none; `nats` are the URLs to publish
+    to."""
 
     cluster_id: str
     controller: int
@@ -251,11 +249,11 @@ class NodeDebug:
 class Cursor:
     """A reader's position in a stream, as it is committed.
 
-    stream: `name@subject`. stream_id: of the stream whose records were read. offset: the next
-    record to read. last_epoch: leader epoch of the record before it, -1 where it is not known.
-    owner: who committed it, as that client calls itself. metadata: text kept with it. revision:
-    grows with every commit. stream_id_now: id of the stream of that name and subject now, None:
-    there is none.
+    stream: `name@subject`. stream_id: the id of the stream whose records were read. offset: the
+    next record to read. last_epoch: leader epoch of the record before it, -1 if it is not known.
+    owner: the client that committed it, by the name that it gives itself. metadata: text stored
+    with it. revision: grows with every commit. stream_id_now: the id of the stream that has that
+    name and subject now, None: there is none.
     """
 
     name: str
@@ -271,17 +269,17 @@ class Cursor:
 
     @property
     def is_current(self) -> bool:
-        """The stream is still the one that was read."""
+        """Whether the stream is still the one that was read."""
         return self.stream_id_now == self.stream_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDescription(Cursor):
-    """A cursor with what the stream's leader knows; None where it does not answer.
+    """A cursor with what the stream's leader knows; fields are None if it does not answer.
 
-    state: "current", "stream deleted", "stream re-created", or "truncated": the stream holds no
-    such position any more. lag: committed records that are not read yet; of a compacted stream
-    there are at most so many. lag_seconds: since the first of them was appended, 0 where there is
+    state: "current", "stream deleted", "stream re-created", or "truncated": the stream no longer
+    holds this position. lag: the number of committed records that are not read yet; on a compacted
+    stream an upper bound. lag_seconds: the time since the first of them was appended, 0 if there is
     none.
     """
 
@@ -294,8 +292,8 @@ class CursorDescription(Cursor):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a consumer group. instance: the name that outlives its runs, "" for none.
-    streams: ids of those it reads."""
+    """A member of a consumer group. instance: the name that outlives its process, "" for none.
+    streams: the ids of the streams that it reads."""
 
     id: str
     instance: str
@@ -305,7 +303,7 @@ class GroupMember:
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
     """A consumer group. source: the group of streams, or the stream, that it reads; streams: their
-    ids. is_settled: nothing is on its way from one member to another."""
+    ids. is_settled: no stream is moving from one member to another."""
 
     name: str
     source: str
@@ -317,9 +315,9 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAt:
-    """A position resolved: the offset, and the leader epoch of the record there.
+    """A resolved position: the offset, and the leader epoch of the record there.
 
-    leader_epoch: -1 where there is no record yet, and for `Last`.
+    leader_epoch: -1 if there is no record yet, and for `Last`.
     """
 
     offset: int
