@@ -13,17 +13,18 @@ from jetstream_protocol.errors import InvalidRequestError
 
 
 class ProcessSettings(TypedDict, total=False):
-    """Settings of `process`.
+    """Settings of `process`, with their defaults.
 
     concurrency (8): how many handlers run at a time. retries (3): how often a record is tried again
-    when its handler raised an Exception, after `retry_delay` seconds (0.1), then twice as many each
-    time, up to 30. dead_letter: the subject on which the record is published then, with headers
-    that say where from and why; None: the exception ends the processing. outstanding_max (1,000),
-    outstanding_bytes (64 MiB): how much may be read and not committed, because a record before it
-    has not ended.
+    after its handler raised an Exception: first after `retry_delay` seconds (0.1), then after twice
+    as long each time, up to 30 s. dead_letter: the subject on which the record is published after
+    the last attempt, with headers that say where it comes from and why it failed; None: the
+    exception ends the processing. outstanding_max (1,000), outstanding_bytes (64 MiB): how many
+    records, and bytes of them, may be read and not yet committed, because an earlier record has not
+    ended.
 
-    start, stop, read_from, on_reset, key_deserializer, value_deserializer: as in `consume`; a
-    group has no stop. instance, session_timeout, on_assigned, on_revoked: as in `consume_group`.
+    start, stop, read_from, on_reset, key_deserializer, value_deserializer: as in `consume`; a group
+    has no stop. instance, session_timeout, on_assigned, on_revoked: as in `consume_group`.
     """
 
     concurrency: int
@@ -46,7 +47,8 @@ class ProcessSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """The same, with defaults. name: the cursor's or the group's. is_shared: it is a group's."""
+    """The settings with their defaults. name: of the cursor or the group. is_shared: it
+    is a group."""
 
     name: str
     is_shared: bool

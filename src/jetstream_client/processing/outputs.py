@@ -35,7 +35,7 @@ _MESSAGE_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A message that a handler has made of a record: `process` publishes it before the record
+    """A message that a handler returns for a record. `process` publishes it before the record
     counts as done. subject, value, key, headers: as in `publish`."""
 
     subject: str
@@ -45,7 +45,7 @@ class Output:
 
 
 def outputs_of(returned: Any) -> list[Output]:
-    """Of what a handler returned. Raises InvalidRequestError."""
+    """The outputs in what a handler returned. Raises InvalidRequestError."""
     if returned is None:
         return []
     if isinstance(returned, Output):
@@ -62,7 +62,7 @@ def outputs_of(returned: Any) -> list[Output]:
 
 
 def message_id(process: str, stream_id: int, offset: int, place: object) -> str:
-    """place: which of the messages that the record leads to."""
+    """The message id of an output. place: its place among the messages of the record."""
     return f"{process}:{stream_id}:{offset}:{place}"
 
 
@@ -105,7 +105,8 @@ def _passes_as_text(key: bytes) -> bool:
 
 
 def _header_text(text: str) -> str:
-    """What a header can carry: one line, and bytes that are no text spelled out."""
+    """The text on one line, with bytes that are not text written as escapes, so that a header can
+    carry it."""
     spelled = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return " ".join(spelled.split()) if "\r" in spelled or "\n" in spelled else spelled.strip()
 

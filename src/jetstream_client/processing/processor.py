@@ -57,8 +57,8 @@ class Publish(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What `process` has done. records: handled well. dead_letters: not handled, and published as
-    such. failures: attempts that failed, of both."""
+    """What `process` has done. records: handled successfully. dead_letters: failed, and published
+    as dead letters. failures: attempts that failed, of both."""
 
     records: int
     dead_letters: int
@@ -66,15 +66,15 @@ class Processed:
 
 
 class _Unfinished(Exception):
-    """It is to stop before something could be published."""
+    """The processing must stop before a message could be published."""
 
 
 class _Unpublished(Exception):
-    """An output could not be published, and none could."""
+    """An output could not be published, and cannot be."""
 
 
 class Processor:
-    """`run` once. attempt: one call of the handler."""
+    """Call `run` once. attempt: makes one call of the handler."""
 
     def __init__(
         self, source: Source, attempt: Attempt, publish: Publish, options: ProcessOptions
@@ -100,7 +100,7 @@ class Processor:
         self._changed.set()
 
     async def run(self) -> Processed:
-        """Until the source ends or it is stopped. Raises what stopped it."""
+        """Runs until the source ends or `stop` was called. Raises the error that ended it."""
         try:
             await self._source.begin()
             committing = asyncio.create_task(self._commit_on_and_on())
@@ -206,8 +206,8 @@ class Processor:
         await self._source.adjust()
 
     async def let_go(self, names: Sequence[str]) -> list[AsyncConsumer]:
-        """The streams go to another member: what is being handled ends first, if it does in time.
-        `gone` is to be called next, with what this returns."""
+        """The streams go to another member: wait until records being handled have ended, for a
+        limited time. Call `gone` next, with the result."""
         consumers = [each for each in self._consumers() if each.stream_name in names]
         streams = [each.stream_id for each in consumers]
         for stream in streams:
@@ -375,8 +375,8 @@ class Processor:
         headers: HeadersLike | None,
         msg_id: str,
     ) -> None:
-        """Try until it is acknowledged: it has an id, and is stored once. Raises the error that
-        will not pass, or _Unfinished."""
+        """Publish again and again until it is acknowledged; the message has an id, so it is stored
+        once. Raises an error that does not go away, or _Unfinished."""
         failures = 0
         while True:
             if work.is_dropped:

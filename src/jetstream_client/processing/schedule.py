@@ -50,7 +50,7 @@ class Work:
 
     @property
     def is_dropped(self) -> bool:
-        """Its stream is another's by now: what becomes of it counts for nothing."""
+        """Its stream belongs to another member by now: its outcome counts for nothing."""
         return self.reading.is_dropped
 
 
@@ -141,8 +141,8 @@ class Schedule:
         return None
 
     def rest(self, work: Work) -> None:
-        """It is not being handled any more and has not ended: it keeps its key, and is in the way
-        of the checkpoint. `again` makes it start once more."""
+        """Its handler has ended and it has not: it keeps its key, and the checkpoint stays before
+        it. `again` lets it start once more."""
         self._stops_running(work, State.RESTING)
         if work.is_dropped:
             self._leave_key(work)
@@ -208,7 +208,8 @@ class Schedule:
         self._readings[stream].is_held = True
 
     def drop(self, stream: int) -> None:
-        """It is read no more. What is still being handled counts for nothing but its key."""
+        """Forget a stream that is no longer read. Records that are still being handled keep only
+        their keys."""
         reading = self._readings.pop(stream)
         reading.is_held = reading.is_dropped = True
         for work in reading.works:

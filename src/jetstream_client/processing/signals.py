@@ -14,8 +14,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], object], *, wanted: bool) -> Iterator[None]:
-    """While the block runs `stop` is called in place of the usual. wanted: False: nothing changes,
-    as in any thread but the main one, where Python hears no signals."""
+    """While the block runs, SIGINT and SIGTERM call `stop`. wanted: False: signals do what they did
+    before, as in any thread but the main one, where Python handles no signals."""
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return

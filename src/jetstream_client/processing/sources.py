@@ -12,8 +12,8 @@ from jetstream_client.reading.messages import Messages
 
 
 class Source(Protocol):
-    """is_shared: with others, who may be given its streams. is_lost: they may have been already:
-    nothing that it reads can be committed."""
+    """Where records come from. is_shared: other members share the streams and may get them.
+    is_lost: they may have got them already, so nothing that was read can be committed."""
 
     @property
     def is_shared(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""What a stream answers to a publish, and the publish that waits for it.
+"""A stream's answer to a publish, and the publish that waits for it.
 
 The payload of an acknowledgement is the JSON that NATS clients know (docs/protocol.md, "Acks"):
 
@@ -24,7 +24,7 @@ _BY_ERR_CODE: dict[int, type[JetstreamError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Stream `stream` has the message at `offset`. duplicate: it had it already."""
+    """Stream `stream` has the message at `offset`. duplicate: it had the message already."""
 
     stream: str
     offset: int
@@ -59,7 +59,7 @@ class PublishResult:
 
 
 def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
-    """The ack, or the stream's name ("" if unsaid) and why it refused."""
+    """The ack; or the stream's name ("" if the answer has none) and the reason why it refused."""
     try:
         answer = json.loads(payload)
         stream = str(answer.get("stream", ""))
@@ -78,8 +78,8 @@ def parse_ack(payload: bytes) -> Ack | tuple[str, JetstreamError]:
 
 
 def _in_offsets(description: str, stream: str) -> str:
-    """JetStream's error texts for a condition that does not hold, and the errors that they mean
-    here."""
+    """Translate JetStream's error text for a condition that does not hold into an error with
+    offsets."""
     _, said, last = description.partition("wrong last sequence: ")
     return f"the next offset of stream {stream!r} is {last}: {description}" if said else description
 
@@ -113,7 +113,7 @@ class Pending:
         attempt: int = 1,
         target: str = "",
     ) -> None:
-        """target: what it is sent on, if that is not `subject`."""
+        """target: the NATS subject that the message is sent on, if that is not `subject`."""
         self.token = token
         self.subject = subject
         self.target = target or subject
@@ -146,9 +146,8 @@ class Pending:
 
     def _strike(self, stream: str) -> bool:
         """Note that the stream has answered; an answer without a name counts for the first
-        expectation. False: nobody waits for that stream, because it is newer than the client's
-        knowledge or was not asked for.
-        """
+        expectation. False: nobody waits for that stream, because the client does not know it yet,
+        or did not ask it."""
         for index, expectation in enumerate(self.missing):
             if stream in expectation or not stream:
                 self.missing = self.missing[:index] + self.missing[index + 1 :]

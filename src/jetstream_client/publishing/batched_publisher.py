@@ -23,8 +23,10 @@ from jetstream_protocol.errors import InvalidRequestError, JetstreamError
 
 
 class AsyncPublisher(AsyncClosing):
-    """Publishes many records to one subject in few messages, each stored once, in order. Made by
-    `AsyncClient.publisher`; `async with` starts it, and closes it when everything is acknowledged.
+    """Publishes many records to one subject in few messages. Each is stored once, in order.
+
+    `AsyncClient.publisher` makes it. `async with` starts it, and closes it when all records are
+    acknowledged.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class AsyncPublisher(AsyncClosing):
         return self._senders
 
     async def begin(self) -> None:
-        """Look for the streams and connect. Idempotent. Raises NoStreamError."""
+        """Find the streams on the subject, and connect. Idempotent. Raises NoStreamError."""
         if self._senders is None:
             if self._closing:
                 raise InvalidRequestError("the publisher is closed")
@@ -70,11 +72,13 @@ class AsyncPublisher(AsyncClosing):
         key: Payload | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivery:
-        """Add one record, in order; waits only for room. Returns its future. value: bytes or text,
-        or what the publisher's `value_serializer` takes; None is a tombstone. key: any bytes.
-        Headers that ask the server for something (Nats-Msg-Id, Jetstream-…) cannot travel in a
-        batch: InvalidRequestError; `publish` has arguments for them. Raises UnavailableError when
-        there is no room within the timeout.
+        """Add one record, after those of earlier calls. Waits only for room in the buffer. Returns
+        the record's delivery.
+
+        value: bytes or text, or what the publisher's `value_serializer` takes; None is a tombstone.
+        key: any bytes. headers: not those that ask the server for something (Nats-Msg-Id,
+        Jetstream-…), which raise InvalidRequestError; `publish` has arguments for them. Raises
+        UnavailableError if there is no room within the delivery timeout.
         """
         if self._senders is None:
             await self.begin()
@@ -89,8 +93,10 @@ class AsyncPublisher(AsyncClosing):
         values: Sequence[Any],
         keys: Sequence[Payload | None] | None = None,
     ) -> ManyDelivery:
-        """Add many records at once, in order, without work per record in Python, but for the hash
-        of each key where the subject belongs to a keyed group."""
+        """Add many records at once, in order. Returns one delivery for all of them.
+
+        There is no work per record in Python, except that in a keyed group each key is hashed.
+        """
         if self._senders is None:
             await self.begin()
         if self.options.value_serializer is not None:
@@ -110,9 +116,10 @@ class AsyncPublisher(AsyncClosing):
         return 0 if self._senders is None else self._senders.buffered
 
     async def flush(self) -> None:
-        """Send without lingering, and wait until everything handed over before is done.
+        """Send without lingering, and wait until all records added before are stored or have
+        failed.
 
-        Raises the first error that no caller has seen yet: errors are never lost.
+        Raises the first error that no caller has seen yet, so no error is lost.
         """
         if self._senders is None:
             return
@@ -127,7 +134,7 @@ class AsyncPublisher(AsyncClosing):
             sender.raise_failure()
 
     async def aclose(self) -> None:
-        """`flush`, then take nothing more. Idempotent."""
+        """Flush, and then take no more records. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -137,8 +144,8 @@ class AsyncPublisher(AsyncClosing):
             await self.abort(InvalidRequestError("the publisher is closed"))
 
     async def abort(self, error: JetstreamError) -> None:
-        """End at once: deliveries of unsent records fail with `error`, those that may be stored
-        with UnknownOutcomeError. Idempotent."""
+        """End at once: deliveries of unsent records fail with `error`, and those of records that
+        may be stored with UnknownOutcomeError. Idempotent."""
         self._closing = True
         if self._beginning is not None:
             self._beginning.cancel()

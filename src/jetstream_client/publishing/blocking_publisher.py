@@ -27,8 +27,9 @@ _T = TypeVar("_T")
 
 
 class Publisher(Closing):
-    """Publishes many records to one subject in few messages, each stored once, in order. Made by
-    `Client.publisher`. Thread-safe; `with` closes it when everything is acknowledged.
+    """Publishes many records to one subject in few messages. Each is stored once, in order.
+
+    `Client.publisher` makes it. Thread-safe. `with` closes it when all records are acknowledged.
     """
 
     def __init__(self, thread: LoopThread, publisher: AsyncPublisher) -> None:
@@ -46,11 +47,13 @@ class Publisher(Closing):
         key: Payload | None = None,
         headers: HeadersLike | None = None,
     ) -> Delivery:
-        """Add one record, in order; waits only for room. Returns its future. value: bytes or text,
-        or what the publisher's `value_serializer` takes; None is a tombstone. key: any bytes.
-        Headers that ask the server for something (Nats-Msg-Id, Jetstream-…) cannot travel in a
-        batch: InvalidRequestError; `publish` has arguments for them. Raises UnavailableError when
-        there is no room within the timeout.
+        """Add one record, after those of earlier calls. Waits only for room in the buffer. Returns
+        the record's delivery.
+
+        value: bytes or text, or what the publisher's `value_serializer` takes; None is a tombstone.
+        key: any bytes. headers: not those that ask the server for something (Nats-Msg-Id,
+        Jetstream-…), which raise InvalidRequestError; `publish` has arguments for them. Raises
+        UnavailableError if there is no room within the delivery timeout.
         """
         self._check_process()
         record = record_of(self._publisher.options.serialized(value), key, headers)
@@ -63,8 +66,10 @@ class Publisher(Closing):
         values: Sequence[Any],
         keys: Sequence[Payload | None] | None = None,
     ) -> ManyDelivery:
-        """Add many records at once, in order, without work per record in Python, but for the hash
-        of each key where the subject belongs to a keyed group."""
+        """Add many records at once, in order. Returns one delivery for all of them.
+
+        There is no work per record in Python, except that in a keyed group each key is hashed.
+        """
         self._check_process()
         if self._publisher.options.value_serializer is not None:
             values = list(map(self._publisher.options.serialized, values))
@@ -100,13 +105,14 @@ class Publisher(Closing):
         return self._publisher.buffered_bytes
 
     def flush(self) -> None:
-        """Send without lingering, and wait until everything handed over before is done.
+        """Send without lingering, and wait until all records added before are stored or have
+        failed.
 
-        Raises the first error that no caller has seen yet: errors are never lost.
+        Raises the first error that no caller has seen yet, so no error is lost.
         """
         self._thread.run(self._publisher.flush())
 
     def close(self) -> None:
-        """`flush`, then take nothing more. Idempotent."""
+        """Flush, and then take no more records. Idempotent."""
         if self._thread.is_running:
             self._thread.run(self._publisher.aclose())

@@ -1,6 +1,8 @@
-"""What a publisher returns: futures of records and of batches, light enough for millions. A
-`concurrent.futures.Future` for each record would cost more than everything else in publishing it.
-So each batch has one, and a record's delivery is its place in the batch.
+"""The deliveries that a publisher returns: futures of records and of batches, light enough for
+millions.
+
+A `concurrent.futures.Future` for each record would cost more than everything else in publishing it.
+So each batch has one future, and a record's delivery is its place in the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """`count` records are stored in each stream of `acks`, from its offset on."""
+    """`count` records are stored in each stream of `acks`, from the offset of its ack on."""
 
     subject: str
     count: int
@@ -34,7 +36,7 @@ class BatchResult:
 
     @property
     def offset(self) -> int:
-        """The first record's, in `stream`."""
+        """The offset of the first record, in `stream`."""
         return self.acks[0].offset
 
     @property
@@ -51,8 +53,8 @@ class BatchResult:
 class ManyResult:
     """Every record is stored. Records of other publishers may lie between its batches.
 
-    rows: for each part, the places that its records had in the call; None: they are in its order,
-    all in one stream.
+    rows: for each part, the positions that its records had in the call; None: they are in the order
+    of the call, all in one stream.
     """
 
     parts: tuple[BatchResult, ...]
@@ -64,12 +66,13 @@ class ManyResult:
 
     @property
     def offset(self) -> int:
-        """The first record's; -1 where there was none."""
+        """The offset of the first record; -1 if there was none."""
         return self.offsets[0] if self.parts else -1
 
     @property
     def offsets(self) -> list[int]:
-        """Of each record, in the order of the call; in a keyed group, in its stream."""
+        """The offset of each record, in the order of the call; in a keyed group, each in its own
+        stream."""
         return self._in_order([offset for part in self.parts for offset in part.offsets])
 
     @property
@@ -87,7 +90,8 @@ class ManyResult:
 
 
 class _Delivery(ABC, Generic[_T]):
-    """`await` it in coroutines; elsewhere `result()`. It cannot be cancelled."""
+    """The outcome of records that were added. `await` it in coroutines; elsewhere call `result()`.
+    It cannot be cancelled."""
 
     __slots__ = ("_batch", "_start", "_subject")
 
@@ -104,24 +108,27 @@ class _Delivery(ABC, Generic[_T]):
         return self._batch.future.done()
 
     def hurry(self) -> None:
-        """Send its batch without lingering. Waiting for the outcome does so by itself."""
+        """Send its batch without lingering. Waiting for the outcome does this by itself."""
         if not self._batch.future.done():
             self._batch.hurry(self._batch)
 
     def result(self, timeout: float | None = None) -> _T:
-        """Wait, at most `timeout` seconds. Raises TimeoutError then, else why it failed."""
+        """Wait for the outcome, at most `timeout` seconds, and return it. Raises TimeoutError if it
+        does not come in time, or the error with which the batch failed."""
         self._batch.asked = True
         self.hurry()
         return self._of(self._batch.future.result(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why it failed; None: it did not. Waits as `result`."""
+        """Wait as `result` does. Returns the error with which the batch failed, or None if it is
+        stored."""
         self._batch.asked = True
         self.hurry()
         return self._batch.future.exception(timeout)
 
     def add_done_callback(self, call: Callable[[Any], object]) -> None:
-        """`call(self)` once it is done, in the client's own thread: it must not wait there."""
+        """Call `call(self)` once the outcome is known, in the client's own thread: it must not wait
+        there."""
         self._batch.asked = True
         self._batch.future.add_done_callback(lambda _: call(self))
 
@@ -162,7 +169,8 @@ class BatchDelivery(_Delivery[BatchResult]):
 
 
 class ManyDelivery(Sequence[BatchDelivery]):
-    """The futures of one `publish_many`, one for each batch; `result` and `await` are for all."""
+    """The outcome of one `publish_many`, of one or more batches; `result` and `await` wait for all
+    of them."""
 
     __slots__ = ("_parts", "_rows")
 

@@ -8,14 +8,14 @@ recognises those that it has stored, and stores the others in their place.
 Terms:
 
 * *Attempt*: each sending has a token of its own. A refusal counts only for the last attempt of its
-  batch; an acknowledgement counts whichever attempt it answers.
-* *Doubtful*: an attempt went unanswered before the next, so the batch may be stored already.
+  batch; an acknowledgement counts for any attempt.
+* *Doubtful*: an attempt got no answer before the next one, so the batch may be stored already.
 * *Session*: a producer id with its sequences and the streams that answer. It is *retired* when a
-  batch is given up, for the next sequence would never be taken; when the server does not know the
-  producer any more; and when other streams are to answer. What is left goes on in a new session.
+  batch fails, because the next sequence would never be taken; when the server no longer knows the
+  producer; and when other streams are to answer. The batches that are left go on in a new session.
 
 **safety** A batch is sent under a new producer id only if it cannot be stored under the old one:
-else it would be stored twice. What may be stored is given up as unknown instead.
+otherwise it would be stored twice. A batch that may be stored fails as unknown instead.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class InFlightBatches:
 
     @property
     def trouble(self) -> str:
-        """Why what is in flight is sent again; "": it is not."""
+        """Why the batches in flight are sent again; "": they are not."""
         if not self._setbacks:
             return ""
         return self._last_refusal.message if self._last_refusal else "no acknowledgement in time"
@@ -359,10 +359,9 @@ class InFlightBatches:
         return self._give_up(batch, error, certain=alone and not batch.doubtful)
 
     def _give_up(self, batch: Batch, error: JetstreamError, *, certain: bool) -> list[Done]:
-        """The batch fails with `error`, and its session ends. certain: it is not stored, so no
-        later batch of this session is either. Otherwise later batches may be stored: their outcome
-        is unknown, too.
-        """
+        """The batch fails with `error`, and its session ends. certain: it is surely not stored, and
+        then no later batch of this session is stored either. Otherwise later batches may be stored,
+        and their outcome is unknown, too."""
         at = self._flight.index(batch)
         done = [Done(batch, _with_acks(error, batch))]
         behind = self._flight[at + 1 :]

@@ -1,7 +1,8 @@
-"""A keyed group: streams that share a subject, of which publishers choose one by key.
+"""A keyed group: streams that share a subject; the key of a record chooses one of them.
 
-A group may be growing, or have lost a stream. Each stream says how many there were to be when it
-was created; the largest such number of which every partition exists is how many there are.
+A group may be growing, or have lost a stream. Each stream says how many streams the group was to
+have when the stream was created. The number of partitions is the largest such number of which every
+partition exists.
 """
 
 from __future__ import annotations
@@ -74,13 +75,14 @@ def partition_count(members: Sequence[Stream]) -> int:
 
 
 def names_of(group: str, count: int) -> list[str]:
-    """Of the streams of a keyed group that a client creates."""
+    """The names of the streams of a keyed group that a client creates."""
     return [f"{group}-{number}" for number in range(count)]
 
 
 def check_room(streams: Sequence[Stream], group: str, subject: str, count: int) -> None:
-    """Raise InvalidRequestError if a keyed group of `count` streams does not fit among those there
-    are: it would shrink, or another one would not hear what is published by key."""
+    """Raise InvalidRequestError if a keyed group of `count` streams does not fit beside the
+    existing streams: it would shrink, or another stream would not hear messages that are published
+    by key."""
     if type(count) is not int or not 0 < count <= PARTITIONS_MAX:
         raise InvalidRequestError(
             f"invalid number of streams {count!r}: a group has 1 to {PARTITIONS_MAX}"

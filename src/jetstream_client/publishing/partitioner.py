@@ -1,9 +1,9 @@
-"""Which stream of a keyed group a record goes to: as Kafka's default partitioner says.
+"""Chooses the stream of a keyed group for a record, as Kafka's default partitioner does.
 
     partition = (murmur2(key) & 0x7fffffff) % partitions
 
-So a key lands where Kafka's own clients put it, and a topic that moves here keeps its partitions.
-_murmur2.pyx does it in C where the extension was built.
+So a key is in the partition where Kafka's own clients put it, and a topic that moves here keeps its
+partitions. _murmur2.pyx does it in C if the extension was built.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def rows_by_partition(keys: Sequence[bytes | None], partitions: int) -> dict[int, list[int]]:
-    """The positions of the keys that belong to each partition, in order; under -1 of those that are
-    None, which belong to none."""
+    """The positions of the keys that belong to each partition, in order. Positions of keys that are
+    None are under -1: they belong to no partition."""
     rows: dict[int, list[int]] = {}
     for row, key in enumerate(keys):
         number = -1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -61,7 +61,7 @@ class NobodyListensError(UnavailableError):
 
 
 class PublishOptions(NamedTuple):
-    """What a publish asks of its streams; see AsyncClient.publish."""
+    """What a publish asks of its streams: the arguments of `AsyncClient.publish`."""
 
     acks: str | Sequence[str] = "all"
     ack_level: AckLevel | None = None
@@ -79,7 +79,7 @@ def headers_to_send(
     pairs = outgoing(headers)
     if msg_id is not None:
         if not msg_id:
-            raise InvalidRequestError("msg_id is empty: no message is known by that")
+            raise InvalidRequestError("msg_id is empty: give it at least one character")
         check_value("msg_id", msg_id)
         pairs.append((header_names.MSG_ID, msg_id))
     if expected_offset is not None:
@@ -119,10 +119,11 @@ class Listener(NamedTuple):
 
 
 class PlainPublisher:
-    """One message a publish, and the connection that batched publishers use too.
+    """Publishes one message at a time, over the connection that batched publishers use too.
 
-    Belongs to the event loop it is first used on. `nats_urls` asks where NATS is, `trouble` why no
-    server answers."""
+    Belongs to the event loop it is first used on. `nats_urls` asks where NATS is; `trouble` says
+    why no server answers.
+    """
 
     def __init__(
         self,

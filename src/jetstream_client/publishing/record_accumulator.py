@@ -31,7 +31,8 @@ More than they take, so that a batch never outgrows what it was sealed for."""
 
 
 class Batch:
-    """Records that travel together. `future` gets the acks, each with the first record's offset.
+    """Records that travel together. `future` gets the acks, each with the offset of the first
+    record.
 
     hurry: called when somebody waits for the outcome. sequence, attempt and the later fields belong
     to `InFlightBatches`.
@@ -108,7 +109,7 @@ class Batch:
         self.count += len(values)
 
     def encode(self, subject: bytes, compression: int) -> EncodedBatch:
-        """Once; the records themselves are let go."""
+        """Call it once: the batch then drops its records."""
         if self.encoded is None:
             self.encoded = encode(
                 self.values,
@@ -163,7 +164,8 @@ class RecordAccumulator:
     # Callers.
 
     def put(self, value: bytes | None, key: bytes | None, block: bytes) -> tuple[Batch, int] | None:
-        """The batch that has the record now, and its place in there; None: there is no room.
+        """Returns the batch that has the record now, and the record's place in it; None: there is
+        no room.
 
         Raises MessageTooLargeError.
         """
@@ -206,8 +208,8 @@ class RecordAccumulator:
     ) -> tuple[Batch, int, int] | None:
         """Add as many records from `start` on as fit into a batch, at least one.
 
-        ends: the bytes of all records up to and including each. Returns the batch, the first one's
-        place in there, and where to go on; None: there is no room.
+        ends: for each record, the bytes of all records up to and including it. Returns the batch,
+        the place of the first record in it, and the position to go on from; None: there is no room.
         """
         before = ends[start - 1] if start else 0
         with self._lock:

@@ -91,13 +91,13 @@ class PublisherOptions:
                 f"invalid compression {self.compression!r}: say 'zstd' or 'lz4'"
             )
         if self.linger < 0 or self.delivery_timeout <= 0:
-            raise InvalidRequestError("linger is not negative, delivery_timeout positive")
+            raise InvalidRequestError("linger must be at least 0, delivery_timeout greater than 0")
         if not 0 < self.max_bytes <= BATCH_BYTES_MAX or self.buffer_bytes < self.max_bytes:
             raise InvalidRequestError(
-                f"max_bytes is between 1 and {BATCH_BYTES_MAX}, buffer_bytes at least max_bytes"
+                f"max_bytes must be 1 to {BATCH_BYTES_MAX}, buffer_bytes at least max_bytes"
             )
         if not 0 <= (self.producer_id or 0) < 2**63 or not 0 <= self.first_sequence < 2**31:
-            raise InvalidRequestError("a producer id has 63 bits, a sequence 31")
+            raise InvalidRequestError("producer_id must fit into 63 bits, first_sequence into 31")
 
 
 class Sender:
@@ -160,7 +160,7 @@ class Sender:
 
     @property
     def is_well(self) -> bool:
-        """Whether what is added now is likely to be stored soon."""
+        """Whether records that are added now are likely to be stored soon."""
         return self._lane.failure is None and not self._trouble
 
     @property
@@ -262,7 +262,7 @@ class Sender:
         self._wanted.set()
 
     def _say_trouble(self) -> None:
-        """Log the trouble when it begins, changes and ends."""
+        """Log when the trouble begins, changes and ends."""
         trouble, before = self._lane.trouble, self._trouble
         if trouble == before:
             return
@@ -274,7 +274,7 @@ class Sender:
             logger.info("publishing to %r goes on", self._subject)
 
     def _on_refusal(self, subject: str, error: JetstreamError) -> None:
-        """NATS forbids the subject; any other error goes away by itself, or never."""
+        """NATS forbids the subject. Any other error goes away by itself, or never does."""
         if subject and subject == self._target.lower():
             self._end(error)
             self._wanted.set()

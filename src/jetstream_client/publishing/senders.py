@@ -1,11 +1,11 @@
 """The sending ends of a batched publisher: one, or one for each stream of a keyed group.
 
 A key's records all go through one sender, which keeps their order. Records without a key stay with
-one sender until its batch is full or on its way, and then go to the next, as Kafka's sticky
-partitioner has it: a batch is worth more than an even share from record to record.
+one sender until its batch is full or sent, and then go to the next, like with Kafka's sticky
+partitioner: full batches are worth more than an even distribution of single records.
 
-A group may grow while its publisher lives: a sender that looks for its stream sees how many there
-are, and the further ones get senders, too.
+A group may grow while its publisher lives. A sender that looks for its stream sees how many there
+are, and senders are made for the new ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which streams a subject feeds, and thus which acknowledgements a publish has to wait for.
+"""The streams that a subject feeds, and so the acknowledgements that a publish waits for.
 
-A stream outside a queue group acknowledges each message; of the streams of a group exactly one
-receives it and acknowledges. Hence an expectation is a set of stream names, one of which answers.
-Streams with `acks: envelope` or `off` answer a plain message with nothing.
+A stream outside a queue group acknowledges each message. Of the streams of a group exactly one
+receives a message and acknowledges it. So an expectation is a set of stream names, one of which
+answers. Streams with `acks: envelope` or `off` do not answer a plain message.
 """
 
 from __future__ import annotations

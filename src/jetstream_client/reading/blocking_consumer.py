@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Consumer(Closing):
     """An iterator over messages, made by `Client.consume`; `with` or `close()` ends its fetching.
 
-    `position` is the offset of the next record it will hand out. One thread at a time reads.
+    `position` is the offset of the next record that it will return. One thread at a time reads.
     """
 
     def __init__(self, thread: LoopThread, consumer: AsyncConsumer) -> None:
@@ -46,7 +46,7 @@ class Consumer(Closing):
 
     @property
     def stop(self) -> int | None:
-        """The offset before which it stops; None: nowhere."""
+        """The offset before which it stops; None: it does not stop."""
         return self._consumer.stop
 
     def _where(self) -> int | None:
@@ -96,7 +96,7 @@ class Consumer(Closing):
         return messages
 
     def seek(self, position: Position) -> None:
-        """Go on from `position`, behind or ahead; the stop does not change."""
+        """Go on from `position`, later or earlier; the stop does not change."""
         self._thread.run(self._consumer.seek(position))
         with self._lock:
             self._rows, self._kept = iter(()), None
@@ -111,7 +111,7 @@ class Consumer(Closing):
                 self._kept, self._rows = self._rows, iter(())
 
     def resume(self) -> None:
-        """The end of `pause`. Idempotent."""
+        """Undo `pause`. Idempotent."""
         self._thread.run(self._set_paused(False))
 
     @property
@@ -125,8 +125,8 @@ class Consumer(Closing):
             self._consumer.resume()
 
     def batches(self, max_records: int | None = None) -> Iterator[Messages]:
-        """The same records, in the batches in which they were fetched: for `values()` and
-        `to_arrow()`. max_records: at most so many in each."""
+        """Iterate over the same records in the batches in which they were fetched, as `Messages`:
+        for `values()` and `to_arrow()`. max_records: at most so many in each."""
         if max_records is not None:
             check_rows(max_records, "max_records")
         progress = self._consumer.progress
@@ -146,14 +146,17 @@ class Consumer(Closing):
 
     @property
     def committed(self) -> int | None:
-        """The position of its cursor as it was last committed; None: never, or it has no cursor."""
+        """The position of its cursor as it was last committed; None: it was never committed, or
+        there is no cursor."""
         return self._consumer.committed
 
     def commit(self, offset: int | None = None, *, metadata: str = "") -> None:
-        """Commit all records returned so far as done, or all below `offset`. Returns when that is
-        committed. metadata: text to keep with it, at most 1,024 bytes. Raises
-        PreconditionFailedError if somebody else has committed or moved the cursor meanwhile;
-        InvalidRequestError without a cursor.
+        """Commit all records returned so far as done, or all below `offset`. Returns once that is
+        committed.
+
+        metadata: text to store with it, at most 1,024 bytes. Raises PreconditionFailedError if
+        somebody else has committed or moved the cursor meanwhile; InvalidRequestError without a
+        cursor.
         """
         self._thread.run(self._consumer.commit(offset, metadata=metadata))
 
@@ -161,7 +164,7 @@ class Consumer(Closing):
         self._consumer.finish()
 
     def close(self) -> None:
-        """Stop, and commit the progress; a fetch under way is cancelled. Idempotent."""
+        """Stop, and commit the progress; a running fetch is cancelled. Idempotent."""
         self._rows = iter(())
         if self._thread.is_running:
             self._thread.run(self._consumer.aclose())

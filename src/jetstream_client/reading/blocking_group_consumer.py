@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class GroupConsumer(Closing):
-    """An iterator over the records of the streams that this member is given, made by
-    `Client.consume_group`. One thread reads."""
+    """An iterator over the records of the streams that this member reads, made by
+    `Client.consume_group`. One thread at a time reads."""
 
     def __init__(self, thread: LoopThread, consumer: AsyncGroupConsumer) -> None:
         self._thread = thread
@@ -29,12 +29,12 @@ class GroupConsumer(Closing):
 
     @property
     def streams(self) -> list[str]:
-        """The names of the streams it reads now."""
+        """The names of the streams that it reads now."""
         return self._consumer.streams
 
     @property
     def generation(self) -> int:
-        """The group's, as this member was last told."""
+        """The generation of the group that the coordinator last told this member."""
         return self._consumer.generation
 
     def __iter__(self) -> Self:
@@ -58,8 +58,8 @@ class GroupConsumer(Closing):
             self._rows = iter(self._part.consumer.deserializers.each(messages))
 
     def batches(self, max_records: int | None = None) -> Iterator[Messages]:
-        """The same records, as they were fetched from one stream each. max_records: at most so many
-        in each."""
+        """Iterate over the same records as `Messages`, each of one stream. max_records: at most so
+        many in each."""
         if max_records is not None:
             check_rows(max_records, "max_records")
         while True:
@@ -71,9 +71,9 @@ class GroupConsumer(Closing):
             yield found[1]
 
     def commit(self) -> None:
-        """Commit everything handed out so far as done. Returns once it is committed.
+        """Commit all records returned so far as done. Returns once that is committed.
 
-        Raises PreconditionFailedError for a stream that is another member's by now.
+        Raises PreconditionFailedError for a stream that belongs to another member by now.
         """
         self._thread.run(self._consumer.commit())
 

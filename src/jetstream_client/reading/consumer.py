@@ -58,15 +58,15 @@ _AS_STORED = Deserializers()
 class AsyncConsumer(AsyncClosing):
     """An endless async iterator of messages, or one that ends before its stop.
 
-    resolve: offsets of a start and a stop (None: never). pinned: whether the start says its records
-    must be there; without, whether it is an offset. deserializers: of the records iterated over.
-    last_epoch: as in AsyncClient.fetch. reverse: newest first; `fetch` goes on below the offset it
-    is given, and stops at the start. patience: seconds without a record after which it raises
-    UnavailableError; None: none, it waits. cursor: keeps its position.
+    resolve: offsets of a start and a stop (None: no stop). pinned: whether the records at the start
+    must exist; by default they must if it is an offset. deserializers: for the records that are
+    iterated over. last_epoch: as in AsyncClient.fetch. reverse: newest first; `fetch` goes on below
+    the offset that it gets, and stops at the start. patience: seconds without a record after which
+    it raises UnavailableError; None: it waits for ever. cursor: keeps its position.
 
-    Entering it (`async with`) or the first record asked for settles where it begins. `position`
-    is the offset of the next record it will hand out, in reverse that of the last one it has; None
-    before that.
+    Entering it (`async with`), or asking for the first record, resolves the start. `position` is
+    the offset of the next record that it will return; in reverse it is that of the last one
+    returned; None before that.
     """
 
     def __init__(
@@ -123,7 +123,8 @@ class AsyncConsumer(AsyncClosing):
 
     @property
     def stop(self) -> int | None:
-        """Where it stops; None: nowhere, or not resolved yet."""
+        """The offset before which it stops; None: it does not stop, or the stop is not resolved
+        yet."""
         return self._stop
 
     async def begin(self) -> None:
@@ -154,9 +155,8 @@ class AsyncConsumer(AsyncClosing):
             self._checkpoints = asyncio.get_running_loop().create_task(checkpoints)
 
     async def seek(self, position: Position) -> None:
-        """Go on from `position`, behind or ahead; the stop does not change. A call that waits for a
-        record waits for one from the new position.
-        """
+        """Go on from `position`, later or earlier; the stop does not change. A call that waits for
+        a record then waits for one from the new position."""
         await self.begin()
         offset, _ = await self._resolve(position, None)
         self._batch = []
@@ -177,7 +177,7 @@ class AsyncConsumer(AsyncClosing):
         self._going.clear()
 
     def resume(self) -> None:
-        """The end of `pause`. Idempotent."""
+        """Undo `pause`. Idempotent."""
         self._going.set()
 
     @property
@@ -218,8 +218,8 @@ class AsyncConsumer(AsyncClosing):
         self._batch.reverse()
 
     async def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
-        """The same records, in the batches in which they were fetched: for `values()` and
-        `to_arrow()`. max_records: at most so many in each."""
+        """Iterate over the same records in the batches in which they were fetched, as `Messages`:
+        for `values()` and `to_arrow()`. max_records: at most so many in each."""
         if max_records is not None:
             check_rows(max_records, "max_records")
         while (messages := await self._next_batch(max_records)) is not None:
@@ -325,15 +325,17 @@ class AsyncConsumer(AsyncClosing):
 
     @property
     def committed(self) -> int | None:
-        """The position of its cursor as it was last committed; None: never, or it has no cursor."""
+        """The position of its cursor as it was last committed; None: it was never committed, or
+        there is no cursor."""
         return None if self._cursor is None else self._cursor.committed
 
     async def commit(self, offset: int | None = None, *, metadata: str = "") -> None:
-        """Commit everything handed out so far as done, or all below `offset`. Returns once it is
-        committed. metadata: text to keep with it, at most 1,024 bytes.
+        """Commit all records returned so far as done, or all below `offset`. Returns once that is
+        committed.
 
-        Raises PreconditionFailedError where somebody else has committed or moved the cursor
-        meanwhile; InvalidRequestError without a cursor.
+        metadata: text to store with it, at most 1,024 bytes. Raises PreconditionFailedError if
+        somebody else has committed or moved the cursor meanwhile; InvalidRequestError without a
+        cursor.
         """
         if self._cursor is None:
             raise InvalidRequestError("this consumer has no cursor: consume(…, cursor=NAME)")
@@ -379,7 +381,7 @@ class AsyncConsumer(AsyncClosing):
 
     @property
     def stream_id(self) -> int:
-        """Of the same."""
+        """The id of the stream of its cursor, once it has begun."""
         assert self._cursor is not None
         return self._cursor.stream.id
 
@@ -392,7 +394,7 @@ class AsyncConsumer(AsyncClosing):
         await self.aclose()
 
     async def fail(self, error: JetstreamError) -> None:
-        """Whoever reads is told, now or at the next record."""
+        """Raise the error in the task that reads, now or at the next record."""
         self._failure = error
         await self._give_up()
 
@@ -429,13 +431,14 @@ class AsyncConsumer(AsyncClosing):
         self.finish()
 
     def finish(self) -> None:
-        """What was handed out is done: the block that handled it ended well."""
+        """Count all records returned so far as done: the block that handled them ended without an
+        error."""
         position = self._where()
         if position is not None:
             self._progress.asks(position, exhausted=False)
 
     async def aclose(self) -> None:
-        """Stop, and commit what is done; a fetch under way is given up. Idempotent."""
+        """Stop, and commit the records that are done; a running fetch is cancelled. Idempotent."""
         if not self._closed:
             await self._end_checkpoints()
         self._closed = True
@@ -453,7 +456,7 @@ class AsyncConsumer(AsyncClosing):
 
 
 async def _checkpoint_on_and_on(reference: weakref.ref[AsyncConsumer]) -> None:
-    """Until the consumer is closed, or nobody has it any more."""
+    """Commit again and again, until the consumer is closed or garbage-collected."""
     while True:
         await asyncio.sleep(CHECKPOINT_SECONDS)
         consumer = reference()
@@ -476,6 +479,6 @@ def _is_cancelled() -> bool:
 
 
 def _retrieve(task: asyncio.Future[Messages]) -> None:
-    """An abandoned consumer's failure is nobody's concern; asyncio would log it otherwise."""
+    """Nobody needs the failure of an abandoned consumer; asyncio would log it otherwise."""
     if not task.cancelled():
         task.exception()

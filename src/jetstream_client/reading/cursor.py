@@ -32,8 +32,9 @@ _ADOPTIONS_MAX = 3
 
 
 class ConsumerCursor:
-    """`open` first. committed: the position as it was last committed; None: never. reset_to: where
-    to begin, because the stream is not the one it was committed on."""
+    """The cursor of a consumer; call `open` first. committed: the position as it was last
+    committed; None: it never was. reset_to: where to begin, because the stream is not the one on
+    which it was committed."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class ConsumerCursor:
         self._turn = asyncio.Lock()
 
     async def open(self) -> tuple[int, int] | None:
-        """The offset to resume at and the leader epoch of the record before it; None: it begins.
+        """Returns the offset to resume at and the leader epoch of the record before it; None: the
+        cursor is new.
 
-        Raises DivergedError where the stream was deleted and created again, unless `on_reset` says
+        Raises DivergedError if the stream was deleted and created again, unless `on_reset` says
         what to do then.
         """
         stream = await self._streams.registered(wire.to_ref(self._named), self._timeout)
@@ -96,8 +98,8 @@ class ConsumerCursor:
         return self._stream
 
     def reset_by(self, error: JetstreamError) -> Position:
-        """The stream does not hold the position any more: where to go on. Raises `error` where
-        nobody has said."""
+        """The stream no longer holds the position: returns where to go on. Raises `error` if
+        `on_reset` is "error"."""
         if self._on_reset == "error":
             error.add_note(
                 "say on_reset='earliest' or 'latest', or move the cursor: "
@@ -115,7 +117,7 @@ class ConsumerCursor:
                 if await self._commit(offset, last_epoch, metadata):
                     self.committed = offset
                     return
-        raise PreconditionFailedError(f"cursor {self.name!r} does not stand still; try again")
+        raise PreconditionFailedError(f"cursor {self.name!r} is being committed by others; try again")
 
     async def _commit(self, offset: int, last_epoch: int, metadata: str) -> bool:
         """False: an earlier commit of ours had been carried out; now its revision is known."""

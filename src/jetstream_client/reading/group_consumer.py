@@ -1,9 +1,9 @@
 """Reading as a member of a consumer group: `async for message in client.consume_group(…)`.
 
-Each stream that the member is given has a consumer of its own, with the group's cursor. What is to
-go to another member is let go of between two records: `on_revoked` is called, what is done is
-committed, and only then the coordinator is told. So records come in the order of their stream, and
-none is read by two members in good standing.
+Each stream that the member reads has a consumer of its own, with the group's cursor. A stream that
+goes to another member is released between two records: `on_revoked` is called, the records that are
+done are committed, and only then the coordinator is told. So records come in the order of their
+stream, and no two members that the coordinator still counts read the same stream.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Part:
 
 
 class AsyncGroupConsumer(AsyncClosing):
-    """An endless async iterator over the records of the streams that this member is given."""
+    """An endless async iterator over the records of the streams that this member reads."""
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class AsyncGroupConsumer(AsyncClosing):
 
     @property
     def streams(self) -> list[str]:
-        """The names of the streams it reads now."""
+        """The names of the streams that it reads now."""
         return [part.name for part in self._parts.values()]
 
     @property
     def generation(self) -> int:
-        """The group's, as this member was last told."""
+        """The generation of the group that the coordinator last told this member."""
         return self._membership.generation
 
     @property
@@ -144,8 +144,8 @@ class AsyncGroupConsumer(AsyncClosing):
         return part.is_held
 
     async def batches(self, max_records: int | None = None) -> AsyncIterator[Messages]:
-        """The same records, as they were fetched from one stream each. max_records: at most so many
-        in each."""
+        """Iterate over the same records as `Messages`, each of one stream. max_records: at most so
+        many in each."""
         if max_records is not None:
             check_rows(max_records, "max_records")
         while True:
@@ -214,7 +214,8 @@ class AsyncGroupConsumer(AsyncClosing):
         return None if messages is None else (part, messages)
 
     async def adjust(self) -> None:
-        """Let go of streams and begin others, if it was told to: for who holds up the next call."""
+        """Release streams and begin others, if the coordinator said so: for a caller that delays
+        its next call."""
         if self._membership.must_adjust:
             await self._adjust()
 
@@ -256,9 +257,9 @@ class AsyncGroupConsumer(AsyncClosing):
             self._parts.pop(part.stream_id, None)
 
     async def commit(self) -> None:
-        """Commit everything handed out so far as done. Returns once it is committed.
+        """Commit all records returned so far as done. Returns once that is committed.
 
-        Raises PreconditionFailedError for a stream that is another member's by now.
+        Raises PreconditionFailedError for a stream that belongs to another member by now.
         """
         for part in list(self._parts.values()):
             if part.consumer.position is not None:
@@ -268,7 +269,8 @@ class AsyncGroupConsumer(AsyncClosing):
         self.finish()
 
     def finish(self) -> None:
-        """What was handed out is done: the block that handled it ended well."""
+        """Count all records returned so far as done: the block that handled them ended without an
+        error."""
         if self._current is not None and self._current.is_held:
             self._current.asks(exhausted=False)
 

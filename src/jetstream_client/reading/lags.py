@@ -23,7 +23,7 @@ class Lags:
         self._reader = reader
 
     async def describe(self, cursors: Sequence[Cursor]) -> list[CursorDescription]:
-        """In their order."""
+        """The descriptions, in the order of the cursors."""
         streams = await self._described({each.stream_id for each in cursors if each.is_current})
         turns = asyncio.Semaphore(_AT_A_TIME)
 

@@ -1,9 +1,9 @@
-"""A member of a consumer group: its heartbeats, and what they tell it to read.
+"""A member of a consumer group: its heartbeats, and the streams that they tell it to read.
 
-`told` is what the coordinator has said, `held` what the consumer reads. The consumer brings the one
-in line with the other between two records, and says so (`adjusted`); the next heartbeat tells.
-**safety** A member that was not answered for a whole session holds nothing any more: others may
-have been given its streams.
+`told` is what the coordinator has said, `held` is what the consumer reads. Between two records the
+consumer changes what it reads accordingly, and says so (`adjusted`); the next heartbeat tells the
+coordinator. **safety** A member that got no answer for its whole session timeout holds nothing any
+more: its streams may belong to other members.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _RETRY_SECONDS = 0.2
 
 
 class Membership:
-    """`begin`, then it goes on until `end`. id, generation: what its commits say. is_lost: it holds
-    nothing any more, and is to drop its streams without a commit. must_adjust: that, or it reads
-    something else than it was told. failure: it cannot go on."""
+    """Joins with `begin`, and stays a member until `end`. id, generation: its commits carry both.
+    is_lost: it holds nothing any more, and must drop its streams without a commit. must_adjust:
+    that, or it reads other streams than it was told to. failure: it cannot go on."""
 
     def __init__(
         self, groups: Groups, group: str, source: str, instance: str, session_seconds: float

@@ -39,7 +39,7 @@ def check_rows(rows: int, what: str = "rows") -> int:
 
 
 class Message:
-    """One record. `value` None is a tombstone; `key` None is no key.
+    """One record. `value` is None for a tombstone; `key` is None if there is no key.
 
     Both are bytes, unless the reader has deserialisers for them.
     """
@@ -66,12 +66,13 @@ class Message:
 
     @property
     def timestamp(self) -> datetime:
-        """The producer's timestamp if it gave one, else when the leader appended; UTC."""
+        """The producer's timestamp if it set one, else the time of the append; an aware datetime in
+        UTC."""
         return to_datetime(self.timestamp_us)
 
     @property
     def headers(self) -> Headers:
-        """The NATS headers, parsed anew each time from `header_block`, which is verbatim."""
+        """The NATS headers, parsed from `header_block` at each call. `header_block` is verbatim."""
         return Headers(self.header_block)
 
     @property
@@ -186,12 +187,12 @@ class Chunk:
 
 
 class Messages(Sequence[Message]):
-    """Committed records of one stream, in order, or newest first: a read-only sequence.
+    """Committed records of one stream, in order or newest first: a read-only sequence.
 
-    next_offset: where to fetch from next; of records newest first, where to stop next time.
-    last_epoch: the leader epoch of the last record seen, -1 for none; passed back, it lets the
-    server notice that the log behind it was replaced.
-    [log_start_offset, high_watermark) could be read when the server answered.
+    next_offset: where the next fetch goes on; with newest first, the `stop` of the next fetch.
+    last_epoch: the leader epoch of the last record, -1 for none; pass it to the next fetch, so that
+    the server notices if the log before it was replaced. [log_start_offset, high_watermark) could
+    be read when the server answered.
     """
 
     __slots__ = (
@@ -286,27 +287,25 @@ class Messages(Sequence[Message]):
         return head, others
 
     def to_arrow(self, columns: Iterable[str] | None = None) -> pyarrow.Table:
-        """The records as a table, one chunk a batch, without work per row.
+        """The records as a pyarrow table, with one chunk for each batch and without work per row.
 
-        columns: only these, in this order; the others are not built.
-
-        Columns: stream, subject (string), offset (int64), timestamp (timestamp[us, UTC]), key,
-        value, headers (binary; headers is the raw NATS header block, null where there is none).
-        Raises CorruptBatchError for buffers that are not safe for Arrow; needs
-        `jetstream-log[arrow]`.
+        columns: only these, in this order; the others are not built. All columns: stream, subject
+        (string), offset (int64), timestamp (timestamp[us, UTC]), key, value, headers (binary;
+        headers is the raw NATS header block, null if there is none). Raises CorruptBatchError for
+        buffers that are not safe for Arrow. Needs `jetstream-log[arrow]`.
         """
         from jetstream_client.reading.arrow import to_table
 
         return to_table(self, columns)
 
     def to_polars(self, columns: Iterable[str] | None = None) -> polars.DataFrame:
-        """The same as a Polars frame. Needs `jetstream-log[arrow]` and polars."""
+        """The records as a Polars frame. Needs `jetstream-log[arrow]` and polars."""
         from jetstream_client.reading.dataframes import to_polars
 
         return to_polars(self.to_arrow(columns))
 
     def to_pandas(self, columns: Iterable[str] | None = None) -> pandas.DataFrame:
-        """The same as a pandas frame. Needs `jetstream-log[arrow]` and pandas."""
+        """The records as a pandas frame. Needs `jetstream-log[arrow]` and pandas."""
         from jetstream_client.reading.dataframes import to_pandas
 
         return to_pandas(self.to_arrow(columns))
@@ -314,13 +313,15 @@ class Messages(Sequence[Message]):
     def to_batches(
         self, rows: int = ROWS, columns: Iterable[str] | None = None
     ) -> list[pyarrow.RecordBatch]:
-        """The same as record batches of at most `rows`, each column one contiguous chunk."""
+        """The records as Arrow record batches of at most `rows` rows, each column one contiguous
+        chunk."""
         return list(self.iter_batches(rows, columns))
 
     def iter_batches(
         self, rows: int = ROWS, columns: Iterable[str] | None = None
     ) -> Iterator[pyarrow.RecordBatch]:
-        """The same, each built when it is asked for: cheaper for callers that do not keep them."""
+        """The same as `to_batches`, but each batch is built when it is asked for: this takes less
+        memory if the caller does not keep them."""
         from jetstream_client.reading.arrow import iter_batches
 
         return iter_batches(self, check_rows(rows), columns)

@@ -1,7 +1,7 @@
-"""What a consumer has handed out, and what of it counts as done.
+"""Which records a consumer has returned, and which of them count as done.
 
-A record is done once the next one is asked for: its handling may fail until then. Nothing is
-noted per record: of the records of one fetch all before the last one handed out are done.
+A record is done once the next one is asked for: its handling may fail until then. Nothing is noted
+per record: of the records of one fetch, all before the last one returned are done.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class AsyncScan:
-    """`async for batch in scan`: record batches of the columns of `Messages.to_arrow()`.
+    """`async for batch in scan` gives record batches with the columns of `Messages.to_arrow()`.
 
-    start, stop: the offsets once they are settled, by `begin` or the first reading; None before.
+    start, stop: the offsets once `begin` or the first reading has resolved them; None before.
     schema: of every batch.
     """
 
@@ -78,7 +78,7 @@ class AsyncScan:
             await consumer.aclose()
 
     async def to_table(self) -> pyarrow.Table:
-        """The whole range in memory."""
+        """The whole range as a pyarrow table, in memory."""
         import pyarrow
 
         return pyarrow.Table.from_batches([batch async for batch in self], self.schema)
@@ -93,11 +93,12 @@ class AsyncScan:
 
 
 class Scan:
-    """`for batch in scan`: the same without asyncio, and for engines that take Arrow streams.
+    """`for batch in scan` gives record batches with the columns of `Messages.to_arrow()`; engines
+    that take Arrow streams can read it, too.
 
     DuckDB queries the variable itself (`duckdb.sql("select count(*) from scan")`), Polars takes it
-    as `polars.DataFrame(scan)`, pyarrow as `pyarrow.table(scan)`: all by `__arrow_c_stream__`.
-    A reading abandoned in the middle ends its fetching ahead.
+    as `polars.DataFrame(scan)`, pyarrow as `pyarrow.table(scan)`: all use `__arrow_c_stream__`. If
+    a reading is abandoned in the middle, its fetching ahead ends.
     """
 
     def __init__(self, thread: LoopThread, scan: AsyncScan) -> None:
@@ -122,13 +123,14 @@ class Scan:
             self._thread.post(consumer.aclose())
 
     def reader(self) -> pyarrow.RecordBatchReader:
-        """One reading. Arrow turns errors of the SDK into its own."""
+        """A pyarrow.RecordBatchReader for one reading. Arrow turns errors of the SDK into
+        its own."""
         import pyarrow
 
         return pyarrow.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def to_table(self) -> pyarrow.Table:
-        """The whole range in memory."""
+        """The whole range as a pyarrow table, in memory."""
         import pyarrow
 
         return pyarrow.Table.from_batches(iter(self), self.schema)

@@ -39,7 +39,7 @@ _AS_STORED = Deserializers()
 
 
 class Rows(Mapping[Any, Any]):
-    """What both tables are: a mapping that another thread may be changing.
+    """The base of both tables: a mapping that another thread may be changing.
 
     Keys and values are bytes, or what `deserializers` return. If keys are bytes, they can be looked
     up by text, too, which stands for its UTF-8. position: the offset up to which records are
@@ -63,13 +63,14 @@ class Rows(Mapping[Any, Any]):
 
     @property
     def lag(self) -> int | None:
-        """How many offsets it was behind what was committed, when a server last answered; None:
-        none has yet."""
+        """How many offsets it was behind the high watermark when a server last answered; None: none
+        has answered yet."""
         return None if self.heard_at is None else max(0, self._high_watermark - self.position)
 
     @property
     def is_current(self) -> bool:
-        """Whether it has everything that is committed, by an answer of the last seconds."""
+        """Whether it has everything that is committed, as far as a server said in the
+        last seconds."""
         in_touch = self.trouble is None and self._silence() < _SILENCE_SECONDS
         return self.failure is None and self.lag == 0 and in_touch
 
@@ -149,10 +150,10 @@ class Rows(Mapping[Any, Any]):
 
 
 class AsyncTable(Rows, AsyncClosing):
-    """The latest value of every key of a stream, following it: a mapping.
+    """A mapping from every key of a stream to its latest value; it follows the stream.
 
-    Made by `AsyncClient.table`; `async with`, or the first `wait_until_current`, begins it. A null
-    value deletes its key, records without a key are skipped.
+    `AsyncClient.table` makes it. `async with`, or the first `wait_until_current`, begins it. A null
+    value deletes its key; records without a key are skipped.
     """
 
     def __init__(
@@ -200,9 +201,9 @@ class AsyncTable(Rows, AsyncClosing):
         return await self.opened()
 
     async def wait_until_current(self, timeout: float | None = None) -> None:
-        """Wait until the table has all that is committed now.
+        """Wait until the table has everything that is committed now.
 
-        Raises UnavailableError when that takes longer than `timeout` seconds.
+        Raises UnavailableError if that takes longer than `timeout` seconds.
         """
         await self.begin()
         try:
@@ -267,10 +268,10 @@ def _unfit(error: Exception) -> InvalidRequestError:
 
 
 class Table(Mapping[Any, Any], Closing):
-    """The latest value of every key of a stream, following it: a mapping.
+    """A mapping from every key of a stream to its latest value; it follows the stream.
 
-    Made by `Client.table`; any thread may look into it; `with` or `close()` ends it. A null value
-    deletes its key, records without a key are skipped.
+    `Client.table` makes it. Any thread may read it; `with` or `close()` ends it. A null value
+    deletes its key; records without a key are skipped.
     """
 
     def __init__(self, thread: LoopThread, table: AsyncTable) -> None:
@@ -279,32 +280,33 @@ class Table(Mapping[Any, Any], Closing):
 
     @property
     def position(self) -> int:
-        """The offset up to which the table is, exclusive."""
+        """The offset up to which records are applied, exclusive."""
         return self._table.position
 
     @property
     def lag(self) -> int | None:
-        """How many offsets it was behind what was committed, when a server last answered; None:
-        none has yet."""
+        """How many offsets it was behind the high watermark when a server last answered; None: none
+        has answered yet."""
         return self._table.lag
 
     @property
     def is_current(self) -> bool:
-        """Whether it has everything that is committed, by an answer of the last seconds."""
+        """Whether it has everything that is committed, as far as a server said in the
+        last seconds."""
         return self._table.is_current
 
     @property
     def heard_at(self) -> datetime | None:
-        """When a server last answered; None: none has yet."""
+        """When a server last answered; None: none has answered yet."""
         return self._table.heard_at
 
     def __repr__(self) -> str:
         return repr(self._table)
 
     def wait_until_current(self, timeout: float | None = None) -> None:
-        """Wait until the table has all that is committed now.
+        """Wait until the table has everything that is committed now.
 
-        Raises UnavailableError when that takes longer than `timeout` seconds.
+        Raises UnavailableError if that takes longer than `timeout` seconds.
         """
         self._thread.run(self._table.wait_until_current(timeout))
 

@@ -61,7 +61,7 @@ Rpc = Callable[["Stubs"], Any]
 
 
 class WrongPortError(RefusedError):
-    """Something else than gRPC listens there, and says what it is."""
+    """Something other than gRPC listens on that port; the message says what."""
 
 
 class TlsFailedError(RefusedError):

@@ -1,7 +1,7 @@
-"""Cursors as the control plane tells of them.
+"""Calls of the control plane about cursors.
 
-Commits that wait while another call is under way share the next one: a program with a thousand
-consumers makes few calls.
+Commits that wait while another call runs share the next one: a program with a thousand consumers
+makes few calls.
 """
 
 from __future__ import annotations

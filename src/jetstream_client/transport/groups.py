@@ -1,4 +1,4 @@
-"""Consumer groups as the control plane tells of them."""
+"""Calls of the control plane about consumer groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Groups:
         self._control = control
 
     async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
-        """Half of the timeout is one server's: a coordinator that hangs is not waited for long."""
+        """Send a heartbeat. One server may take half of the timeout, so that a coordinator that
+        hangs is not waited for long."""
         return await self._control.call(
             lambda stubs: stubs.groups.GroupHeartbeat,
             request,
