@@ -117,7 +117,7 @@ class ConsumerCursor:
                 if await self._commit(offset, last_epoch, metadata):
                     self.committed = offset
                     return
-        raise PreconditionFailedError(f"cursor {self.name!r} is being committed by others; try again")
+        raise PreconditionFailedError(f"cursor {self.name!r} is committed by others; try again")
 
     async def _commit(self, offset: int, last_epoch: int, metadata: str) -> bool:
         """False: an earlier commit of ours had been carried out; now its revision is known."""
