@@ -1,4 +1,4 @@
-"""One server process: started, announced, and stopped by a signal or a failure."""
+"""One server process: starts, announces itself, and stops after a signal or a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
 
 ANNOUNCE_SECONDS = 1.0
-"""After this time from the end of the start, a node that is not ready says why."""
+"""Seconds after the start after which a node that is not ready says why."""
 READY_CHECK_SECONDS = 0.1
 
 logger = structlog.get_logger("jetstream.server")
@@ -83,8 +83,8 @@ def _raise_why_over(state: RunState) -> None:
 
 
 async def _announce(server: Server, for_people: bool) -> None:
-    """Print that the node is ready once it is, and before that, should it take long, why it is not:
-    what /readyz says, too."""
+    """Print that the node is ready once it is. If that takes long, print first why it is not, as
+    /readyz does."""
     begun = asyncio.get_running_loop().time()
     has_told = False
     while reasons := server.not_ready():
@@ -96,7 +96,8 @@ async def _announce(server: Server, for_people: bool) -> None:
 
 
 async def _first_of(task: asyncio.Task[Server] | None, *events: asyncio.Event) -> bool:
-    """Wait for the task or the first of the events; whether it was the task. Raises its error."""
+    """Wait for the task or the first of the events. Returns whether it was the task. Raises the
+    task's error."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     await asyncio.wait([*waits, *([task] if task else [])], return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -1,4 +1,4 @@
-"""What `jetstream-server --dev` shows on a terminal: where it is, and what to try."""
+"""The text that `jetstream-server --dev` shows on a terminal: addresses, and commands to try."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DEFAULT_SERVER = "127.0.0.1:9292"
-"""Where clients look by default."""
+"""The address that clients use by default."""
 
 
 def banner(state: str, grpc: str, http: str, nats: Sequence[str], folder: Path) -> str:
-    """state: "ready", or why not. grpc: its advertised address. http: its URL. nats: URLs."""
+    """The banner. state: "ready", or why not. grpc: its advertised address. http, nats: URLs."""
     elsewhere = "" if grpc == DEFAULT_SERVER else f"  export JETSTREAM_SERVERS={grpc}\n"
     return f"""
 Jetstream is {state}.

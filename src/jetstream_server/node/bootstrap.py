@@ -1,8 +1,8 @@
 """`jetstream-server token --bootstrap`: the first administrator, made on a node's own machine.
 
-The caller has the cluster's credential, from the configuration, and shows it to the node by a
-proof (security/node_proof.py). The node makes a token and the rules that allow its principal
-everything, and refuses once there is an administrator.
+The caller has the cluster's credential, from the configuration, and proves that to the node
+(security/node_proof.py). The node makes a token and the rules that allow its principal everything.
+It refuses once there is an administrator.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ RETRY_SECONDS = 0.2
 
 
 class Refused(Exception):
-    """The message is one line that says why."""
+    """The bootstrap was refused. The message is one line that says why."""
 
 
 def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int) -> str:
-    """The text of the new token. Raises Refused."""
+    """Make the administrator. Returns the text of the new token. Raises Refused."""
     if not config.credential:
         raise Refused("credential: not set here; it is what the node knows its machine by")
     request = pb.BootstrapRequest(principal=principal, lifetime_us=lifetime_us)
@@ -50,7 +50,7 @@ def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int
 
 
 def _proof(config: Config, node: NodeConfig) -> tuple[tuple[str, str]]:
-    """For one call."""
+    """The proof for one call, as its metadata."""
     claim = node_proof.Claim(node.id, node_proof.BOOTSTRAP, time.time_ns() // 1000)
     value = node_proof.proof(
         config.credential.encode(),
@@ -63,7 +63,7 @@ def _proof(config: Config, node: NodeConfig) -> tuple[tuple[str, str]]:
 
 
 def _channel(config: Config, address: str) -> grpc.Channel:
-    """With TLS, by the node's own certificate: it is on its own machine."""
+    """A channel; with TLS, it trusts the node's own certificate: the node is on this machine."""
     if config.tls is None:
         return grpc.insecure_channel(address)
     try:

@@ -2,8 +2,8 @@
 
 certificates, data folder (lock) ─> metadata ─> replicas (recovery) ─> NATS, ingest ─> cluster
 
-A stack stops what was started, in the reverse order, however far the start has come. The ports are
-opened by listeners.py, when everything behind them is there.
+A stack stops the started parts in the reverse order, however far the start has come. listeners.py
+opens the ports once everything behind them is ready.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from jetstream_server.serving.metrics.histograms import Histograms
 
 FOLDER_CHECK_SECONDS = 0.5
 NATS_CONNECT_SECONDS = 10.0
-"""How long a start waits for NATS. Without NATS the node serves reads and keeps trying."""
+"""How long a start waits for NATS. Without NATS the node serves readers and keeps trying."""
 
 logger = structlog.get_logger("jetstream.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start under way. stack: stops what was started. accept_voters: see MemberConfig.
+    """A start under way. stack: stops the started parts. accept_voters: see MemberConfig.
     step_down: called before the stack stops anything, once the node has begun to join."""
 
     config: Config
@@ -77,7 +77,7 @@ class Start:
     histograms: Histograms = field(default_factory=Histograms)
 
     async def stop(self) -> None:
-        """Stop in the reverse order of the start; everything acknowledged is on its way to disk."""
+        """Stop in the reverse order of the start. Everything acknowledged is on its way to disk."""
         self.state.stopping()
         if not self.state.failed.is_set():
             for step_down in self.step_down:
@@ -86,8 +86,8 @@ class Start:
 
 
 async def build(start: Start) -> Server:
-    """Start every part but the ports. Raises JetstreamError, OSError, ConfigurationError; then as
-    well `start.stop` stops the parts that were started."""
+    """Start every part but the ports. Raises JetstreamError, OSError, ConfigurationError. Even then
+    `start.stop` stops the parts that were started."""
     certificates = _load_certificates(start)
     keys = await asyncio.to_thread(keys_of, start.config)
     disk = OsDisk()
@@ -101,7 +101,7 @@ async def build(start: Start) -> Server:
     run = node_start.begin_run(cluster_id)
     unknown = UnknownStreams(folder, node_start.metadata.registry, wall_clock)
     unknown.sort_out(node_start.metadata.status().doubt)
-    node_start.metadata.watch(unknown.apply)  # Before the replicas hear of a stream.
+    node_start.metadata.watch(unknown.apply)  # Before the replicas learn of a stream.
     logs = node_start.open_logs(run)
     bounds = Bounds(start.config.ingest.pending_acks_max, start.config.ingest.uncommitted_bytes_max)
     connection, ingest = await _start_ingest(start, node_start, logs, bounds, folder)
@@ -130,7 +130,7 @@ async def build(start: Start) -> Server:
 
 
 def _load_certificates(start: Start) -> Certificates | None:
-    """They are read again on SIGHUP and when their files change."""
+    """Load the certificates. They are read again on SIGHUP and when their files change."""
     certificates = certificates_of(start.config, start.configured)
     if certificates is not None:
         loop = asyncio.get_running_loop()
@@ -268,7 +268,7 @@ async def _start_ingest(
 
 
 async def _start_tracing(start: Start) -> SpanSource | None:
-    """Raises StartError where OpenTelemetry is wanted and not installed."""
+    """Open tracing if it is on. Raises StartError if OpenTelemetry is needed and not installed."""
     wanted = start.config.tracing
     if not wanted.enabled:
         return None

@@ -29,19 +29,19 @@ _NEEDED = (
     "yaml",
 )
 
-# typer carries its own copy of click, and older ones use click itself: this is either's.
+# typer contains its own copy of click; older versions use click itself. This is the one in use.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 command = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # Rich cuts the names of options to fit its tables.
+    rich_markup_mode=None,  # Rich shortens the names of options to fit its tables.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def main() -> None:
-    """Entry point. If only the client is installed, says how to install the server."""
+    """Run the command. If only the client is installed, print how to install the server."""
     missing = [module for module in _NEEDED if find_spec(module) is None]
     if missing:
         print(
@@ -144,7 +144,7 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
-    # gRPC's core writes to standard error what strangers send. Set this before it is imported.
+    # gRPC's core writes clients' bytes to standard error. Set this before it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jetstream_server.node.config import check_nats_url
 
@@ -175,7 +175,7 @@ def serve(
 
 
 def _set_up_logs(level: str | None, dev: bool) -> bool:
-    """Set up logs. Whether a person watches a trial: then warnings and a banner are enough."""
+    """Set up logs. Returns whether a person watches a trial: warnings and a banner suffice then."""
     from jetstream_server.node import logs
 
     for_people = dev and level is None and sys.stdout.isatty() and sys.stderr.isatty()
@@ -252,7 +252,7 @@ def token(
 def _configured(
     path: Path | None, overrides: dict[str, object], node_id: int | None
 ) -> tuple[Config, NodeConfig]:
-    """The configuration, and which of its nodes this is."""
+    """The configuration, and the entry of this node in it."""
     from jetstream_server.node.config import ConfigurationError, load, own_node
 
     try:
@@ -282,7 +282,7 @@ def _check_files(settings: Config, node: NodeConfig) -> None:
 def _overrides(
     dev: bool, data: Path | None, port_base: int | None, nats: str | None
 ) -> dict[str, object]:
-    """What the command line sets, as top-level keys of the configuration."""
+    """The settings of the command line, as top-level keys of the configuration."""
     from jetstream_server.node.config import NatsConfig, NodeConfig
 
     overrides: dict[str, object] = {}

@@ -1,10 +1,9 @@
 """The server's configuration: one typed YAML file, the same on every node, and `JETSTREAM_*`.
 
 Precedence: command line, environment, file, default. `JETSTREAM_NATS__EMBEDDED=true` sets
-`nats.embedded`; lists and mappings are given as JSON. An unknown key, a wrong type or an
-impossible value raises ConfigurationError: one line that names the file or variable, the key, and
-for an unknown one the key that was probably meant. docs/operations/configuration.md describes
-every key.
+`nats.embedded`; lists and mappings are given as JSON. An unknown key, a wrong type or an impossible
+value raises ConfigurationError: one line that names the file or variable, the key, and for an
+unknown key the one that was probably meant. docs/operations/configuration.md describes every key.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from jetstream_server.node.config_errors import (
 )
 
 NODE_ID_VARIABLE = "JETSTREAM_NODE_ID"
-# Read by the SDK, the start-up code and scripts/cluster; not configuration keys.
+# The SDK, the start-up code and scripts/cluster read these. They are not configuration keys.
 OTHER_VARIABLES = {
     NODE_ID_VARIABLE,
     "JETSTREAM_SERVERS",
@@ -58,13 +57,13 @@ OTHER_VARIABLES = {
 
 PORT_BASE_DEFAULT = 9292
 VOTERS_MAX = 5
-"""More voters make every metadata change slower without making a cluster safer in practice."""
+"""More voters make every metadata change slower, and in practice no cluster safer."""
 PORTS = ("grpc", "data", "raft", "http")
 EMBEDDED_NATS_PORT_DEFAULT = 4222
 
 
 def voter_count(nodes: int) -> int:
-    """How many of the nodes decide on metadata: VOTERS_MAX at most, from three on an odd number."""
+    """How many of the nodes vote on metadata: VOTERS_MAX at most; an odd number from three on."""
     return nodes if nodes < 3 else min(nodes - 1 + nodes % 2, VOTERS_MAX)
 
 
@@ -73,7 +72,7 @@ class ConfigurationError(Exception):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as a pair. Raises ValueError."""
+    """Split `host:port` or `[v6]:port` into a pair. Raises ValueError."""
     host, separator, port = address.rpartition(":")
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port")
@@ -94,7 +93,7 @@ def _check_pattern(subject: str) -> str:
 
 
 def check_nats_url(url: str) -> str:
-    """The URL itself. Raises ValueError, which never quotes it: it may hold a password."""
+    """Return the URL. Raises ValueError, which never quotes it: it may contain a password."""
     try:
         parse_url(url)
     except InvalidRequestError as error:
@@ -112,7 +111,8 @@ class _Section(BaseModel):
 
 
 class Endpoint(_Section):
-    """Where a port listens, and the address others reach it by (behind NAT, in containers)."""
+    """Where a port listens, and the address by which others reach it (behind NAT, in
+    containers)."""
 
     listen: Address
     advertise: Address = ""
@@ -127,7 +127,7 @@ class Endpoint(_Section):
 
 
 def _endpoint(value: object) -> object:
-    """Lets an address stand for an endpoint that is reached where it listens."""
+    """Let an address stand for an endpoint that is reached where it listens."""
     return {"listen": value} if isinstance(value, str) else value
 
 
@@ -146,11 +146,11 @@ def _is_loopback(host: str) -> bool:
 
 
 class NodeConfig(_Section):
-    """One node of the cluster; every node's file lists them all."""
+    """One node of the cluster. Every node's file lists all nodes."""
 
     id: Annotated[int, Field(ge=0, le=65535)]
     host: str = ""
-    """The machine's host name: a node started without an id finds itself by it."""
+    """The machine's host name. A node started without an id finds its entry by it."""
     rack: str = ""
     grpc: EndpointField = Endpoint(listen="127.0.0.1:9292")
     data: EndpointField = Endpoint(listen="127.0.0.1:9293")
@@ -172,7 +172,7 @@ class TlsConfig(_Section):
     certificate_file: Path
     key_file: Path
     ca_file: Path | None = None
-    """Who signs the certificates of nodes and clients."""
+    """The authority that signs the certificates of nodes and clients."""
     client_auth: Literal["none", "required"] = "none"
     """Whether clients must show a certificate."""
 
@@ -184,8 +184,8 @@ class TlsConfig(_Section):
 
 
 class SecurityConfig(_Section):
-    """Whether clients must say who they are, and have rights for what they do; and what one
-    principal may take of a node and of the cluster."""
+    """Whether clients must identify themselves and need rights; and the quotas of one principal on
+    a node and in the cluster."""
 
     enabled: bool = False
     connections_per_principal: Annotated[int, Field(ge=1, le=4096)] = 1024
@@ -197,12 +197,12 @@ class SecurityConfig(_Section):
 
 
 class LimitsConfig(_Section):
-    """What clients may take of a node, known or not."""
+    """What all clients together may use of a node, identified or not."""
 
     connections: Annotated[int, Field(ge=16, le=65536)] = 4096
-    """Open to the data plane; fewer where the process may open fewer files."""
+    """Connections to the data plane; fewer if the process may open fewer files."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
-    """Open to the data plane, and to the gRPC port; None: half of `connections`."""
+    """Of one address, to the data plane and to the gRPC port; None: half of `connections`."""
 
 
 class TracingConfig(_Section):
@@ -213,17 +213,17 @@ class TracingConfig(_Section):
 
 
 class EncryptionConfig(_Section):
-    """Encryption at rest: where the node's keys come from. The first one encrypts."""
+    """Encryption at rest: the source of the node's keys. The first key encrypts."""
 
     key_file: Path | None = None
     key_command: list[str] = []
-    """Prints the keys."""
+    """A command that prints the keys."""
     keys: str = Field(default="", repr=False)
-    """The keys themselves: for the environment."""
+    """The keys themselves, for the environment."""
     enabled: bool = True
-    """False: with these keys the node only decrypts."""
+    """False: the node only decrypts with these keys."""
     retired_key_ids: list[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]] = []
-    """Keys that are gone, on purpose."""
+    """Ids of keys that are gone on purpose."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -240,7 +240,7 @@ class NatsTlsConfig(_Section):
 
 
 class NatsConfig(_Section):
-    """The NATS servers to subscribe at, or an embedded one."""
+    """The NATS servers to subscribe to, or an embedded one."""
 
     embedded: bool = False
     embedded_listen: Address = f"127.0.0.1:{EMBEDDED_NATS_PORT_DEFAULT}"
@@ -267,7 +267,7 @@ class NatsConfig(_Section):
 
 
 class IngestConfig(_Section):
-    """What may be acknowledged where, and the bounds on what waits for its acknowledgement."""
+    """Where acks may be sent, and the bounds on messages that wait for theirs."""
 
     ack_subjects: list[SubjectPattern] = ["_INBOX.>"]
     pending_acks_max: Annotated[int, Field(ge=1)] = 1_000_000
@@ -282,11 +282,11 @@ class LogConfig(_Section):
     scrub_bytes_per_second: Annotated[ByteSize, Field(ge=4096)] = ByteSize(1024**2)
     compaction_bytes_per_second: Annotated[ByteSize, Field(ge=64 * 1024)] = ByteSize(64 * 1024**2)
     disk_reserve_bytes: ByteSize = ByteSize(128 * 1024**2)
-    """Below this much free space appends are refused and /readyz says so."""
+    """With less free space than this, appends are refused and /readyz says so."""
 
 
 class Config(BaseSettings):
-    """The whole file. `load` builds it; `node` is this process's own entry."""
+    """The whole file. `load` makes it; `node` is this process's own entry."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -302,7 +302,7 @@ class Config(BaseSettings):
     voters: list[int] = []
     """The nodes that vote on metadata; empty: the first ones, an odd number."""
     credential: str = Field(default="", repr=False)
-    """The secret shared by all nodes; they authenticate with it. Required with several nodes."""
+    """The secret by which nodes authenticate each other. Required with several nodes."""
     tls: TlsConfig | None = None
     insecure: bool = False
     """Allows listeners beyond loopback without authentication."""
@@ -316,7 +316,7 @@ class Config(BaseSettings):
 
     @property
     def voter_addresses(self) -> dict[int, str]:
-        """The nodes that vote on metadata, with their Raft addresses: by default the first by
+        """The nodes that vote on metadata, with their Raft addresses; by default the first ones by
         id."""
         nodes = sorted(self.nodes, key=lambda node: node.id)
         chosen = self.voters or [node.id for node in nodes[: voter_count(len(nodes))]]
@@ -372,7 +372,7 @@ class Config(BaseSettings):
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses duplicate keys: YAML would let the later one replace the earlier silently."""
+    """Refuses duplicate keys: YAML would silently let the later one replace the earlier one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -389,9 +389,9 @@ def load(
     overrides: Mapping[str, object] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """The configuration from `path` (None: defaults), the environment, and `overrides`.
+    """Load the configuration from `path` (None: defaults), the environment, and `overrides`.
 
-    `overrides` are top-level keys set by the command line, of the right types; they win.
+    overrides: top-level keys set by the command line, of the right types; they take precedence.
     Raises ConfigurationError.
     """
     values = {} if path is None else _read(path)
@@ -438,7 +438,7 @@ def _check_variables(environment: Mapping[str, str]) -> None:
 
 
 def own_node(config: Config, node_id: int | None, environment: Mapping[str, str]) -> NodeConfig:
-    """This process in `nodes`: by argument, JETSTREAM_NODE_ID, host name, or as the only one.
+    """This process's entry in `nodes`: by argument, JETSTREAM_NODE_ID, host name, or the only one.
 
     Raises ConfigurationError when none fits.
     """

@@ -24,7 +24,7 @@ def one_line(
     path: Path | None,
     environment: Mapping[str, str],
 ) -> str:
-    """The first problem. path: the file, None where there is none."""
+    """The first problem, as one line. path: the file; None: there is none."""
     problem = error.errors(include_url=False, include_input=False)[0]
     location = list(map(str, problem["loc"]))
     key = ".".join(location)
@@ -45,7 +45,7 @@ def _set_by(location: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _meant(location: Sequence[str], model: type[BaseModel]) -> str:
-    """For an unknown key: the similar key beside it, or the same key in another section."""
+    """For an unknown key: a similar key beside it, or the same key in another section."""
     section = [part for part in location[:-1] if not part.isdecimal()]
     keys = keys_of(model)
     beside = [key.rpartition(".")[2] for key in keys if key.split(".")[:-1] == section]
@@ -54,7 +54,7 @@ def _meant(location: Sequence[str], model: type[BaseModel]) -> str:
 
 
 def did_you_mean(said: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """The nearest known name as the end of a sentence; "" when none is near."""
+    """The most similar known name as the end of a sentence; "" when none is similar."""
     close = get_close_matches(said, list(known), 1, likeness)
     return f", did you mean {close[0]}?" if close else ""
 
@@ -65,7 +65,7 @@ def variable_of(key: str) -> str:
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every key, as `log.segment_bytes`; of a list the keys of its elements, as `nodes.rack`."""
+    """Every key, as `log.segment_bytes`; for a list the keys of its elements, as `nodes.rack`."""
     keys = []
     for name, field in model.model_fields.items():
         keys.append(prefix + name)

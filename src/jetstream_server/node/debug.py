@@ -1,7 +1,7 @@
 """The facts about a node that support needs, without secrets.
 
 A setting is secret if its name says so (SECRET_WORDS), and so is the part of a URL before the @.
-Such values are removed wherever else they appear, too.
+Such values are removed wherever else they appear too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from jetstream_server.node.config import Config
 HIDDEN = "***"
 SECRET_WORDS = ("credential", "password", "token", "secret", "seed", "keys")
 _FILE_WORDS = ("_file", "_files")
-"""A file's name is no secret, what is in it is."""
+"""A file's name is not secret, its content is."""
 _USER_INFO = re.compile(r"(?<=://)[^@/\s]*(?=@)")
 _SHORT = 4
-"""Shorter values would blot out half of every page; a secret that short is none."""
+"""Shorter values would blot out half of every page, and are too short to be good secrets."""
 
 
 def public(config: Config) -> str:
-    """The configuration as JSON, without what is secret."""
+    """The configuration as JSON, without secrets."""
     return json.dumps(_without_secrets(config.model_dump(mode="json")), indent=1)
 
 
@@ -73,7 +73,7 @@ def blotted(text: str, secrets: Iterable[str]) -> str:
 
 
 def debug_node(config: Config, metrics: str, log: Iterable[str]) -> pb.DebugNodeResponse:
-    """log: JSON lines."""
+    """The facts about this node. log: JSON lines."""
     secrets = secrets_of(config)
     return pb.DebugNodeResponse(
         config=public(config),

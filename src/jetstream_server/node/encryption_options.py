@@ -1,8 +1,8 @@
-"""From the configuration's `encryption` section to keys.
+"""Makes keys from the configuration's `encryption` section.
 
-The data folder notes the ids of all keys that it was ever opened with, in the file `encryption`
+The data folder notes the ids of all keys with which it was ever opened, in the file `encryption`
 beside `runs`. **safety** A node does not start without one of them unless `retired_key_ids` says
-that it is gone: otherwise a forgotten key would be noticed when records cannot be read.
+that it is gone: otherwise a forgotten key would be noticed only when records cannot be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = structlog.get_logger("jetstream.server")
 
 
 def keys_of(config: Config) -> Keys | None:
-    """None: nothing is encrypted. Blocks: a command may have to be asked. Raises
+    """The keys; None: nothing is encrypted. Blocks: it may run a command. Raises
     ConfigurationError, which never quotes a key."""
     encryption = config.encryption
     text, where = _text_of(encryption)
@@ -47,7 +47,7 @@ def keys_of(config: Config) -> Keys | None:
 
 
 def _text_of(encryption: EncryptionConfig) -> tuple[str, str]:
-    """The keys as text, and where they come from; "" for both: there are none."""
+    """The keys as text, and where they come from; both "": there are none."""
     if encryption.key_file is not None:
         return _read(encryption.key_file), f"encryption.key_file: {encryption.key_file}"
     if encryption.key_command:
@@ -103,7 +103,7 @@ def _asked(command: list[str]) -> str:
 
 
 def _parsed(text: str, where: str) -> list[bytes]:
-    """One key after the other, by blanks or lines; what follows a # is a comment."""
+    """The keys in a text, separated by blanks or lines. # begins a comment."""
     words = " ".join(line.partition("#")[0] for line in text.splitlines()).split()
     keys: list[bytes] = []
     for number, word in enumerate(words, 1):
@@ -133,7 +133,7 @@ def _key(word: str) -> bytes | None:
 
 
 def note_keys(disk: Disk, folder: str, node_id: int, keys: Keys | None, config: Config) -> None:
-    """Compare the keys with those that the data folder was opened with before, and note them.
+    """Compare the keys with those with which the data folder was opened before, and note them.
     Durable on return. Raises ConfigurationError, StorageError."""
     path, owner = f"{folder}/{_STATE}", str(node_id)
     try:

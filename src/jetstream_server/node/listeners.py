@@ -42,7 +42,7 @@ from jetstream_server.serving.metrics.page import MetricsPage
 
 
 async def start_listeners(server: Server, stack: AsyncExitStack) -> None:
-    """`stack` stops them. Raises StartError for a port that cannot be listened on."""
+    """Open the ports. stack: closes them. Raises StartError for a port that cannot be used."""
     configured, node = server.configured, server.node
     data_listen = configured.data.listen
     await _listen(node.data_plane.start(*split_address(data_listen)), data_listen)
@@ -165,6 +165,6 @@ async def _listen(starting: Awaitable[None], address: str) -> None:
     try:
         await starting
     except OSError as error:
-        # Python adds the address in its own spelling; gRPC says nothing.
+        # Python adds the address in its own spelling; gRPC gives no reason.
         reason = (error.strerror or "perhaps it is in use").partition(" (")[0]
         raise StartError(f"cannot listen on {address}: {reason}") from error

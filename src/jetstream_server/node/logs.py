@@ -17,9 +17,9 @@ RECENT_LINE_LENGTH_MAX = 4000
 
 
 class _OursToFix(logging.Filter):
-    """Drops errors that libraries log with a traceback although a stranger caused them: invalid
-    HTTP, bodies that do not match their header, paths and metadata that are not UTF-8, and callers
-    that left before the answer."""
+    """Drops errors that libraries log with a traceback although a client caused them: invalid HTTP,
+    bodies that do not match their header, paths and metadata that are not UTF-8, and callers that
+    left before the answer."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -28,8 +28,8 @@ class _OursToFix(logging.Filter):
                 error, HttpProcessingError | RequestPayloadError | ConnectionError
             )
         if record.name.startswith("grpc."):
-            caller_left = type(error).__name__ == "ExecuteBatchError"  # Of a private module.
-            # As a message it is the reason why the server ended; its replacement is logged.
+            caller_left = type(error).__name__ == "ExecuteBatchError"  # From a private module.
+            # As a message it is the reason why the server ended. Its replacement is logged.
             told = isinstance(error, UnicodeDecodeError) or isinstance(
                 record.msg, UnicodeDecodeError
             )
@@ -46,8 +46,8 @@ class _NamedLogger(structlog.PrintLogger):
 
 
 class RecentLog:
-    """The last lines of this process's log, as JSON, for `jetstream debug bundle`. A processor of
-    structlog's, which changes nothing."""
+    """The last lines of this process's log, as JSON, for `jetstream debug bundle`. A structlog
+    processor that changes nothing."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=RECENT_LINES_MAX)
@@ -61,18 +61,18 @@ class RecentLog:
         return event
 
     def lines(self) -> list[str]:
-        """The oldest first."""
+        """The lines, the oldest first."""
         return list(self._lines)
 
 
 RECENT = RecentLog()
-"""Logging is the process's, and so are its lines."""
+"""One for the process, because logging is the process's too."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
 def configure(level: str) -> bool:
-    """Set logging up for the process; False when `level` is none of LEVELS."""
+    """Set logging up for the process. Returns False when `level` is not one of LEVELS."""
     if level.lower() not in LEVELS:
         return False
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -95,7 +95,7 @@ def configure(level: str) -> bool:
         logger_factory=_NamedLogger,
         cache_logger_on_first_use=True,
     )
-    # Libraries log through the standard module; their warnings belong in the same stream.
+    # Libraries log through the standard module. Their warnings belong in the same stream.
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_OursToFix())
     handler.setFormatter(

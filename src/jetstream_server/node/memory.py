@@ -10,11 +10,11 @@ _M_ARENA_MAX: Final = -8
 
 
 def keep_few_arenas() -> None:
-    """Have the threads share ARENAS_MAX of the allocator's arenas.
+    """Make the threads share ARENAS_MAX of the allocator's arenas.
 
     glibc would use 8 per processor, and each keeps its peak: after a flood of large requests,
     answered by gRPC's threads, that is hundreds of megabytes. Other C libraries have no arenas;
-    nothing is done there. Call it before threads start.
+    this does nothing there. Call it before threads start.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

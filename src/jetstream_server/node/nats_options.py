@@ -1,4 +1,4 @@
-"""From the configuration's `nats` section to how a link is opened."""
+"""Makes the options of NATS links from the configuration's `nats` section."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ logger = structlog.get_logger("jetstream.ingest")
 
 
 class NatsTls:
-    """What `nats.tls` says, for each connection: files are read again. When they cannot be used any
-    more, what they held before stays in use."""
+    """TLS as `nats.tls` says, for each connection: files are read again. When they cannot be used
+    any more, their former content stays in use."""
 
     def __init__(self, config: NatsTlsConfig) -> None:
         """Raises ConfigurationError for files that cannot be used."""
@@ -42,7 +42,7 @@ class NatsTls:
 
 
 def link_options(nats: NatsConfig, node_id: int) -> LinkOptions:
-    """Raises ConfigurationError for TLS files that cannot be used."""
+    """The options. Raises ConfigurationError for TLS files that cannot be used."""
     return LinkOptions(
         name=f"jetstream-node-{node_id}",
         version=version("jetstream-log"),

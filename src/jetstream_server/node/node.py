@@ -1,11 +1,11 @@
-"""A node's part in its cluster, put together: metadata, replicas, ingest and data plane.
+"""A node's part in its cluster: puts together metadata, replicas, ingest and data plane.
 
     start_metadata ─> begin_run ─> open_logs ─> make_ingest ─> start_ingest ─> join ─> Node
 
 Each step returns what it has made, and later steps take it as an argument: no step can run too
-early, and no part is replaced. `stack` stops what was started, in the reverse order. Disk, clocks,
-connections and threads come as an Environment: the simulation runs these same steps on simulated
-ones (docs/simulation.md). Ports, gRPC and HTTP are in listeners.py.
+early, and no part is replaced. `stack` stops the started parts in the reverse order. Disk, clocks,
+connections and threads come as an Environment: the simulation runs these same steps with simulated
+ones (docs/simulation.md). listeners.py opens ports, gRPC and HTTP.
 """
 
 from __future__ import annotations
@@ -78,13 +78,16 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a node stands on. folder: the data folder's path on `disk`. boot_id: of the machine, see
-    run_record.py. dial: connects to another node's data plane. make_flusher: with its thread.
-    closing_threads: in which logs are closed when the node stops, and flushed when it starts; None:
-    the usual ones. threads: a thread of that name, for what must not hold the loop up.
-    lost_streams: the folder of all streams was missing from one that was in use. folder_is_gone:
-    whether the data folder is not where it was, so that nothing is to be written at the end.
-    spawn_compaction: begins the process of a pass; None: the usual way."""
+    """What a node needs from outside.
+
+    folder: the data folder's path on `disk`. boot_id: of the machine, see run_record.py. dial:
+    connects to another node's data plane. make_flusher: makes it with its threads. closing_threads:
+    close logs when the node stops, and flush them when it starts; None: the default ones. threads:
+    a thread of that name, for work that must not block the loop. lost_streams: whether the folder
+    of all streams was missing although the data folder was in use. folder_is_gone: returns whether
+    the data folder has moved, so that nothing must be written at the end. spawn_compaction: starts
+    the process of a pass; None: the default.
+    """
 
     disk: Disk
     folder: str
@@ -101,8 +104,8 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The node's configuration. is_alone: there is no other node. certificates: the data
-    plane speaks TLS."""
+    """The node's configuration. is_alone: there are no other nodes. certificates: for TLS on the
+    data plane."""
 
     node_id: int
     is_alone: bool
@@ -130,8 +133,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The recovered logs of a node, and what follows their leaderships. damaged: the streams whose
-    logs are damaged."""
+    """The recovered logs of a node, and the counters of their leaderships. damaged: the streams
+    whose logs are damaged."""
 
     replicas: ReplicaManager
     leaderships: Leaderships
@@ -141,7 +144,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Drivers:
-    """What acts on the replicas, as far as it is asked for later."""
+    """The drivers of the replicas that are needed later."""
 
     retention: Retention
     compaction: Compaction
@@ -171,7 +174,7 @@ class Node:
 
 
 class NodeStart:
-    """The start of a node. Call the steps once each, in the order of the module."""
+    """The start of a node. Call each step once, in the order given in the module."""
 
     def __init__(
         self,
@@ -215,7 +218,7 @@ class NodeStart:
         await self.metadata.start()
         self._stack.push_async_callback(self.metadata.close)
         if not self._settings.is_alone:
-            # Everything for streams that it still leads is stored and acknowledged by then.
+            # By then everything for the streams that it still leads is stored and acknowledged.
             self._stack.push_async_callback(self.membership.leave)
         return await self.membership.until_led(cluster_id, ack_subjects)
 
@@ -293,8 +296,8 @@ class NodeStart:
     async def start_ingest(
         self, ingest: Ingest, connection: NatsConnection, connect_seconds: float
     ) -> None:
-        """Connect to NATS, for `connect_seconds` at most. Without NATS the node serves reads, and
-        the connection keeps trying."""
+        """Connect to NATS; waits at most `connect_seconds`. Without NATS the node serves readers,
+        and the connection keeps trying."""
         try:
             await connection.connect(connect_seconds)
         except UnavailableError as error:
@@ -370,7 +373,7 @@ class NodeStart:
         self._stack.push_async_callback(resignation.close)
 
     def _start_drivers(self, logs: Logs, ingest: Ingest, identity: NodeIdentity) -> Drivers:
-        """Take the roles in the metadata, and start what acts on them."""
+        """Take the roles in the metadata, and start the drivers that act on them."""
         settings, clocks, replicas = self._settings, self._environment.clocks, logs.replicas
         incarnation = identity.incarnation
         fetcher_manager = FetcherManager(
@@ -476,7 +479,8 @@ class NodeStart:
         fetches: LongPoll,
         stream_access: StreamAccess,
     ) -> DataPlaneServer:
-        """The listener, real or simulated, passes it connections and closes it."""
+        """Make the data plane. A listener, real or simulated, gives it connections and closes
+        it."""
         disk, settings, access = self._environment.disk, self._settings, self.access
         data_plane = DataPlaneServer(
             replicas,
@@ -506,7 +510,7 @@ class NodeStart:
         return data_plane
 
     async def step_down(self, replicas: ReplicaManager) -> None:
-        """Before a stop: hand leaderships over, as far as others can take them."""
+        """Hand leaderships over before a stop, as far as others can take them."""
         if not self._settings.is_alone and self.metadata.incarnation is not None:
             await self.membership.hand_over(replicas)
             if not any(replica.leadership is not None for replica in replicas):

@@ -1,4 +1,4 @@
-"""The state of a run of the server: what has ended it early, and why it is not ready."""
+"""The state of a run of the server: what ended it early, and why it is not ready."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StartError(Exception):
 
 
 class RunState:
-    """failed: the node cannot go on. folder_gone: its data folder was taken away, `why_gone` says
+    """failed: the node cannot continue. folder_gone: its data folder is gone; `why_gone` says
     how."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class RunState:
 
     @property
     def reasons_not_ready(self) -> list[str]:
-        """Why the node is not ready, apart from what its parts say."""
+        """Why the node is not ready, apart from the reasons that its parts give."""
         return list(self._reasons_not_ready)
 
     @property
@@ -42,15 +42,15 @@ class RunState:
         self._reasons_not_ready.append("stopping")
 
     def lose_folder(self, reason: str) -> None:
-        """Without its data folder a node hands over and stops. It does not go on as an empty node:
-        the operator decides whether the folder comes back."""
+        """Stop: without its data folder a node hands over and stops. It does not continue as an
+        empty node: the operator decides whether the folder comes back."""
         logger.error("data_folder_gone", reason=reason)
         self._reasons_not_ready.append(reason)
         self.why_gone = reason
         self.folder_gone.set()
 
     def lose_metadata(self, reason: str) -> None:
-        """Without its metadata member a node cannot work: it stops."""
+        """Stop: without its metadata member a node cannot work."""
         logger.error("metadata_failed_stopping", reason=reason)
         self.failed.set()
 

@@ -23,7 +23,7 @@ from jetstream_server.serving.metrics.snapshot import Snapshot
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server whose node has joined its cluster. configured: its entry in the file of `config`.
-    certificates: None without TLS. bounds: of acks and bytes that wait for commits. refused:
+    certificates: None without TLS. bounds: of acks and bytes that wait for commits. refused: counts
     connections of gRPC and HTTP that were closed because there were too many, by port."""
 
     config: Config
@@ -40,12 +40,12 @@ class Server:
 
     @property
     def connections_per_address(self) -> int:
-        """To one port."""
+        """Upper bound on one address's connections to one port."""
         limits = self.config.limits
         return limits.connections_per_address or max(limits.connections // 2, 1)
 
     def not_ready(self) -> list[str]:
-        """Why it should not be sent work; [] once it may be."""
+        """Why the node should not be sent work; empty: it is ready."""
         reasons = self.state.reasons_not_ready
         if not reasons:
             if not self.connection.is_connected:
@@ -59,11 +59,11 @@ class Server:
         return reasons
 
     def nats_urls(self) -> tuple[str, ...]:
-        """Where clients publish."""
+        """The URLs to which clients publish."""
         return tuple(self.config.nats.advertise) or self.connection.urls
 
     def announcement(self, not_ready: list[str], for_people: bool) -> str:
-        """The addresses and whether it is ready: a banner, or one line for people and scripts."""
+        """The addresses and the readiness: a banner, or one line for people and scripts."""
         state = f"not ready ({', '.join(not_ready)})" if not_ready else "ready"
         node = self.configured
         scheme = "http" if self.certificates is None else "https"

@@ -1,4 +1,4 @@
-"""Where each number of the metrics comes from (serving/metrics)."""
+"""Collects the numbers of the metrics (serving/metrics)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def snapshot_of(
     is_ready: bool,
     refused: Mapping[str, int],
 ) -> Snapshot:
-    """The numbers of a node that has joined, without the sums over its streams. refused:
+    """The numbers of a node that has joined, without the sums over its streams. refused: closed
     connections of gRPC and HTTP, by port."""
     counters = connection.counters
     return Snapshot(
@@ -64,7 +64,7 @@ def snapshot_of(
 
 
 async def use_of(replicas: ReplicaManager, folder: Path, disk_reserve_bytes: int) -> pb.NodeUse:
-    """What the node holds. The event loop has a turn after each REPLICAS_PER_TURN replicas."""
+    """What the node holds. The event loop gets a turn after each REPLICAS_PER_TURN replicas."""
     led = log_bytes = 0
     for count, replica in enumerate(list(replicas), 1):
         led += replica.leadership is not None

@@ -1,4 +1,4 @@
-"""From the configuration's `tls` section to certificates; they are read again when files change."""
+"""Makes certificates from the configuration's `tls` section. Reloads them when files change."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jetstream_server.net.certificates import Certificates, TlsFiles
 from jetstream_server.node.config import Config, NodeConfig
 
 CHECK_SECONDS = 2.0
-"""How often files are looked at; a change is in use after twice that."""
+"""Seconds between checks of the files. A change is in use after twice that."""
 
 logger = structlog.get_logger("jetstream.server")
 
 
 def certificates_of(config: Config, node: NodeConfig) -> Certificates | None:
-    """None: every port is plain. Raises PreconditionFailedError for files that cannot be used."""
+    """The certificates; None: every port is plain. Raises PreconditionFailedError for bad files."""
     if config.tls is None:
         return None
     return Certificates(
@@ -33,7 +33,7 @@ def certificates_of(config: Config, node: NodeConfig) -> Certificates | None:
 
 
 def reload(certificates: Certificates) -> None:
-    """Read the files again. What cannot be used is logged, and the old ones stay."""
+    """Read the files again. If they cannot be used, that is logged and the old ones stay."""
     try:
         if certificates.reload():
             logger.info("certificates_reloaded")
@@ -42,7 +42,7 @@ def reload(certificates: Certificates) -> None:
 
 
 async def watch(certificates: Certificates) -> None:
-    """Reload when files have changed and then stayed the same for CHECK_SECONDS: certificate and
+    """Reload once files have changed and then stayed the same for CHECK_SECONDS: certificate and
     key are replaced one after the other."""
     before = certificates.signature()
     while True:

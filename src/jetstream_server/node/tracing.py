@@ -1,4 +1,4 @@
-"""OpenTelemetry on a node, if the configuration asks for it: docs/operations/tracing.md.
+"""OpenTelemetry on a node, if the configuration enables it: docs/operations/tracing.md.
 
 Imported only then, so that a node without tracing neither needs nor loads OpenTelemetry.
 """
@@ -67,7 +67,7 @@ class Tracing:
         return self._begun <= self._per_second
 
     def close(self) -> None:
-        """Sends what waits. May take seconds."""
+        """Send the remaining spans. May take seconds."""
         self._provider.shutdown()
 
 
@@ -81,8 +81,8 @@ def _ending(span: Any) -> Callable[[str], None]:
 
 
 def open_tracing(node_id: int, per_second: int, monotonic_clock: MonotonicClock) -> Tracing:
-    """Sends spans by OTLP over HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT says. Raises ImportError
-    where the exporter is not installed."""
+    """Send spans by OTLP over HTTP, to OTEL_EXPORTER_OTLP_ENDPOINT. Raises ImportError if the
+    exporter is not installed."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     name = os.environ.get("OTEL_SERVICE_NAME", "jetstream")

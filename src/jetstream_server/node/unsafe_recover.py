@@ -1,4 +1,4 @@
-"""`jetstream-server unsafe-recover`: continue a metadata group without the voters that are lost."""
+"""`jetstream-server unsafe-recover`: continues a metadata group without voters that are lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.node.config import Config, NodeConfig
 
 NAMES_SHOWN = 20
-"""Names shown of perhaps thousands of streams."""
+"""How many stream names are shown, of perhaps thousands."""
 
 
 class Refused(Exception):
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 def unsafe_recover(config: Config, node: NodeConfig, *, yes: bool, dry_run: bool) -> None:
-    """Show what may be lost, ask, and do it, on the folder of a stopped node. Raises Refused."""
+    """Show what may be lost, ask, and recover the folder of a stopped node. Raises Refused."""
     if not Path(config.data, "meta.json").exists():
         raise Refused(f"{config.data} is no data folder of a node: nothing to recover")
     disk = OsDisk()
