@@ -1,1 +1,1 @@
-"""What clients read and operate through: the data plane, gRPC and HTTP."""
+"""The interfaces for clients: the data plane, gRPC and HTTP."""

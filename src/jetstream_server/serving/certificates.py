@@ -7,15 +7,15 @@ from jetstream_server.security.identity import ANONYMOUS, Identity
 
 
 def shown_by(certificate: PeerIdentity | None, peer: str) -> Identity:
-    """A client's certificate shows `user:NAME`. A node's shows nobody: it is no client, and to be a
-    node it takes a proof that it knows the credential, too."""
+    """The identity that a certificate shows: `user:NAME` for a client's. A node's certificate shows
+    no identity: it is not a client's, and a node must also prove that it knows the credential."""
     if certificate is None or certificate.node_id is not None:
         return Identity(ANONYMOUS.principal, peer)
     return Identity(f"user:{certificate.name}", peer)
 
 
 def contradicts(certificate: PeerIdentity | None, identity: Identity) -> bool:
-    """Whether somebody who has proved to be a node shows a certificate that is not that node's."""
+    """Whether a caller that has proved to be a node shows a certificate that is not that node's."""
     if certificate is None or not identity.is_node:
         return False
     return identity.principal != f"node:{certificate.node_id}"

@@ -1,7 +1,7 @@
-"""Encrypted records on their way to a reader: the server decrypts them.
+"""Decrypts encrypted records for readers.
 
-Batches then go through this process's memory, as they do over TLS, and are not sent from their
-files. Nodes, and backups, get them as they are stored.
+Decrypted batches go through this process's memory, as they do over TLS, and are not sent from their
+files. Nodes and backups get batches as they are stored.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from jetstream_server.net.frame_connection import UnreadableSliceError
 from jetstream_server.replication.core.replica import Replica
 
 DECRYPTED_BYTES_MAX: Final = 1024 * 1024
-"""Of one answer, unless one batch is longer: each connection may hold one of them in memory."""
+"""Upper bound on one answer, unless one batch is longer: each connection may hold one answer in
+memory."""
 
 
 def may_be_encrypted(replica: Replica) -> bool:
-    """Whether any batch of its log may be."""
+    """Whether any batch of the replica's log may be encrypted."""
     return replica.log.encryption is not None
 
 
 def read_plain(replica: Replica, slices: Sequence[LogSlice], *, partly: bool) -> bytes:
-    """The batches of the slices, decrypted. Blocks; for any thread.
+    """Read and decrypt the batches of the slices. Blocks. For any thread.
 
-    partly: of a single slice, those before the first that cannot be decrypted are enough. Raises
-    StorageError, UnreadableSliceError.
+    partly: for a single slice: the batches before the first one that cannot be decrypted are
+    enough. Raises StorageError, UnreadableSliceError.
     """
     return b"".join(
         decrypted(replica, _read(replica, each), each.base_offset, partly=partly) for each in slices
@@ -37,7 +38,7 @@ def read_plain(replica: Replica, slices: Sequence[LogSlice], *, partly: bool) ->
 
 
 def decrypted(replica: Replica, data: bytes, offset: int, *, partly: bool = False) -> bytes:
-    """Whole batches of a replica's log, decrypted. offset: where they begin. Raises StorageError,
+    """Decrypt whole batches of a replica's log. offset: where they begin. Raises StorageError,
     which names the stream and the node."""
     encryption = replica.log.encryption
     if encryption is None:

@@ -1,9 +1,9 @@
-"""A fetch with a filter: it leaves out whole batches that hold no wanted record.
+"""A fetch with a filter: it leaves out whole batches without a wanted record.
 
-A worker thread reads, decompresses and searches the batches, a bounded amount for each fetch, and
+A worker thread reads, decompresses and searches the batches: a bounded amount for each fetch, and
 one fetch at a time, so that filters do not slow down other readers. A fetch that has searched that
-amount answers how far it has come, even without a record, so that its reader goes on from there.
-Batches are sent as in every fetch, straight from the files.
+amount answers how far it has come, even without a record, so that its reader continues from there.
+Batches are sent as in every fetch, directly from the files.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 
 STEP_BYTES = 512 * 1024
 LOOKED_AT_BYTES_MAX = 8 * 1024 * 1024
-"""Of one fetch, unpacked: some tens of milliseconds of a worker thread."""
+"""Uncompressed bytes searched in one fetch: some tens of milliseconds of a worker thread."""
 _BATCHES_PER_TURN = 32
-"""Then the thread lets others have the interpreter: a tenth of a millisecond."""
+"""How long the thread then lets others run: a tenth of a millisecond."""
 _PAUSE_SECONDS = 0.005
-"""After looking in vain at what has just come: a busy stream must not be looked at message by
+"""Pause after a vain search of new records: a busy stream must not be searched message by
 message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """slices: what is to be sent, in order. next_offset: where to go on; nothing between is wanted.
-    last_epoch: of the record before that, -1 where there is no progress."""
+    """slices: to be sent, in order. next_offset: where to continue; nothing before it is wanted.
+    last_epoch: of the record before that; -1: there is no progress."""
 
     slices: list[LogSlice]
     next_offset: int
@@ -49,7 +49,7 @@ class FilteredFetches:
     async def fetch(
         self, replica: Replica, position: FetchPosition, wanted: RecordFilter
     ) -> Filtered:
-        """As `LongPoll.fetch`, which waits; waits until something is wanted of what comes."""
+        """Like `LongPoll.fetch`, but wait until a new record is wanted."""
         search = _Search(replica, position, wanted)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + position.wait_ms_max / 1000
@@ -63,7 +63,7 @@ class FilteredFetches:
             except JetstreamError:
                 if not search.has_progress:
                     raise
-                return search.result()  # The next question tells.
+                return search.result()  # The next request gets the error.
             if search.is_done:
                 return search.result()
             if search.next_offset >= replica.high_watermark:
@@ -73,7 +73,7 @@ class FilteredFetches:
 
 
 class _Search:
-    """How far one fetch has come. `look_at` runs in a worker thread, nothing else meanwhile."""
+    """The progress of one fetch. `look_at` runs in a worker thread, nothing else meanwhile."""
 
     def __init__(self, replica: Replica, position: FetchPosition, wanted: RecordFilter) -> None:
         self.slices: list[LogSlice] = []
@@ -90,7 +90,8 @@ class _Search:
         return self.next_offset > self._asked.offset
 
     def position(self, seconds: float) -> FetchPosition:
-        """What to look at next. Once something was found there is no more waiting."""
+        """The next position to search. Once something was found, the fetch does not wait any
+        more."""
         return FetchPosition(
             offset=self.next_offset,
             last_epoch=-1 if self.has_progress else self._asked.last_epoch,
@@ -100,12 +101,13 @@ class _Search:
         )
 
     def look_at(self, found: LogSlice) -> None:
-        """Blocks. Raises what reading raises, except for damage, which is the reader's to find."""
+        """Search a slice. Blocks. Raises the errors of reading, except damage, which the reader
+        finds."""
         room = self._asked.bytes_max - self._length
         try:
             data = self._replica.log.pread(found)
         except (CorruptBatchError, StorageError):
-            # Sent as it is, or not to be read then either: that is dealt with where it is sent.
+            # Sent unchanged, or unreadable then too: the code that sends it handles that.
             self._take([found], found.next_offset)
             self._is_full = True
             return
@@ -128,7 +130,7 @@ class _Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is no room, or no leave, for more."""
+        """Whether there is no room, or no time, for more."""
         return self._is_full or self._looked_at >= LOOKED_AT_BYTES_MAX
 
     def result(self) -> Filtered:

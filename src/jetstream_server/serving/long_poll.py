@@ -12,19 +12,19 @@ from jetstream_server.log.commit_log import LogSlice
 from jetstream_server.replication.core.replica import Replica
 
 BYTES_MAX_DEFAULT = 1024 * 1024
-BYTES_MAX_LIMIT = 64 * 1024 * 1024  # One answer; also the largest batch there can be.
+BYTES_MAX_LIMIT = 64 * 1024 * 1024  # Upper bound on one answer, and on any batch.
 WAIT_MS_LIMIT = (
-    300_000  # A reader that wants to wait longer asks again; a vanished one is forgotten.
+    300_000  # A reader that wants to wait longer asks again. A vanished one is forgotten.
 )
 OUT_OF_SYNC_SECONDS = 1.0
 WAITING_MAX = 16_384
-"""Long polls of this node at a time, over both ports. Each costs about 8 KB; without a limit,
-connections with 64 of them each would use all memory."""
+"""Upper bound on concurrent long polls of this node, over both ports. Each costs about 8 KB;
+without a limit, connections with 64 of them each would use all memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """A reader's request, checked. Times in milliseconds, sizes in bytes."""
+    """A checked request of a reader. Times in milliseconds, sizes in bytes."""
 
     offset: int
     last_epoch: int
@@ -42,7 +42,8 @@ class FetchPosition:
         bytes_min: int,
         wait_ms_max: int,
     ) -> FetchPosition:
-        """Zero means the default. Raises InvalidRequestError for impossible values."""
+        """Check a request; zero means the default. Raises InvalidRequestError for impossible
+        values."""
         if offset < 0:
             raise InvalidRequestError(f"offset {offset} is negative; offsets begin at 0")
         if last_epoch is not None and last_epoch < -1:
@@ -61,12 +62,12 @@ class FetchPosition:
 
 @dataclass(slots=True)
 class FetchTimes:
-    """Where the time of all fetches went, in µs, since the server started.
+    """The time spent in all fetches, in µs, since the server started.
 
     wait_us, local_us: waiting for records, and finding them in the log; over both ports. The rest
-    is the data plane's. queue_us: before a request was looked at, and before its answer could be
-    sent because others of its connection came first. send_us: sending. fetches, sent_bytes: answers
-    with records or without, and the bytes of their records.
+    is only the data plane's. queue_us: before a request was handled, and while its answer waited
+    for others of its connection. send_us: sending. fetches, sent_bytes: answers, with records or
+    without, and the bytes of their records.
     """
 
     fetches: int = 0
@@ -85,8 +86,8 @@ class FetchTimes:
 
 
 class LongPoll:
-    """All reads of this node that may wait. `waiting`: how many wait now. lease_held: whether this
-    node's session lease holds: without it nobody knows who leads by now."""
+    """All reads of this node that may wait. waiting: how many wait. lease_held: returns whether
+    this node's session lease holds; without it the node cannot know the leader."""
 
     def __init__(
         self,
@@ -105,11 +106,11 @@ class LongPoll:
         return not (replica.is_in_sync and self._lease_held())
 
     async def fetch(self, replica: Replica, position: FetchPosition) -> LogSlice | None:
-        """Committed batches at `position`; waits as long as it allows; None when nothing came.
+        """Committed batches at `position`; waits as long as it allows; None: there are none.
 
-        A replica that is out of sync answers soon: its reader may know a better one. Raises what
-        `Replica.read` raises, at once or when the state changes during the wait; UnavailableError
-        when too many wait already.
+        A replica that is out of sync answers soon, because its reader may know a better one. Raises
+        the errors of `Replica.read`, at once or when the state changes during the wait, and
+        UnavailableError when too many fetches wait already.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + position.wait_ms_max / 1000
@@ -135,7 +136,8 @@ class LongPoll:
                 return found
 
     async def _more_committed(self, replica: Replica, seconds: float) -> bool:
-        """Wait until the high watermark rises or the replica ends; False: neither happened."""
+        """Wait until the high watermark rises or the replica ends. Returns False if neither
+        happens."""
         self.waiting += 1
         begun_us = self._clock()
         try:

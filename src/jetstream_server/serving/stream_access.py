@@ -1,4 +1,4 @@
-"""The stream that a request names, if the caller may do that to it.
+"""Finds the stream that a request names, if the caller has the right that the request needs.
 
 A caller does not learn of streams that it may not describe. A request by name is refused in the
 same words whether or not the stream exists. A request by id gets "not found". An ambiguous name is
@@ -31,7 +31,8 @@ class StreamAccess:
     def resolve(
         self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
     ) -> StreamMetadata:
-        """Raises UnauthenticatedError, PermissionDeniedError, and as ReplicaManager.stream_of."""
+        """Raises UnauthenticatedError, PermissionDeniedError, and those of
+        ReplicaManager.stream_of."""
         access = self.control
         if not access.enabled or identity.is_node:
             return self._replicas.stream_of(ref)
@@ -63,13 +64,13 @@ class StreamAccess:
         return self.control.allows(identity, Operation.DESCRIBE, stream)
 
     def check_taken(self, identity: Identity, name: str) -> None:
-        """Raise StreamExistsError, which tells no more, where a stream of that name is one that
-        they may not know of."""
+        """Raise StreamExistsError, without details, if a stream of that name exists that the caller
+        may not know of."""
         if not all(self.knows(identity, stream) for stream in self._registry.named(name)):
             raise StreamExistsError(f"the name {name!r} is taken: choose another one")
 
     def name_of(self, ref: common_pb2.StreamRef) -> str:
-        """For the audit log: the stream's full name, or what was asked for."""
+        """For the audit log: the stream's full name, or the name that the request gives."""
         try:
             return self._replicas.stream_of(ref).full_name
         except JetstreamError:
@@ -78,7 +79,7 @@ class StreamAccess:
     def _among_known(
         self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
     ) -> StreamMetadata:
-        """The stream of an ambiguous name."""
+        """The stream of an ambiguous name, among those that the caller may describe."""
         self.control.check_current(identity, operation)
         named = self._registry.named(ref.name)
         known = [stream for stream in named if self.knows(identity, stream)]

@@ -1,1 +1,1 @@
-"""The data plane: fetches in, batches out, straight from the segment files."""
+"""The data plane: fetches in, batches out, directly from the segment files."""

@@ -1,6 +1,6 @@
 """One client of the data plane: fetches in, batches out, until either side closes.
 
-Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served
+Bounds: a frame is at most frames.REQUEST_BYTES_MAX; while PENDING_MAX requests are being served,
 nothing more is read. A client is dropped if it sends no HELLO within HELLO_SECONDS, if it does not
 identify itself although security is on, or if it reads nothing of an answer for some time
 (frame_socket.py). A malformed frame ends the connection.
@@ -43,8 +43,8 @@ logger = structlog.get_logger("jetstream.dataplane")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a fetch: its head, and the batches behind it. decrypt: reads the slices, and
-    returns what is to be sent in place of them; blocks. None: they are sent from their files."""
+    """The answer to a fetch: its head, and its batches. decrypt: reads the slices, and returns the
+    bytes to send in their place; blocks. None: the slices are sent from their files."""
 
     head: pb.DataFetchResponse
     slices: Sequence[LogSlice]
@@ -54,13 +54,13 @@ class Found:
 FetchHandler = Callable[[pb.DataFetchRequest, Identity], Awaitable[Found]]
 NodeHandler = Callable[[FrameConnection, int, pb.NodeHello, bytes], Awaitable[Identity | None]]
 """(socket, correlation, hello, our nonce): serves a follower until it leaves, and returns None. If
-the node wants to fetch, as clients do, it returns the node's identity."""
+the node wants to fetch like a client, returns the node's identity."""
 Unreadable = Callable[[int, int], None]
 """(stream id, offset): the records there could not be read."""
 
 
 class Connection:
-    """Serves one accepted connection: `await connection.run()`."""
+    """Serves one accepted connection. Call `run`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Connection:
         monotonic_clock: MonotonicClock,
         access: AccessControl,
     ) -> None:
-        """times: where what the fetches take is counted."""
+        """times: counts the time that fetches take."""
         self._times = times
         self._clock = monotonic_clock
         self._access = access
@@ -93,7 +93,7 @@ class Connection:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
-        """Serve until the client leaves or misbehaves; always closes the socket."""
+        """Serve until the client leaves or violates the protocol. Always closes the socket."""
         try:
             async with asyncio.timeout(HELLO_SECONDS) as patience:
                 await self._greet()
@@ -113,7 +113,7 @@ class Connection:
             self._socket.close()
 
     def end_if_revoked(self) -> None:
-        """End the connection if the token it came with is of no use any more."""
+        """End the connection if its token is not valid any more."""
         if self._access.has_ended(self._identity):
             self._socket.shut_down()
 
@@ -143,7 +143,7 @@ class Connection:
         await self._socket.send(Kind.HELLO_REPLY, correlation, self._hello)
 
     async def _serve_requests(self, patience: asyncio.Timeout) -> None:
-        """patience: how long a stranger has to prove that it is a node."""
+        """patience: how long an unidentified peer has to prove that it is a node."""
         while True:
             await self._slot()
             wanted = (Kind.FETCH,) if self._tasks else (Kind.FETCH, Kind.NODE_HELLO)
@@ -172,7 +172,7 @@ class Connection:
                     await self._slots.acquire()
                 return
             except TimeoutError:
-                # Nothing is read meanwhile, so nothing else would notice.
+                # Nothing is read meanwhile, so nothing else would notice that.
                 if self._socket.peer_has_left:
                     raise EOFError from None
 
@@ -187,7 +187,7 @@ class Connection:
                 logger.warning("answer_cut_off", reason=str(error))
         else:
             logger.error("request_failed", method="data plane", exc_info=error)
-        # Its frame may be half sent, so no other can follow. Closing the connection wakes the
+        # Its frame may be half sent, so no other frame can follow. Closing the connection wakes the
         # reader.
         self._socket.shut_down()
 
@@ -237,8 +237,8 @@ class Connection:
             raise
 
     async def _send(self, correlation: int, found: Found) -> int:
-        """Returns the length of the batches. What was decrypted is in memory until it is sent, one
-        answer of a connection at a time."""
+        """Send an answer, and return the length of its batches. Decrypted batches are in memory
+        until they are sent, for one answer of a connection at a time."""
         if found.decrypt is None:
             await self._socket.send_slices(Kind.FETCH_REPLY, correlation, found.head, found.slices)
             return sum(each.length for each in found.slices)

@@ -46,7 +46,7 @@ from jetstream_server.serving.long_poll import FetchPosition, LongPoll
 from jetstream_server.serving.stream_access import StreamAccess
 
 CONNECTIONS_MAX = 4096
-"""Beyond it new clients are closed at once. Each may hold 64 KiB of an unfinished frame."""
+"""Above it new clients are closed at once. Each may hold 64 KiB of an unfinished frame."""
 _BACKLOG = 512
 
 logger = structlog.get_logger("jetstream.dataplane")
@@ -70,9 +70,8 @@ class DataPlaneServer:
         connections_per_address: int = CONNECTIONS_MAX,
         certificates: Certificates | None = None,
     ) -> None:
-        """secret: the cluster's credential, which followers must know. disk: where the logs are
-        that clients read. certificates: the port speaks TLS with them, and followers must show
-        theirs."""
+        """secret: the cluster's credential, which followers must know. disk: of the logs that
+        clients read. certificates: for TLS on this port; followers must then show theirs."""
         self._certificates = certificates
         self._handshakes = asyncio.Lock()
         self._replicas = replicas
@@ -81,14 +80,14 @@ class DataPlaneServer:
         self._connections_max = connections_max
         self._connections_per_address = connections_per_address
         self.connections_refused = 0
-        """Beyond either of the two, since the start."""
+        """Connections refused because of either limit, since the start."""
         self._access = access
         self._secret = secret
         self._monotonic_clock = monotonic_clock
         self._disk = disk
         self._hello = pb.HelloReply(node_id=node_id, cluster_id=cluster_id)
         self._throttle = LogThrottle()
-        self._connections: dict[asyncio.Task[None], str] = {}  # and the host at the other end
+        self._connections: dict[asyncio.Task[None], str] = {}  # and the peer's host
         self._per_address: Counter[str] = Counter()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._listener: socket.socket | None = None
@@ -99,7 +98,7 @@ class DataPlaneServer:
         return len(self._connections)
 
     async def start(self, host: str, port: int) -> None:
-        """Raises OSError when the address cannot be listened on."""
+        """Listen. Raises OSError when the address cannot be used."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._listener.setblocking(False)
@@ -136,7 +135,7 @@ class DataPlaneServer:
                 logger.info("tls_refused", peer=peer, reason=str(error) or "it took too long")
             return
         if not certificates.requires_clients and not _is_node(secured.identity):
-            secured.identity = None  # Clients are not known by certificates here.
+            secured.identity = None  # Client certificates do not identify clients on this port.
         await self._connection(FrameSocket(secured, frames.REQUEST_BYTES_MAX, self._disk)).run()
 
     def serve(self, accepted: FrameConnection) -> None:
@@ -224,8 +223,8 @@ class DataPlaneServer:
     async def _replicate(
         self, connection: FrameConnection, correlation: int, hello: pb.NodeHello, nonce: bytes
     ) -> Identity | None:
-        """Serve a follower node after authenticating it. Returns its identity, with nothing served
-        yet, if it wants to fetch."""
+        """Serve a follower node after authenticating it. If the node wants to fetch, returns its
+        identity, with nothing served yet."""
         node = Identity(f"node:{hello.node_id}", connection.peer, is_node=True)
         proofs = {
             role: peer_auth.proof(
@@ -269,7 +268,7 @@ class DataPlaneServer:
         return None
 
     def end_revoked(self) -> None:
-        """End the connections whose token is of no use any more."""
+        """End the connections whose token is not valid any more."""
         for connection in list(self._open):
             connection.end_if_revoked()
 

@@ -1,11 +1,11 @@
 """Counts running calls, and closes a connection when there are too many.
 
-A call counts from its headers on, before gRPC has read its request. A client may leave it half sent
-for any time, and a server with CALLS_MAX calls serves nobody else. So when most calls are in use,
-the connection with the most calls is closed. When many requests stay half sent (each may hold
-megabytes), the connection with the most of those is closed.
+A call counts from its headers on, before gRPC has read its request. A client may leave its request
+half sent for any time, and a server with CALLS_MAX calls serves nobody else. So when most calls are
+in use, the connection with the most calls is closed. When many requests stay half sent (each may
+hold megabytes), the connection with the most of those is closed.
 
-gRPC's statistics, channelz, give the numbers of each connection.
+channelz, gRPC's statistics, gives the numbers of each connection.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from grpc._cython import cygrpc  # type: ignore[attr-defined]  # As grpcio-channelz does.
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # As in grpcio-channelz.
 
 CALLS_MAX = 4096
-"""Calls served at once; further ones get RESOURCE_EXHAUSTED. A long poll is a call."""
+"""Calls served at once. Further ones get RESOURCE_EXHAUSTED. A long poll is a call."""
 CALLS_HIGH = CALLS_MAX * 3 // 4
 HALF_SENT_MAX = 32
-"""Requests that are half sent for HALF_SENT_SECONDS; each may hold 4 MiB."""
+"""Requests half sent for HALF_SENT_SECONDS. Each may hold 4 MiB."""
 HALF_SENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 _CONNECTIONS_PER_LOOK = 200
-"""About 50 ms of the loop; further connections follow in the next turn."""
+"""Connections checked per turn: about 50 ms of the loop."""
 
 logger = structlog.get_logger("jetstream.api")
 
@@ -66,7 +66,7 @@ def _channelz(query: Callable[..., str], *arguments: int) -> Any:
     try:
         return json.loads(query(*arguments))
     except ValueError:
-        return {}  # It was closed meanwhile.
+        return {}  # The connection was closed meanwhile.
 
 
 def _connection(name: str, data: dict[str, str]) -> Connection:
@@ -77,7 +77,7 @@ def _connection(name: str, data: dict[str, str]) -> Connection:
 
 
 class CallLimiter:
-    """`began` and `received` are called in the task of each call; `watch` runs beside them."""
+    """`began` and `received` are called in the task of each call. `watch` runs beside them."""
 
     def __init__(self, hang_up: Callable[[str], object]) -> None:
         self._hang_up = hang_up
@@ -97,7 +97,7 @@ class CallLimiter:
         task.add_done_callback(self._ended)
 
     def received(self) -> None:
-        """The call's first request has arrived."""
+        """Note that the call's first request has arrived."""
         task = asyncio.current_task()
         if task is not None:
             self._half_sent.pop(task, None)

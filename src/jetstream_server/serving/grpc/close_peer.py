@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 
 def close_peer(peer: str, port: int) -> bool:
-    """Close the connection of `peer` ("ipv4:127.0.0.1:40000") to our `port`; whether there was one.
+    """Close the connection of `peer` ("ipv4:127.0.0.1:40000") to our `port`. Returns whether there
+    was one.
 
     Looks at every descriptor of the process, some microseconds each: only for emergencies.
     """
@@ -35,17 +36,17 @@ def close_peer(peer: str, port: int) -> bool:
 
 
 def each_connection(port: int, do: Callable[[tuple[str, int], socket.socket], None]) -> None:
-    """Call `do` with the peer's address and a copy of the socket of each connection to our `port`,
-    by descriptor. An OSError of it is for a connection that has ended meanwhile."""
+    """Call `do` for each connection to our `port`, by descriptor, with the peer's address and a
+    copy of the socket. An OSError that it raises means that the connection has ended meanwhile."""
     for number in sorted(map(int, os.listdir("/proc/self/fd"))):
         try:
             fd = os.dup(number)
         except OSError:
-            continue  # Closed meanwhile.
+            continue  # The descriptor was closed meanwhile.
         try:
             sock = socket.socket(fileno=fd)
         except OSError:
-            os.close(fd)  # Not a socket.
+            os.close(fd)  # It is not a socket.
             continue
         with sock:
             try:
@@ -54,4 +55,4 @@ def each_connection(port: int, do: Callable[[tuple[str, int], socket.socket], No
                     # gRPC listens on IPv6 for IPv4 as well, and does not say so elsewhere.
                     do((host.removeprefix("::ffff:"), peer_port), sock)
             except (OSError, ValueError):
-                continue  # Not connected, or of another family.
+                continue  # It is not connected, or of another family.

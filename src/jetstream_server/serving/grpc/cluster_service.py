@@ -37,8 +37,8 @@ logger = structlog.get_logger("jetstream.replication")
 
 
 class ClusterService(api_pb2_grpc.ClusterServicer):
-    """`nats_urls` returns the URLs that clients can publish to now, `not_ready` the reasons of this
-    node's /readyz."""
+    """nats_urls: returns the URLs to which clients can publish. not_ready: returns the reasons of
+    this node's /readyz."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         return answer
 
     async def _add_readiness(self, answer: pb.DescribeClusterResponse, *, only_here: bool) -> None:
-        """Of this node, or of all that have a session."""
+        """Add the readiness of this node, or of all nodes that have a session."""
 
         async def told_by(node_id: NodeId) -> pb.DescribeClusterResponse.Node:
             if node_id == self._node_id:
@@ -128,14 +128,14 @@ class ClusterService(api_pb2_grpc.ClusterServicer):
         return pb.TransferLeaderResponse(stream=stream_to_proto(after))
 
     async def _transfer(self, stream: StreamMetadata, target: NodeId) -> None:
-        """By hand-over; if that fails, at once: the caller asked for it."""
+        """Transfer by hand-over; if that fails, without the leader: an operator demands it."""
         if target in stream.isr and stream.leader not in (NO_NODE, target):
             try:
                 await self._transfers.transfer(stream, target)
             except UnavailableError as error:
                 logger.warning("not_handed_over", stream=stream.full_name, reason=error.message)
             else:
-                # The old leader has applied it; after this, so has this node.
+                # The old leader has applied it. After the barrier this node has too.
                 await self._metadata.barrier()
                 return
         await self._metadata.propose(TransferLeader(stream_id=stream.id, leader=target))

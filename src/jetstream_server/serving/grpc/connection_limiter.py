@@ -1,8 +1,7 @@
 """Limits the connections of each address to the gRPC port; gRPC itself limits all of them together.
 
-gRPC does not report a connection that makes no call. So this module checks the sockets of the
-process. That costs some microseconds for each, and is done only while one address could have too
-many.
+gRPC does not report a connection without a call. So this module checks the sockets of the process.
+That costs some microseconds for each, and is done only while one address could have too many.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from jetstream_server.log_throttle import LogThrottle
 from jetstream_server.serving.grpc.close_peer import each_connection
 
 CONNECTIONS_MAX = 4096
-"""Of the port; further ones are closed at once."""
+"""Upper bound for the port. Further connections are closed at once."""
 _LOOK_SECONDS = 2.0
 
 logger = structlog.get_logger("jetstream.api")
 
 
 class ConnectionLimiter:
-    """port: ours. connections_per_address: of one host; beyond it the ones with the highest
-    descriptors are closed, which are the newest as a rule."""
+    """port: our own. connections_per_address: of one host; above it the connections with the
+    highest descriptors are closed, which usually are the newest."""
 
     def __init__(
         self, port: int, connections_per_address: int, refused: Counter[str] | None = None
     ) -> None:
-        """refused: where those that are closed are counted."""
+        """refused: counts the closed connections."""
         self._refused = Counter() if refused is None else refused
         self._port = port
         self._most = connections_per_address
         self._throttle = LogThrottle()
 
     def look(self) -> None:
-        """Close what is too much."""
+        """Close the connections above the limit."""
         if len(os.listdir("/proc/self/fd")) <= self._most:
             return
         counts: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from jetstream_server.metadata.state.tables import Tables
 _FLUSH = {"none": pb.FLUSH_NONE, "interval": pb.FLUSH_INTERVAL, "group": pb.FLUSH_GROUP}
 _ACKS = {"reply": pb.ACKS_REPLY, "envelope": pb.ACKS_ENVELOPE, "off": pb.ACKS_OFF}
 
-# Settings with the same name in StreamSettings and StreamConfig: copied.
+# Settings that have the same name in StreamSettings and StreamConfig: copied.
 _PLAIN: tuple[Any, ...] = (
     "max_age_us", "max_bytes", "max_messages", "compact", "tombstone_grace_us",
     "duplicate_window_us", "segment_bytes", "segment_age_us",
@@ -51,7 +51,7 @@ def stream_to_proto(stream: StreamMetadata) -> pb.Stream:
 
 
 def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
-    """The nodes that a stream without a leader waits for: any one that is eligible, or else all
+    """The nodes for which a stream without a leader waits: any one that is eligible, or else all
     that may hold committed records."""
     awaited = [
         f"node {node_id}"
@@ -64,7 +64,8 @@ def leaderless_state(stream: StreamMetadata, tables: Tables) -> str:
 
 
 def config_from_proto(config: pb.StreamConfig) -> dict[str, Any]:
-    """What the user set, None where they did not. Raises InvalidRequestError for unknown enums."""
+    """The settings that the user gave, None for others. Raises InvalidRequestError for unknown
+    enums."""
     return {
         "replicas": config.replicas if config.HasField("replicas") else None,
         "min_insync_replicas": (

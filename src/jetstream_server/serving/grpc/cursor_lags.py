@@ -22,18 +22,18 @@ from jetstream_server.serving.grpc.peers import Peers
 from jetstream_server.serving.lag import Lag, Place, appended_us, lag_of, lags_in, request_for
 
 CURSORS_MAX = 1000
-"""Of one answer, the first by cursor and stream."""
+"""Upper bound on cursors in one answer: the first by cursor and stream."""
 _KEYS_PER_TURN = 2_000
-"""About 2 ms of the event loop."""
+"""Cursors per turn: about 2 ms of the event loop."""
 _PLACES_PER_TURN = 50
-"""About 2 ms of the event loop."""
+"""Places per turn: about 2 ms of the event loop."""
 
 logger = structlog.get_logger("jetstream.cursors")
 
 
 @dataclass(frozen=True, slots=True)
 class CursorLag:
-    """lag: None: the stream's leader does not say."""
+    """lag: None: the stream's leader does not answer."""
 
     cursor: str
     stream: str
@@ -64,8 +64,8 @@ class CursorLags:
 
     async def find(self, matches: Callable[[str, str], bool]) -> tuple[list[CursorLag], int]:
         """The cursors in streams whose name and `name@subject` match, and how many more there are.
-        [] on a node that does not lead the cursors. A cursor whose stream is gone, or was created
-        again, is left out."""
+        Empty on a node that does not lead the cursors. Leaves out cursors whose stream is gone or
+        was created again."""
         keys = await self._keys(matches)
         committed = self._store.committed_now()
         cursors = [
@@ -79,7 +79,7 @@ class CursorLags:
         return [_told(each, lags.get((each.stream_id, each.offset))) for each in current], left_out
 
     async def _keys(self, matches: Callable[[str, str], bool]) -> list[bytes]:
-        """In their order. The event loop has a turn now and then."""
+        """The keys in order. Yields to the event loop now and then."""
         found = []
         for count, key in enumerate(list(self._store.committed_now()), 1):
             if key.startswith(CURSOR_PREFIX):
@@ -95,7 +95,7 @@ class CursorLags:
         return stream is not None and stream.id == cursor.stream_id
 
     async def _lags(self, places: Collection[Place]) -> dict[Place, Lag]:
-        """As the leaders say; one call to each."""
+        """The lag of each place, with one call to each leader."""
         by_leader: dict[NodeId, list[Place]] = {}
         for place in sorted(places):
             stream = self._registry.streams.get(StreamId(place[0]))

@@ -18,7 +18,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class CursorLeader:
-    """`create` or `exists` first, then `forward`."""
+    """Call `create` or `exists` first, then `forward`."""
 
     def __init__(self, registry: Registry, streams: Streams, peers: Peers, node_id: int) -> None:
         self._registry = registry
@@ -44,11 +44,10 @@ class CursorLeader:
         answer: type[_Answer],
         principal: str = "",
     ) -> _Answer | None:
-        """The answer of the node that leads; None: it is this one, which is to answer.
+        """The answer of the node that leads; None: this node leads and has to answer.
 
-        principal: for whose quota it counts. Raises the other node's JetstreamError,
-        UnavailableError; NotLeaderError for what was forwarded to this node and should not have
-        been.
+        principal: whose quota counts. Raises the other node's JetstreamError, UnavailableError,
+        and NotLeaderError for a call that was forwarded to the wrong node.
         """
         log = self._registry.find(CURSORS, "")
         assert log is not None, "it was created"

@@ -1,5 +1,5 @@
-"""The `Cursors` service: commit, list, delete. The leader of `__cursors` answers; any other node
-forwards. The first commit of a cluster creates the stream."""
+"""The `Cursors` service: commit, list, delete. The leader of `__cursors` answers; other nodes
+forward. The first commit in a cluster creates the stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class CursorsService(cursors_pb2_grpc.CursorsServicer):
-    """Checks the requests; the store decides."""
+    """Checks the requests. The store decides."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
     def _sorted_out(
         self, request: pb.CommitCursorsRequest, identity: Identity
     ) -> tuple[pb.CommitCursorsRequest, dict[int, pb.CommitCursorsResponse.Result]]:
-        """The commits that the caller may make, their streams by id; and the others' answers."""
+        """The commits that the caller may make, with stream ids; and the answers to the others."""
         allowed, refused = pb.CommitCursorsRequest(), {}
         for at, commit in enumerate(request.commits):
             try:
@@ -110,7 +110,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         return answer
 
     def _may_see(self, identity: Identity, cursor: pb.Cursor) -> bool:
-        """Also of a stream that is gone."""
+        """Whether the caller may see a cursor, whose stream may be gone."""
         return self._access.control.allows_named(
             identity, Operation.READ, cursor.stream_name, cursor.stream_subject
         )
@@ -150,7 +150,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         return pb.DeleteCursorResponse()
 
     def _check_deletion(self, ref: common_pb2.StreamRef, identity: Identity) -> None:
-        """Of a cursor whose stream may be gone: then it is named in full."""
+        """Check a deletion. The cursor's stream may be gone; it must then be named in full."""
         access = self._access.control
         if ref.id or not ref.subject:
             self._access.resolve(identity, Operation.READ, ref)
@@ -159,7 +159,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         ):
             raise access.denied(identity, Operation.READ, _full_name(ref))
 
-    # What is asked.
+    # Requests.
 
     def _checked(
         self, commit: pb.CommitCursorsRequest.Commit, now_us: int
@@ -170,7 +170,7 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
             return error
 
     def _write_of(self, commit: pb.CommitCursorsRequest.Commit, now_us: int) -> Write:
-        """Raises InvalidRequestError, StreamNotFoundError, AmbiguousStreamError."""
+        """Convert. Raises InvalidRequestError, StreamNotFoundError, AmbiguousStreamError."""
         stream = self._stream_of(commit.stream)
         if stream.is_internal:
             raise InvalidRequestError(
@@ -210,13 +210,13 @@ class CursorsService(cursors_pb2_grpc.CursorsServicer):
         return stream
 
     def _key(self, name: str, ref: common_pb2.StreamRef) -> bytes:
-        """Of a cursor whose stream may be gone: then it is named in full."""
+        """The key of a cursor. Its stream may be gone; it must then be named in full."""
         check_cursor_name(name)
         if not ref.id and ref.subject:
             return cursor_key(name, f"{ref.name}@{ref.subject}")
         return cursor_key(name, self._stream_of(ref).full_name)
 
-    # What is answered.
+    # Answers.
 
     def _result(self, outcome: Outcome) -> pb.CommitCursorsResponse.Result:
         result = pb.CommitCursorsResponse.Result()

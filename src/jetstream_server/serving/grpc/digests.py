@@ -17,12 +17,12 @@ from jetstream_server.log.segment import LogSlice
 from jetstream_server.replication.core.replica import Replica
 
 PIECE_BYTES_MAX = 64 * 1024 * 1024
-"""Of one request: a tenth of a second of a worker thread."""
+"""Bytes read for one request: a tenth of a second of a worker thread."""
 _STEP_BYTES = 1024 * 1024
 
 
 class Digests:
-    """`await digest(…)` of any replica here."""
+    """Digests of any replica on this node."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
@@ -30,7 +30,8 @@ class Digests:
     async def digest(
         self, replica: Replica, start_offset: int, end_offset: int
     ) -> pb.DigestReplicaResponse:
-        """Raises OffsetOutOfRangeError, RecordsDamagedError, CorruptBatchError, StorageError."""
+        """Compute a digest. Raises OffsetOutOfRangeError, RecordsDamagedError, CorruptBatchError,
+        StorageError."""
         replica.check_readable()
         found, offset, length = blake2b(digest_size=16), start_offset, 0
         async with self._reading:

@@ -1,4 +1,4 @@
-"""Elects a replica by hand: first asks every node what may be lost, then elects."""
+"""Elects a replica on an operator's request: asks every node what may be lost, then elects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Wraps every RPC: checks requests, and turns exceptions into a status.
 
-A request that is too long for its method, or not a valid message, is `invalid_request`. A
-JetstreamError becomes its status of errors.CODES, with the whole `Error` in the trailing metadata.
-Any other exception is a bug: logged with its traceback, answered as `internal`.
+A request that is too long for its method, or not a valid message, gets `invalid_request`. A
+JetstreamError becomes its status in errors.CODES, with the whole `Error` in the trailing metadata.
+Any other exception is a bug: it is logged with its traceback and answered as `internal`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from jetstream_server.net.error_limits import bounded
 from jetstream_server.serving.grpc.call_limiter import CallLimiter
 
 REQUEST_BYTES_MAX = 64 * 1024
-"""Limit of a request; a name and a subject are the longest things in it. Methods with another
-limit, such as ListOffsets, which may name tens of thousands of streams, are in LIMITS."""
+"""Limit of a request. Names and subjects are its longest parts. Methods with another limit, such as
+ListOffsets, which may name tens of thousands of streams, are in LIMITS."""
 LIMITS = {
     "/jetstream.v1.Reads/ListOffsets": 4 * 1024 * 1024,
     "/jetstream.v1.Streams/RestoreBatches": RESTORE_BYTES_MAX + 1024,
@@ -45,7 +45,7 @@ _Deserialize = Callable[[bytes], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Stands for a request that could not be read, until the call can be answered."""
+    """Stands for an unreadable request until the call can be answered."""
 
     reason: str
 
@@ -100,7 +100,7 @@ class ErrorInterceptor(aio.ServerInterceptor):
         if known is not None:
             return known
         handler = await continuation(handler_call_details)
-        if handler is not None:  # Unknown otherwise: answered as unimplemented, and not remembered.
+        if handler is not None:  # Unknown methods are answered as unimplemented, not remembered.
             handler = self._guarded[method] = _guarded(handler, method, self._callers)
         return handler
 

@@ -1,5 +1,5 @@
 """The `Groups` service: heartbeats of members, leaving, listing. The coordinator, which is the
-leader of `__cursors`, answers; any other node forwards."""
+leader of `__cursors`, answers; other nodes forward."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ID_LENGTH_MAX = 64
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
-    """Checks the requests; the coordinator decides."""
+    """Checks the requests. The coordinator decides."""
 
     def __init__(
         self, store: CursorStore, registry: Registry, leader: CursorLeader, access: StreamAccess
@@ -85,7 +85,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         )
 
     def _check_readable(self, source: str, identity: Identity) -> None:
-        """Raises StreamNotFoundError, and PermissionDeniedError unless all of it may be read."""
+        """Raise StreamNotFoundError; or PermissionDeniedError unless all of it may be read."""
         streams: list[StreamMetadata] = self._registry.read_as_one(source)
         if not streams:
             name, _, subject = source.partition("@")
@@ -112,7 +112,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 
 
 def _checked(request: pb.GroupHeartbeatRequest) -> Heartbeat:
-    """Raises InvalidRequestError."""
+    """Convert a request. Raises InvalidRequestError."""
     check_cursor_name(request.group)
     session_ms, wait_ms = request.member.session_timeout_ms, request.wait_ms
     if not SESSION_MS[0] <= session_ms <= SESSION_MS[1]:

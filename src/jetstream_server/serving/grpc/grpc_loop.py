@@ -1,15 +1,15 @@
-"""gRPC's own event loop, on a thread of its own, and the way from there to the node's loop.
+"""gRPC's own event loop, on its own thread, and the way from there to the node's loop.
 
     gRPC's loop                                    the node's loop
     takes a call, reads and checks its request ──> the service's method
     writes the answer  <─────────────────────────  its answer, or one after another
 
 gRPC takes one new call per iteration of its loop. On a busy node an iteration takes a tenth of a
-second: with hundreds of callers the last would wait for a minute. Iterations are short here. The
-node's loop begins up to AT_ONCE methods per iteration, in the order of the calls, and none for a
-caller that has left. Long methods divide their work themselves.
+second: with hundreds of callers, the last one would wait for a minute. On this loop, iterations are
+short. The node's loop begins up to AT_ONCE methods per iteration, in the order of the calls, and
+none for a caller that has left. Long methods divide their work themselves.
 
-gRPC is used on this loop only, also for channels to other nodes: it cannot serve two loops well.
+gRPC is used only on this loop, for channels to other nodes too: it cannot serve two loops well.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Call:
     """One call, for the method that answers it on the node's loop.
 
     peer: the caller's connection, as gRPC names it ("ipv4:127.0.0.1:40000"). metadata: its headers.
-    peer_identity: the caller by its certificate; None without TLS or without a certificate.
-    identity: who calls, once that is known (guard.py).
+    peer_identity: the identity in the caller's certificate; None without TLS or without a
+    certificate. identity: the caller, once it is known (guard.py).
     """
 
     def __init__(self, context: _Context) -> None:
@@ -56,8 +56,8 @@ class Call:
         self._then: list[Callable[[], object]] = []
 
     def when_ended(self, then: Callable[[], object]) -> None:
-        """Call it once the answer was sent or nobody waits for it any more; at once if that is
-        already so."""
+        """Call `then` once the answer was sent or is not awaited any more; at once if that is so
+        already."""
         if self._ended:
             then()
         else:
@@ -97,13 +97,13 @@ class GrpcLoop:
             self._tell(self._loop, context)
 
     async def stop(self) -> None:
-        """Stop; running calls are cancelled."""
+        """Stop the loop. Running calls are cancelled."""
         self._is_stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it here, called from the node's loop. Cancelling the caller cancels it.
+        """Run work on gRPC's loop, from the node's loop. Cancelling the caller cancels it.
 
         Raises UnavailableError when this loop has stopped.
         """
@@ -126,7 +126,7 @@ class _Intake:
         self._is_due = False
 
     async def do(self, work: _Work) -> Any:
-        """Called on gRPC's loop: run it on the node's loop. Cancelling the caller cancels it."""
+        """From gRPC's loop, run work on the node's loop. Cancelling the caller cancels it."""
         asked = _Asked(work)
         self._waiting.append(asked)
         self.loop.call_soon_threadsafe(self._told)
@@ -152,7 +152,7 @@ class _Intake:
 
 
 class _Asked:
-    """One piece of work. answer: on the caller's loop; cancelled when nobody waits."""
+    """One piece of work. answer: on the caller's loop; cancelled when no caller waits."""
 
     def __init__(self, work: _Work) -> None:
         self._loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ class _Asked:
     # On the node's loop.
 
     def begin(self) -> bool:
-        """Begin the work. False: nobody waits for it any more."""
+        """Begin the work. Returns False if no caller waits for it any more."""
         if self.answer.cancelled():
             self._work.close()
             return False
@@ -179,7 +179,7 @@ class _Asked:
         if not self.answer.cancelled():
             self._loop.call_soon_threadsafe(self._deliver, task)
         elif not task.cancelled():
-            task.exception()  # Nobody waits for it any more.
+            task.exception()  # No caller waits for it any more.
 
     # On the caller's loop.
 
@@ -222,7 +222,7 @@ class _Relayed:
         return answers
 
     def _call(self, context: _Context) -> Call:
-        """The call ends when its task ends. gRPC's own callback would create a reference cycle,
+        """A call that ends when its task ends. gRPC's own callback would create a reference cycle,
         which only the garbage collector would free."""
         call, task = Call(context), asyncio.current_task()
         assert task is not None
@@ -232,7 +232,7 @@ class _Relayed:
 
 class _Answers:
     """The answers of a method, on the node's loop. Closed only when the last requested answer has
-    come or the request was cancelled."""
+    arrived or the request was cancelled."""
 
     def __init__(self, answers: Any) -> None:
         self._answers = answers

@@ -1,8 +1,8 @@
 """Checks the caller's rights before every RPC, in one place (security/requirements.py).
 
-A guarded service is called like the one behind it, on the node's loop. The stream that a request
-names is looked up here and replaced by its id, so that the service acts on the stream that was
-checked. For answers that may come long after their request, the rights are checked again before
+A guarded service is called like the one behind it, on the node's loop. The guard looks up the
+stream that a request names and replaces it by its id, so that the service acts on the stream that
+was checked. For answers that may come long after their request, the rights are checked again before
 they are sent.
 """
 
@@ -28,11 +28,11 @@ from jetstream_server.serving.stream_access import StreamAccess
 
 AUTHORIZATION = "authorization"
 PORT = "grpc"
-"""Where requests are counted."""
+"""The port for which requests are counted."""
 
 
 class Guarded:
-    """`service`, whose full name is `name`: its methods, guarded."""
+    """The methods of `service`, guarded. name: the service's full name."""
 
     def __init__(self, service: object, name: str, streams: StreamAccess) -> None:
         self._service = service
@@ -62,8 +62,7 @@ class Guarded:
     async def _done(
         self, method: Any, request: Any, call: Call, name: str, requirement: Requirement | None
     ) -> Any:
-        """What the method answers; a change is noted in the audit log, and a quota that is used
-        up."""
+        """Call the method. Note a change, or a used-up quota, in the audit log."""
         resource = self._changed(request, call, name)
         try:
             found = await method(request, call)
@@ -91,8 +90,8 @@ class Guarded:
         return answers
 
     async def _admit(self, request: Any, call: Call, name: str) -> Requirement | None:
-        """Note who calls; raise UnauthenticatedError or PermissionDeniedError, or what the stream
-        is not. None: security is off."""
+        """Identify the caller. Raises UnauthenticatedError, PermissionDeniedError, or the errors of
+        finding the stream. Returns None if security is off."""
         if not self._access.enabled:
             call.identity = Identity(ANONYMOUS.principal, call.peer)
             return None
@@ -145,7 +144,7 @@ class Guarded:
             raise access.denied(identity, operation, f"{request.name}@{request.subject}")
 
     def _changed(self, request: Any, call: Call, name: str) -> str | None:
-        """What the request changes, for the audit log; None: nothing, or another node has asked,
+        """What the request changes, for the audit log; None: nothing, or another node has sent it,
         which has noted it."""
         requirement = RPCS.get(name)
         if requirement is None or not requirement.changes or call.identity.is_node:

@@ -1,5 +1,5 @@
-"""Channels to the gRPC ports of nodes, this node's included. There is one per address. It is opened
-when it is first needed, and again when there are new certificates."""
+"""Channels to the gRPC ports of nodes, this node's included: one per address. It is opened when it
+is first needed, and again when there are new certificates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STUBS: dict[str, Callable[[aio.Channel], Any]] = {
 
 
 class NodeChannels:
-    """certificates: the nodes' ports speak TLS; None: they do not."""
+    """certificates: for TLS on the nodes' ports; None: the ports are plain."""
 
     def __init__(self, grpc_loop: GrpcLoop, certificates: Certificates | None) -> None:
         self._loop = grpc_loop
@@ -54,9 +54,9 @@ class NodeChannels:
         seconds: float,
         node: str,
     ) -> Any:
-        """The answer to a call, from the node's loop. node: what errors call the node that is
-        asked. Raises the JetstreamError that it answers with; UnavailableError without an answer
-        within `seconds`."""
+        """Return the answer to a call from the node's loop. node: the called node's name in errors.
+        Raises the JetstreamError of the answer, and UnavailableError without an answer within
+        `seconds`."""
 
         async def on_grpc_loop() -> Any:
             call = getattr(_STUBS[service](self._channel(address)), method)

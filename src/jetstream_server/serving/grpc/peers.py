@@ -1,4 +1,4 @@
-"""Calls to the other nodes' gRPC API, for requests that another node has to answer."""
+"""Calls to the gRPC API of other nodes, for requests that another node has to answer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jetstream_server.serving.grpc.guard import AUTHORIZATION
 from jetstream_server.serving.grpc.node_channels import NodeChannels
 
 FORWARDED = "jetstream-forwarded"
-"""Metadata key of a request that came from a node: it is not forwarded again."""
+"""Metadata key of a request that a node has forwarded: it is not forwarded again."""
 PRINCIPAL = "jetstream-principal"
-"""Metadata key: who has asked the node that forwards, percent-encoded. Only nodes are believed."""
+"""Metadata key: the caller of the forwarding node, percent-encoded. Trusted only from nodes."""
 CALL_SECONDS = 10.0
 FORWARDED_POLL_SECONDS = 110.0
-"""A little longer than a member of a consumer group may have its coordinator wait."""
+"""A little longer than the coordinator may keep a member of a consumer group waiting."""
 DESCRIBE_SECONDS = 2.0
 """A node that is alive answers at once."""
 READINESS_SECONDS = 0.5
@@ -37,8 +37,8 @@ STAND_BY_SECONDS = 2.0
 
 
 class Peers:
-    """certificates: see NodeChannels. run: this node's incarnation, None before it has registered.
-    secret: the cluster's credential. With it the other node recognises this one."""
+    """certificates: see NodeChannels. run: returns this node's incarnation, None before it has
+    registered. secret: the cluster's credential, by which the other node recognises this one."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Peers:
     async def create_stream(
         self, node_id: NodeId, request: pb.CreateStreamRequest
     ) -> pb.CreateStreamResponse:
-        """Ask the stream's leader to wait until its subscription is confirmed. Raises its
+        """Ask the stream's leader to wait until its subscription is confirmed. Raises the leader's
         JetstreamError."""
         answer: pb.CreateStreamResponse = await self._call(
             node_id,
@@ -73,7 +73,7 @@ class Peers:
         return answer
 
     async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:
-        """Ask a stream's leader to hand over. Raises its JetstreamError."""
+        """Ask a stream's leader to hand over. Raises the leader's JetstreamError."""
         request = pb.TransferLeaderRequest(
             stream=common_pb2.StreamRef(id=stream_id), node_id=target
         )
@@ -87,7 +87,7 @@ class Peers:
         )
 
     async def describe_replica(self, node_id: NodeId, stream_id: StreamId) -> pb.ReplicaState:
-        """How far that node's replica reaches. Raises its JetstreamError."""
+        """How far that node's replica reaches. Raises the node's JetstreamError."""
         request = pb.DescribeReplicaRequest(stream=common_pb2.StreamRef(id=stream_id))
         answer: pb.DescribeReplicaResponse = await self._call(
             node_id,
@@ -101,14 +101,14 @@ class Peers:
     async def list_offsets(
         self, node_id: NodeId, request: pb.ListOffsetsRequest
     ) -> pb.ListOffsetsResponse:
-        """Raises its JetstreamError."""
+        """Resolve positions at that node. Raises the node's JetstreamError."""
         answer: pb.ListOffsetsResponse = await self._call(
             node_id, "Reads", "ListOffsets", request, DESCRIBE_SECONDS
         )
         return answer
 
     async def readiness(self, node_id: NodeId) -> pb.DescribeClusterResponse.Node:
-        """What that node says of itself: why it is not ready, and its use. Raises its
+        """That node's report on itself: why it is not ready, and its use. Raises the node's
         JetstreamError."""
         request = pb.DescribeClusterRequest(readiness=True)
         answer: pb.DescribeClusterResponse = await self._call(
@@ -123,7 +123,7 @@ class Peers:
         return found[0] if found else pb.DescribeClusterResponse.Node()
 
     async def debug_node(self, node_id: NodeId) -> pb.DebugNodeResponse:
-        """What that node tells of itself. Raises its JetstreamError."""
+        """That node's debugging facts. Raises the node's JetstreamError."""
         request = pb.DebugNodeRequest(node_id=node_id)
         answer: pb.DebugNodeResponse = await self._call(
             node_id,
@@ -136,7 +136,7 @@ class Peers:
         return answer
 
     async def prepare(self, node_id: NodeId, stream_id: StreamId, *, urgent: bool) -> None:
-        """See HandOver.prepare, of that node."""
+        """Call HandOver.prepare of that node."""
         request = pb.PrepareHandOverRequest(
             stream=common_pb2.StreamRef(id=stream_id), urgent=urgent
         )
@@ -156,7 +156,7 @@ class Peers:
         end_offset: int,
         silent_us: int,
     ) -> int:
-        """See HandOver.stand_by, of that node."""
+        """Call HandOver.stand_by of that node."""
         request = pb.StandByRequest(
             stream=common_pb2.StreamRef(id=stream_id),
             silent_us=silent_us,
@@ -175,7 +175,7 @@ class Peers:
     async def cancel_stand_by(
         self, node_id: NodeId, stream_id: StreamId, leader_epoch: int
     ) -> None:
-        """See HandOver.cancel_stand_by, of that node."""
+        """Call HandOver.cancel_stand_by of that node."""
         request = pb.CancelStandByRequest(
             stream=common_pb2.StreamRef(id=stream_id), leader_epoch=leader_epoch
         )
@@ -190,8 +190,8 @@ class Peers:
     async def cursors(
         self, node_id: NodeId, method: str, request: Message, principal: str = ""
     ) -> Any:
-        """Have the leader of the cursors answer a request of the services `Cursors` and `Groups`.
-        principal: for whose quota it counts, "" for nobody's. Raises its JetstreamError."""
+        """Forward a request of the services `Cursors` and `Groups` to the leader of the cursors.
+        principal: whose quota counts, "" for nobody's. Raises the leader's JetstreamError."""
         in_groups = hasattr(groups_pb2_grpc.GroupsServicer, method)
         return await self._call(
             node_id,
@@ -214,8 +214,8 @@ class Peers:
         forwarded: bool = False,
         principal: str = "",
     ) -> Any:
-        """The answer. Raises the JetstreamError that the node answers with. forwarded: another
-        node is not to be asked in its place. principal: who has asked this node."""
+        """Call, and return the answer. Raises the node's JetstreamError. forwarded: another node
+        must not be asked instead. principal: the caller of this node."""
         node = self._registry.nodes.get(node_id)
         if node is None:
             raise UnavailableError(f"node {node_id} is not registered; try again")
@@ -246,7 +246,7 @@ class Peers:
 
 
 def quota_holder(access: AccessControl, call: Call) -> str:
-    """The principal for whose quota counts what the call makes; "": nobody's."""
+    """The principal whose quota counts for what the call creates; "": nobody's."""
     if not call.identity.is_node:
         return access.quota_holder(call.identity)
     given = next((value for key, value in call.metadata if key == PRINCIPAL), "")

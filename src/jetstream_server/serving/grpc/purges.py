@@ -1,6 +1,6 @@
-"""Purging: a stream's leader finds where the log is to begin, and the metadata notes it.
+"""Purging: a stream's leader finds where the log will begin, and the metadata records it.
 
-Each replica carries it out by itself (replication/drivers/retention.py), the leader before the
+Each replica carries it out by itself (replication/drivers/retention.py), the leader before its
 answer.
 """
 
@@ -21,7 +21,7 @@ PURGE_SECONDS = 8.0
 
 
 class Purges:
-    """`await purge(…)` on the leader."""
+    """Purges on the leader. Call `purge`."""
 
     def __init__(
         self, metadata: MetadataLog, replicas: ReplicaManager, changes: ReplicaChanges
@@ -31,13 +31,13 @@ class Purges:
         self._changes = changes
 
     async def purge(self, replica: Replica, offset: int | None) -> int:
-        """Remove the records below `offset`, or all that are committed; returns the first offset
-        kept, which is that of a whole batch, and so perhaps a little lower; or higher, where
+        """Remove the records below `offset`, or all that are committed. Returns the first offset
+        kept. It begins a whole batch, so it may be a little lower than `offset`; it is higher if
         compaction has left nothing in between.
 
         Idempotent. Raises OffsetOutOfRangeError for an offset that is not committed, NotLeaderError
         and PreconditionFailedError when the leadership has moved, UnavailableError when it takes
-        long: what the metadata has noted is carried out all the same.
+        long: once the metadata has recorded the purge, it is carried out all the same.
         """
         try:
             async with asyncio.timeout(PURGE_SECONDS):
@@ -55,7 +55,7 @@ class Purges:
         start = _batch_start(replica, replica.high_watermark if offset is None else offset)
         if start <= log.log_start_offset:
             return log.log_start_offset
-        # **safety** On disk first: a log must not come back shorter than what was purged of it.
+        # **safety** On disk first: a log must not come back shorter than the purged part.
         if log.flushed_offset < start:
             self._replicas.flush(replica)
             await self._changes.until(replica, partial(_is_flushed, replica, leader_epoch, start))

@@ -22,7 +22,7 @@ from jetstream_server.replication.core.unreadable import unread
 from jetstream_server.serving.decryption import decrypted, may_be_encrypted
 
 DECODED_RECORDS_MAX = 10_000
-"""Records in one decoded answer: about 30 ms of the event loop."""
+"""Upper bound on records in one decoded answer: about 30 ms of the event loop."""
 
 
 async def answer(
@@ -32,10 +32,10 @@ async def answer(
     decoding: asyncio.Lock | None = None,
 ) -> pb.FetchResponse:
     """The answer to a fetch of `offset`: decoded records, or batches. decoding: limits how many
-    decode at a time.
+    answers are decoded at a time.
 
     Raises StorageError, CorruptBatchError, StreamNotFoundError when the stream was deleted
-    meanwhile, UnavailableError when the records were.
+    meanwhile, UnavailableError when the records were removed meanwhile.
     """
     response = pb.FetchResponse(
         stream_id=replica.stream.id,
@@ -59,18 +59,18 @@ async def answer(
 
 
 def next_offset(response: pb.FetchResponse, found: LogSlice) -> int:
-    """The offset where the reader continues: a decoded answer may end before the last batch
+    """The offset where the reader continues. A decoded answer may end before the last batch
     does."""
     return response.messages[-1].offset + 1 if response.messages else found.next_offset
 
 
 async def _read_for(replica: Replica, found: LogSlice) -> bytes:
-    """Raises as `answer`. Bytes that the disk cannot read are reported for repair."""
+    """Read a slice. Raises the errors of `answer`. Unreadable bytes are reported for repair."""
     try:
         return await _read(found)
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            replica.check_readable()  # Probably deleted meanwhile.
+            replica.check_readable()  # The stream was probably deleted meanwhile.
         if found.is_gone:
             raise UnavailableError(
                 "the records were removed or compacted while they were read; try again"
@@ -80,7 +80,7 @@ async def _read_for(replica: Replica, found: LogSlice) -> bytes:
 
 
 async def _read(found: LogSlice) -> bytes:
-    """The bytes of a slice, without blocking the loop on a cold disk."""
+    """The bytes of a slice, read without blocking the loop on a cold disk."""
     try:
         fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -30,11 +30,11 @@ from jetstream_server.serving.stream_access import StreamAccess
 
 QUERIES_MAX = 100_000
 _QUERIES_PER_TURN = 100
-"""About 2 ms of the event loop, then others get a turn."""
+"""Queries per turn: about 2 ms of the event loop."""
 
 
 class ReadsService(api_pb2_grpc.ReadsServicer):
-    """Serves from the replicas of this node; committed records only."""
+    """Serves committed records from the replicas of this node."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
             query.stream.CopyFrom(common_pb2.StreamRef(id=stream.id))
             replica = self._replicas.resolve(query.stream)
             if query.WhichOneof("position") != "earliest":
-                # Only the leader knows the present log end.
+                # Only the leader knows the current log end.
                 replica = self._replicas.resolve_led(query.stream)
             offset, appended_us = self._resolve(replica, query)
         except JetstreamError as error:
@@ -145,7 +145,7 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
     def _resolve(
         self, replica: Replica, query: pb.ListOffsetsRequest.Query
     ) -> tuple[int, int | None]:
-        """Raises UnavailableError where bytes turn out to be bad: what they are is found out."""
+        """Resolve. Raises UnavailableError for bad bytes, which are then inspected."""
         try:
             return _resolve(replica, query)
         except CorruptBatchError as error:

@@ -2,8 +2,8 @@
 
 gRPC takes an answer as one piece of memory, makes four copies of it, and keeps them until the
 client has read it. A client that requests much and reads nothing would use all memory. So an answer
-waits for room: of its connection, of its principal, which may have half, and in total, in order.
-While answers wait, a connection that has not read one for STALL_SECONDS is closed.
+waits for room: in its connection's share, in its principal's share, which may be half, and in
+total, in order. While answers wait, a connection that has read none for STALL_SECONDS is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 from jetstream_protocol.errors import UnavailableError
 
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Batches in one answer, unless the first is longer."""
+"""Upper bound on the batches in one answer, unless the first batch is longer."""
 PEER_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 BYTES_MAX = 32 * 1024 * 1024
 ROOM_SECONDS = 10.0
@@ -32,7 +32,7 @@ logger = structlog.get_logger("jetstream.api")
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Room for one answer, from `since` on. principal: "" for one who is not limited."""
+    """Room for one answer, from `since` on. principal: "" for a caller without a limit."""
 
     peer: str
     count: int
@@ -50,7 +50,7 @@ class _Peer:
 
 
 class ResponseMemoryLimiter:
-    """See the module. hang_up: closes a peer's connection; its calls then release their room."""
+    """See the module. hang_up: closes a peer's connection, whose calls then release their room."""
 
     def __init__(self, hang_up: Callable[[str], object], bytes_max: int = BYTES_MAX) -> None:
         self.bytes = 0
@@ -70,10 +70,10 @@ class ResponseMemoryLimiter:
         *,
         principal: str = "",
     ) -> Reservation:
-        """Wait for room for `count` bytes. If nothing is held, any answer has room. principal: of
-        all its connections; "": no limit of its own.
+        """Wait for room for `count` bytes. If nothing is held, any answer has room. principal: its
+        connections share a limit; "": there is none.
 
-        Raises UnavailableError after `seconds`; None: no limit.
+        Raises UnavailableError after `seconds`; None: waits without a limit.
         """
         peer = self._peers.setdefault(peer_name, _Peer())
         peer.users += 1
@@ -105,7 +105,7 @@ class ResponseMemoryLimiter:
         return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """The answer was sent, or its call has ended."""
+        """Release the room: the answer was sent, or its call has ended."""
         del self._held[reservation]
         if reservation.principal:
             self._by_principal[reservation.principal] -= reservation.count
@@ -134,7 +134,7 @@ class ResponseMemoryLimiter:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self._room.wait()
         except TimeoutError:
-            pass  # The caller looks again.
+            pass  # The caller checks again.
 
     def _end_stalled(self) -> None:
         """Close the connection that has left an answer unread longest, if that is too long."""
@@ -143,7 +143,7 @@ class ResponseMemoryLimiter:
         if oldest is None or now - oldest.since < STALL_SECONDS:
             return
         logger.warning("reader_hung_up_on", peer=oldest.peer, bytes=oldest.count)
-        # Once is enough: gRPC needs a moment to see the end; then the next connection follows.
+        # One is enough: gRPC needs a moment to notice. Then the next connection follows.
         del self._held[oldest]
         oldest.since = now
         self._held[oldest] = None

@@ -1,4 +1,4 @@
-"""Restoring: appends batches that keep their offsets and times.
+"""Restoring: appends batches with their old offsets and times.
 
 The stream must have been created for it (`restoring`). Its leader appends the batches at the end of
 the log, one request at a time. From then on they are like all other batches: followers fetch them,
@@ -23,22 +23,23 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.replica_manager import ReplicaManager
 
 COMMIT_SECONDS = 8.0
-"""Then the client is told that the outcome is unknown; it asks where the log ends, and goes on."""
+"""After this time the client is told that the outcome is unknown. It asks where the log ends, and
+continues there."""
 AHEAD_US_MAX = 3600 * 1_000_000
-"""So far may a batch's time be ahead of this node's clock. Nothing is appended with an earlier time
-later, so one wrong time would be the time of everything that follows."""
+"""How far a batch's time may be ahead of this node's clock. Later batches never get an earlier
+time, so one wrong time would become the time of everything that follows."""
 
 
 class Restores:
-    """`await restore(…)` on the leader."""
+    """Restores on the leader. Call `restore`."""
 
     def __init__(self, replicas: ReplicaManager, wall_clock: WallClock) -> None:
         self._replicas = replicas
         self._wall_clock = wall_clock
-        self._checking = asyncio.Lock()  # At most one request's bytes are unpacked at a time.
+        self._checking = asyncio.Lock()  # At most one request is decompressed at a time.
 
     async def restore(self, replica: Replica, data: bytes) -> int:
-        """Append the batches; returns where the next one is to begin, once they are committed.
+        """Append the batches. Returns where the next one must begin, once they are committed.
 
         Raises PreconditionFailedError for a stream that is not being restored, and for batches that
         do not begin at its log end; UnknownOutcomeError when they do not commit in time.
@@ -56,8 +57,8 @@ class Restores:
         return batches[-1].next_offset
 
     def _append(self, replica: Replica, batches: Sequence[RestoredBatch]) -> None:
-        """All at once: nothing else is appended in between."""
-        _check_restoring(replica)  # It may have ended while the bytes were checked.
+        """Append all batches at once, with nothing else in between."""
+        _check_restoring(replica)  # Restoring may have ended while the bytes were checked.
         if replica.leadership is None:
             raise NotLeaderError(f"node {replica.node_id} leads {replica.stream.full_name} no more")
         replica.leadership.check_can_append()
@@ -94,7 +95,8 @@ class Restores:
 
 
 def _opened(replica: Replica, data: bytes) -> list[RestoredBatch]:
-    """Raises PreconditionFailedError for what this node cannot decrypt, and as `open_restored`."""
+    """Check the batches. Raises PreconditionFailedError if this node cannot decrypt them, and the
+    errors of `open_restored`."""
     encryption = replica.log.encryption
     try:
         return open_restored(decrypt_all(NO_KEYS if encryption is None else encryption.keys, data))

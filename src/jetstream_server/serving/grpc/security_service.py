@@ -1,4 +1,4 @@
-"""The `Security` service: tokens and ACL rules. Who may call it is decided before (guard.py)."""
+"""The `Security` service: tokens and ACL rules. guard.py decides before who may call it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIFETIME_US_MAX = 100 * 365 * 24 * 3600 * 1_000_000
 
 
 class SecurityService(api_pb2_grpc.SecurityServicer):
-    """randomness: so many bytes that nobody can guess."""
+    """randomness: returns that many unpredictable bytes."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
             raise InvalidRequestError("a token lives for up to 100 years; 0: it does not expire")
         new = tokens.new_token(self._randomness(tokens.ID_BYTES + tokens.SECRET_BYTES))
         salt = self._randomness(tokens.SALT_BYTES)
-        async with self._hashing:  # Each takes 16 MiB.
+        async with self._hashing:  # Each hash takes 16 MiB.
             hashed = await asyncio.to_thread(tokens.slow_hash, new.text, salt)
         now_us = self._wall_clock()
         token = Token(
@@ -127,7 +127,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         return pb.RemoveAclResponse()
 
     async def TestAcl(self, request: pb.TestAclRequest, call: Call) -> pb.TestAclResponse:
-        """Testing the rights of others needs the right to change rules."""
+        """Test a right. Testing the rights of others needs the right to change rules."""
         principal = request.principal or call.identity.principal
         if principal != call.identity.principal:
             self._access.check(call.identity, Operation.SECURITY_ALTER)
@@ -149,7 +149,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
         )
 
     def _subject_of(self, name: str, call: Call) -> str:
-        """The subject of the stream of that name, if there is just one that the caller knows."""
+        """The subject of the stream of that name, if there is just one that the caller may know."""
         if not name:
             return ""
         known = [
@@ -163,7 +163,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
 
 
 def _token(token: Token) -> pb.Token:
-    """Without its hash."""
+    """The token without its hash."""
     return pb.Token(
         id=token.id,
         principal=token.principal,

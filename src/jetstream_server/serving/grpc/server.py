@@ -1,10 +1,10 @@
 """The gRPC listener: our services, health and reflection on one port.
 
 gRPC's server ends for ever when a request causes an exception in it: from version 1.84 on, a path
-that is not UTF-8 does. It is then replaced by a new one; running calls are lost, and clients repeat
-them.
+that is not UTF-8 does. The server is then replaced by a new one. Running calls are lost, and
+clients repeat them.
 
-All of it runs on gRPC's loop, and the methods on the node's loop (grpc_loop.py).
+All of it runs on gRPC's loop, except the methods, which run on the node's loop (grpc_loop.py).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from jetstream_server.serving.stream_access import StreamAccess
 RESPONSE_BYTES_MAX = 128 * 1024 * 1024
 METADATA_BYTES_MAX = 16 * 1024
 HANDSHAKE_MS_MAX = 10_000
-"""A client that has not completed the handshake by then only holds a descriptor."""
+"""Until then, a client that has not completed the handshake only holds a descriptor."""
 IDLE_MS_MAX = 300_000
-"""For a connection without a call; its client reconnects when it needs to."""
+"""Lifetime of a connection without a call. Its client reconnects when it needs to."""
 _STOP_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", max(LIMITS.values())),
     ("grpc.max_send_message_length", RESPONSE_BYTES_MAX),
-    # Above the first, some requests are refused; above the second, all.
+    # Above the first limit some requests are refused, above the second all.
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
@@ -88,7 +88,7 @@ class ApiServer:
         grpc_loop: GrpcLoop,
         certificates: Certificates | None = None,
     ) -> None:
-        """certificates: the port speaks TLS with them."""
+        """certificates: for TLS on the port."""
         self._certificates = certificates
         services = (streams, reads, cluster, cursors, groups, security)
         self._services = [
@@ -105,7 +105,7 @@ class ApiServer:
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> None:
-        """Raises OSError when the address cannot be listened on."""
+        """Listen. Raises OSError when the address cannot be used."""
         await self._loop.run(self._start(address))
 
     async def _start(self, address: str) -> None:
@@ -144,7 +144,7 @@ class ApiServer:
         await server.start()
 
     async def _supervise(self, address: str) -> None:
-        """Replace a server that ended by itself."""
+        """Replace a server that has ended by itself."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             assert self._server is not None
@@ -176,7 +176,7 @@ class ApiServer:
             return
         try:
             async with asyncio.timeout(_STOP_SECONDS):
-                # It waits until every watcher has read the change; a watcher that reads nothing
+                # It waits until every watcher has read the change. A watcher that reads nothing
                 # never does.
                 await self._health.enter_graceful_shutdown()
         except TimeoutError:
@@ -185,8 +185,8 @@ class ApiServer:
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """gRPC asks for news at every handshake. It can demand certificates of clients, or not ask for
-    any: there is nothing in between."""
+    """gRPC asks for new certificates at every handshake. It can demand client certificates or not
+    ask for them; there is nothing in between."""
     given = certificates.generation
 
     def present() -> grpc.ServerCertificateConfiguration:

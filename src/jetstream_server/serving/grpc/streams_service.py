@@ -38,17 +38,17 @@ from jetstream_server.serving.stream_access import StreamAccess
 
 DAMAGED_MAX = 100
 _DESCRIBED_PER_TURN = 50
-"""About 2 ms of the event loop; then others have their turn."""
+"""Streams per turn: about 2 ms of the event loop."""
 
 Confirm = Callable[[int], Awaitable[None]]
-"""(stream id): returns once this node, its leader, has its subscription confirmed by NATS."""
+"""(stream id): returns once NATS has confirmed the subscription of this node, its leader."""
 
 Drained = Callable[[], Awaitable[None]]
-"""Returns once everything is stored that NATS has delivered to streams that were paused."""
+"""Returns once every message that NATS has delivered to paused streams is stored."""
 
 
 class StreamsService(api_pb2_grpc.StreamsServicer):
-    """Checks the request; the registry decides. Who may ask is decided before (guard.py)."""
+    """Checks the request. The registry decides. guard.py checks the caller's rights before."""
 
     def __init__(
         self,
@@ -213,8 +213,8 @@ class StreamsService(api_pb2_grpc.StreamsServicer):
     async def _set_access(
         self, stream: StreamMetadata, *, readonly: bool | None = None, paused: bool | None = None
     ) -> StreamMetadata:
-        """The stream afterwards. Raises NotLeaderError, also when the leadership has moved
-        meanwhile: asked again, the next leader has applied it once it answers."""
+        """Change the access, and return the stream. Raises NotLeaderError, also if the leadership
+        has moved meanwhile. When the call is repeated, the new leader has applied the change."""
         ref = common_pb2.StreamRef(id=stream.id)
         if stream.leader != NO_NODE:
             self._replicas.resolve_led(ref)

@@ -1,4 +1,4 @@
-"""Has a stream's leader hand over, on this node or on another one."""
+"""Makes a stream's leader hand over, on this node or on another one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Transfers:
     async def transfer(
         self, stream: StreamMetadata, target: NodeId, *, forward: bool = True
     ) -> None:
-        """Have the stream's leader hand over to that ISR member.
+        """Make the stream's leader hand over to that ISR member.
 
         forward: also if another node leads. Raises NotLeaderError, PreconditionFailedError,
-        UnknownOutcomeError; UnavailableError also when the leader does not answer in time.
+        UnknownOutcomeError, and UnavailableError, also when the leader does not answer in time.
         """
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):

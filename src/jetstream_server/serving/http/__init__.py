@@ -1,1 +1,1 @@
-"""HTTP: health, readiness and metrics."""
+"""HTTP: health, readiness, metrics, the console and its API."""

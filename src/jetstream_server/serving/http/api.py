@@ -1,8 +1,8 @@
 """`/api/v1/`: the part of the gRPC API that the console needs, as JSON (docs/protocol.md, "HTTP").
 
 A request becomes one or a few gRPC calls in the name of its sender (gateway.py). The answer is
-gRPC's message in protobuf's JSON. A change needs the Content-Type of JSON. A request of a browser
-must come from a page of this server: other pages cannot change anything, and there are no cookies.
+gRPC's message in protobuf's JSON. A change needs the Content-Type of JSON. A browser's request must
+come from a page of this server: other pages cannot change anything, and there are no cookies.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jetstream_server.serving.http.server import Route
 _Message = TypeVar("_Message", bound=Message)
 
 STREAMS_MAX = 1000
-"""In one answer; there are more pages."""
+"""Streams in one answer. There are more pages."""
 STREAMS_DEFAULT = 200
 
 
 class Api:
-    """The paths below /api/v1/. Who may what is gRPC's to say."""
+    """The paths below /api/v1/. gRPC checks the caller's rights."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -57,8 +57,8 @@ class Api:
         return _json(await self._call(request, "Cluster", "DescribeCluster", asked))
 
     async def _streams(self, request: web.Request) -> web.Response:
-        """Descriptions as their leaders give them; of a leader that does not answer, what this node
-        knows. Query: match (part of the name or subject), start, limit."""
+        """Descriptions by the streams' leaders. If a leader does not answer: what this node knows.
+        Query: match (part of the name or subject), start, limit."""
         start, limit = number(request, "start", 0), number(request, "limit", STREAMS_DEFAULT)
         asked = pb.ListStreamsRequest(describe_led=True)
         listed = await self._call(request, "Streams", "ListStreams", asked)
@@ -80,7 +80,7 @@ class Api:
         try:
             answer = await self._call(request, "Streams", "ListStreams", asked, node_id=node)
         except JetstreamError:
-            return []  # What this node knows of them is shown instead.
+            return []  # Their descriptions are what this node knows.
         return list(answer.led)
 
     async def _stream(self, request: web.Request) -> web.Response:
@@ -166,7 +166,7 @@ def _optional(request: web.Request, name: str) -> int | None:
 
 
 def _integer(name: str, text: str) -> int:
-    """Raises InvalidRequestError. Protobuf's integers end below 2**63."""
+    """Parse. Raises InvalidRequestError. Protobuf's integers end below 2**63."""
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise InvalidRequestError(f"{name} must be a whole number that is not negative")
     return int(text)
@@ -184,7 +184,7 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body cannot be read: {str(error)[:200]}") from error
     if not isinstance(found, dict):
-        raise InvalidRequestError("the body cannot be read: it is no JSON object")
+        raise InvalidRequestError("the body cannot be read: it is not a JSON object")
     return found
 
 

@@ -34,7 +34,7 @@ from jetstream_server.serving.http.server import Route
 from jetstream_server.serving.lag import Lag, Place, lags_in, request_for
 
 LOOKED_AT_MAX = 20_000
-"""Cursors of one answer, before any are left out."""
+"""Upper bound on the cursors of one answer, before any are left out."""
 _Query = pb.ListOffsetsRequest.Query
 
 
@@ -57,8 +57,8 @@ class ConsumersApi:
     # Reading.
 
     async def _cursors(self, request: web.Request) -> web.Response:
-        """Query: cursor, stream (all of the name), match (part of a cursor's or stream's name),
-        start, limit."""
+        """List cursors. Query: cursor, stream (whole names), match (part of a cursor's or stream's
+        name), start, limit."""
         start, limit = number(request, "start", 0), number(request, "limit", STREAMS_DEFAULT)
         match = request.query.get("match", "").lower()
         asked = cursors_pb2.ListCursorsRequest(name=request.query.get("cursor", ""))
@@ -94,7 +94,7 @@ class ConsumersApi:
                 return found, not asked.page
 
     async def _groups(self, request: web.Request) -> web.Response:
-        """Query: group (the whole name). Each share has its stream's name, its position and lag."""
+        """List groups. Query: group (the whole name). Shares have stream name, position and lag."""
         who = authorization(request)
         asked = groups_pb2.ListGroupsRequest(name=request.query.get("group", ""))
         groups = (await self._gateway.call("Groups", "ListGroups", asked, who)).groups
@@ -132,7 +132,7 @@ class ConsumersApi:
         return found
 
     async def _lags(self, places: Collection[Place], who: str) -> dict[Place, Lag]:
-        """Without those in streams whose leaders do not answer."""
+        """The lags of the places, except in streams whose leaders do not answer."""
         by_leader: dict[int, list[Place]] = {}
         for place in sorted(places):
             leader = self._gateway.leader_of(place[0])
@@ -156,8 +156,8 @@ class ConsumersApi:
     # Changing.
 
     async def _seek(self, request: web.Request) -> web.Response:
-        """The body says where to, as a query of ListOffsets does (`earliest`, `latest` or
-        `timestamp_us`), or by `offset`."""
+        """Move a cursor. The body gives the position as a query of ListOffsets does (`earliest`,
+        `latest` or `timestamp_us`), or by `offset`."""
         who, body = authorization(request), await body_of(request)
         ref = ref_of(request.match_info["stream"])
         asked = pb.DescribeStreamRequest(stream=ref, registry_only=True)
@@ -178,7 +178,7 @@ class ConsumersApi:
         return web.json_response(to_dict(result.cursor))
 
     async def _offset(self, stream: pb.Stream, body: dict[str, Any], who: str) -> int:
-        """Raises InvalidRequestError, OffsetOutOfRangeError, UnavailableError."""
+        """Resolve. Raises InvalidRequestError, OffsetOutOfRangeError, UnavailableError."""
         wanted = _wanted(body)
         if isinstance(wanted, int):
             queries = [_Query(earliest=True), _Query(latest=True)]
@@ -212,7 +212,7 @@ class ConsumersApi:
 
 
 def _wanted(body: dict[str, Any]) -> int | _Query:
-    """An offset, or what to ask for it. Raises InvalidRequestError."""
+    """An offset, or the query that finds it. Raises InvalidRequestError."""
     match body:
         case {"earliest": True}:
             return _Query(earliest=True)

@@ -1,10 +1,9 @@
 """From HTTP to the gRPC API: each request becomes a gRPC call in the name of its sender.
 
-This is no second API. A call goes to the gRPC port of this node, or of the node that it names (the
-leader, a replica), with the sender's own token: the checks of gRPC are the checks here.
-**safety** A caller never gets the rights of a node. While security is on, a request without a token
-is refused here. With a token, the token alone says who calls, whatever certificate the connection
-shows.
+This is not a second API. A call goes to the gRPC port of this node, or of the node that it names
+(the leader, a replica), with the sender's own token: the checks of gRPC apply. **safety** A caller
+never gets the rights of a node. While security is on, a request without a token is refused here.
+With a token, only the token identifies the caller, whatever certificate the connection shows.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class Gateway:
         node_id: int | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Any:
-        """The answer of node `node_id`; None: of this node. If the answer names another node, that
-        one is asked instead. authorization: the header, "" for none. Raises the JetstreamError that
-        is answered."""
+        """Return the answer of node `node_id`; None: of this node. If the answer names another
+        node, that one is asked instead. authorization: the header, "" for none. Raises the
+        JetstreamError of the answer."""
         metadata = self._metadata(authorization)
         address = self._address_of(self._node_id if node_id is None else NodeId(node_id))
         for redirects_left in reversed(range(_REDIRECTS_MAX + 1)):
@@ -79,18 +78,18 @@ class Gateway:
         raise AssertionError("the last attempt returns or raises")
 
     def leader_of(self, stream_id: int) -> NodeId | None:
-        """As this node knows; None: it has none, or there is no such stream."""
+        """The leader that this node knows; None: there is none, or there is no such stream."""
         stream = self._registry.streams.get(StreamId(stream_id))
         return None if stream is None or stream.leader == NO_NODE else stream.leader
 
     def stream_name(self, stream_id: int) -> str | None:
-        """In full; None: there is no such stream any more."""
+        """The full name of a stream; None: there is no such stream any more."""
         stream = self._registry.streams.get(StreamId(stream_id))
         return None if stream is None else stream.full_name
 
     def _metadata(self, authorization: str) -> list[tuple[str, str]]:
-        """Raises UnauthenticatedError for anything but a token (a node's proof, for example), and
-        for nothing where a token is needed."""
+        """The call's metadata. Raises UnauthenticatedError for anything but a token (for example a
+        node's proof), and without a token if one is needed."""
         if not authorization and not self._requires_token:
             return []
         scheme, _, token = authorization.partition(" ")

@@ -14,10 +14,10 @@ from jetstream_server.serving.certificates import shown_by
 
 
 async def admit(access: AccessControl, request: web.Request, path: str) -> None:
-    """Raise UnauthenticatedError or PermissionDeniedError if the sender may not ask for it.
+    """Raise UnauthenticatedError or PermissionDeniedError if the sender may not request the path.
 
-    path: as in the table. Below /api/v1/ the RPCs decide that it asks in the sender's name; they
-    note changes in the audit log, too.
+    path: as in the table. Below /api/v1/ the RPCs decide, which are called in the sender's name.
+    They also note changes in the audit log.
     """
     if not access.enabled:
         return

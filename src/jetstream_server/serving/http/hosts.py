@@ -1,10 +1,10 @@
-"""The host names under which the API answers: a guard against DNS rebinding.
+"""The host names under which the API answers: protects against DNS rebinding.
 
 A page on another server can make its own name resolve to this node's address. Its scripts then send
-requests to this node as if it were their server, and read the answers. These requests still have
-the page's name in `Host`. **safety** If callers need no token, the API answers only under an
-address, `localhost`, or a name that the configuration gives to a node. With tokens no guard is
-needed: such a page has no token.
+requests to this node as if it were their server, and read the answers. Such requests still have the
+page's name in `Host`. **safety** If callers need no token, the API answers only under an address,
+`localhost`, or a name that the configuration gives to a node. With tokens no such check is needed:
+the page has no token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class OwnHosts:
         self._names = {_plain(name) for name in names} | {"localhost"}
 
     def check(self, header: str | None) -> None:
-        """header: of the request; None: it has none, as a browser's always has. Raises
+        """Check the header `Host`. header: None: there is none; browsers always send one. Raises
         PermissionDeniedError."""
         if header is None:
             return
@@ -36,7 +36,7 @@ class OwnHosts:
 
 
 def _without_port(header: str) -> str:
-    """`[::1]:9295` is `::1`."""
+    """The host without its port: `::1` for `[::1]:9295`."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0]

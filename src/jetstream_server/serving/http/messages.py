@@ -1,8 +1,8 @@
-"""A page of a stream's records as JSON, for people: text as text, other bytes in base64, and
-no more than fits on a screen.
+"""A page of a stream's records as JSON, for people: text as text, other bytes in base64, and not
+more than fits on a screen.
 
-With a subject or a key, it searches the records from the start of the page on. After LOOKED_AT_MAX
-records the page ends, and says where to go on.
+With a subject or a key, the page searches the records from its start on. After LOOKED_AT_MAX
+records it ends, and says where to continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jetstream_protocol.subjects import check_pattern, matches
 from jetstream_server.serving.http.gateway import Gateway
 
 SHOWN_BYTES_MAX = 64 * 1024
-"""Of one value; `size` says how long it is."""
+"""Bytes shown of one value. `size` is the value's whole length."""
 _SECONDS = 10.0
 
 
@@ -25,7 +25,7 @@ LIMIT_MAX = 500
 LOOKED_AT_MAX = 20_000
 _FETCH_BYTES = 256 * 1024
 WAIT_MS_MAX = 20_000
-"""How long a page may wait for the first record: browsers and proxies give up after half a
+"""How long a page may wait for the first record. Browsers and proxies give up after half a
 minute."""
 
 
@@ -48,8 +48,8 @@ class MessagePages:
         key: str | None = None,
         wait_ms: int = 0,
     ) -> dict[str, Any]:
-        """From `offset` on, from the first record of that time on, or the `last` ones (if nothing
-        is said, as many as `limit`). Raises the JetstreamErrors of a fetch."""
+        """Records from `offset` on, from the first record of that time on, or the `last` ones
+        (by default as many as `limit`). Raises the JetstreamErrors of a fetch."""
         if not 0 < limit <= LIMIT_MAX:
             raise InvalidRequestError(f"limit is from 1 to {LIMIT_MAX}")
         if wait_ms > WAIT_MS_MAX:
@@ -98,7 +98,7 @@ class MessagePages:
         return found if timestamp_us is not None else max(first, found - last)
 
     async def _offset(self, query: pb.ListOffsetsRequest.Query, authorization: str) -> int:
-        """Of the leader: who is not raises, with who is."""
+        """Ask the leader for an offset. Any other node raises an error that names the leader."""
         described = await self._gateway.call(
             "Streams",
             "DescribeStream",
@@ -120,7 +120,7 @@ class MessagePages:
 
 
 class _Page:
-    """What has been found so far."""
+    """The records found so far."""
 
     def __init__(self, limit: int, subject: str, key: bytes | None) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ class _Page:
         return len(self.messages) == self._limit or self._looked_at >= LOOKED_AT_MAX
 
     def take(self, answer: pb.FetchResponse) -> int:
-        """Pick what is wanted; returns where to go on."""
+        """Pick the wanted records. Returns where to continue."""
         for message in answer.messages:
             if self.is_full:
                 return int(message.offset)
@@ -145,7 +145,7 @@ class _Page:
 
 
 def message_to_json(message: pb.Message) -> dict[str, Any]:
-    """value, key: see `bytes_to_json`; null: there is none."""
+    """A record as JSON. value, key: see `bytes_to_json`; null: there is none."""
     return {
         "offset": message.offset,
         "timestamp_us": message.timestamp_us,
@@ -157,7 +157,7 @@ def message_to_json(message: pb.Message) -> dict[str, Any]:
 
 
 def bytes_to_json(data: bytes) -> dict[str, Any]:
-    """`text` or `base64`, cut off at SHOWN_BYTES_MAX, and the whole `size` in bytes."""
+    """`text` or `base64`, shortened to SHOWN_BYTES_MAX, and the whole `size` in bytes."""
     shown = data[:SHOWN_BYTES_MAX]
     try:
         return {"text": _text(shown, is_cut=len(shown) < len(data)), "size": len(data)}
@@ -166,7 +166,7 @@ def bytes_to_json(data: bytes) -> dict[str, Any]:
 
 
 def _text(data: bytes, *, is_cut: bool) -> str:
-    """Raises UnicodeDecodeError. A character that was cut through is left out."""
+    """Decode. Raises UnicodeDecodeError. A character that was cut in two is left out."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -176,14 +176,14 @@ def _text(data: bytes, *, is_cut: bool) -> str:
 
 
 def headers_of(block: bytes) -> list[tuple[str, str]]:
-    """Names and values in their order; the first line is NATS's own."""
+    """Names and values in their order. The first line of a block is NATS's own."""
     lines = block.decode("utf-8", "backslashreplace").split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if line)
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
 def is_wanted(message: pb.Message, subject: str, key: bytes | None) -> bool:
-    """subject: a pattern, "" for all. key: None for all."""
+    """Whether a record matches. subject: a pattern, "" for all. key: None for all."""
     if key is not None and not (message.HasField("key") and message.key == key):
         return False
     return not subject or matches(subject, message.subject.decode("utf-8", "backslashreplace"))

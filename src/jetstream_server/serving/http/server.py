@@ -1,7 +1,7 @@
-"""HTTP: its listener, and the table of its paths. What they answer is in pages.py.
+"""HTTP: its listener, and the table of its paths. pages.py and api.py answer.
 
-At most CONNECTIONS_MAX connections. Beyond that the oldest of the address that has most is closed,
-so that silent clients never keep others out.
+At most CONNECTIONS_MAX connections. Above that, the oldest one of the address with most connections
+is closed, so that silent clients never keep others out.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from jetstream_server.serving.http.hosts import OwnHosts
 
 CONNECTIONS_MAX = 192
 AT_ONCE = CONNECTIONS_MAX // 8
-"""Accepted per iteration of the loop: a client that sends at once is answered before it is
-closed."""
+"""Connections accepted per iteration of the loop: a client that sends at once is answered before it
+is closed."""
 LINE_BYTES_MAX = 8190
-"""Limit of a request line and of a header; also aiohttp's default, stated because it is a limit."""
+"""Limit of a request line and of a header. Also aiohttp's default, stated because it is a limit."""
 BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
-"""For TLS, as on the other ports."""
+"""Time for the TLS handshake, as on the other ports."""
 API_PREFIX = "/api/v1/"
 _BODY_BYTES_MAX = 16 * 1024
-"""Of a change through the API."""
+"""Upper bound on the body of a change through the API."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,7 +47,7 @@ logger = structlog.get_logger("jetstream.http")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. Who may ask for it: security/requirements.py."""
+    """One path. security/requirements.py says who may request it."""
 
     path: str
     handler: Handler
@@ -65,8 +65,8 @@ class HttpServer:
         refused: Counter[str] | None = None,
         hosts: OwnHosts | None = None,
     ) -> None:
-        """certificates: the port speaks TLS with them. refused: where connections are counted that
-        were closed to make room. hosts: the names under which API_PREFIX is answered; None: any."""
+        """certificates: for TLS on the port. refused: counts connections closed to make room.
+        hosts: the names under which API_PREFIX is answered; None: any."""
         self._hosts = hosts
         self._routes = routes
         self._access = access
@@ -75,12 +75,12 @@ class HttpServer:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._throttle = LogThrottle()
-        self._connections: dict[asyncio.Transport, str] = {}  # and the host at the other end
+        self._connections: dict[asyncio.Transport, str] = {}  # and the peer's host
         self._refused = Counter() if refused is None else refused
         self._connecting: dict[asyncio.Task[None], None] = {}
 
     async def start(self, host: str, port: int) -> None:
-        """Raises OSError when the address cannot be listened on."""
+        """Listen. Raises OSError when the address cannot be used."""
         application = web.Application(client_max_size=_BODY_BYTES_MAX)
         for route in self._routes:
             if route.method == "GET":
@@ -91,7 +91,7 @@ class HttpServer:
             application,
             access_log=None,
             shutdown_timeout=1.0,
-            auto_decompress=False,  # Unpacking a body would block the loop.
+            auto_decompress=False,  # Decompressing a body would block the loop.
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
         )
@@ -137,8 +137,8 @@ class HttpServer:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Forget connections that have ended; if that is not enough, end the oldest of the address
-        that has most."""
+        """Forget connections that have ended. If that is not enough, end the oldest one of the
+        address with most connections."""
         for transport in [each for each in self._connections if each.is_closing()]:
             del self._connections[transport]
         while len(self._connections) > CONNECTIONS_MAX:
@@ -161,7 +161,7 @@ class HttpServer:
             await self._runner.cleanup()
 
     def _checked(self, route: Route) -> Handler:
-        """Every request comes through here: who may not is refused, before anything is done."""
+        """Check the caller's rights before anything is done. Every request goes through here."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
@@ -176,7 +176,7 @@ class HttpServer:
 
 
 def error_response(error: JetstreamError) -> web.Response:
-    """The error, as the other ports say it (docs/protocol.md, "Errors")."""
+    """The error in the form of the other ports (docs/protocol.md, "Errors")."""
     body = {"error": {"code": error.code, "message": error.message}}
     status = CODES[type(error)].nats_code
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthenticatedError) else None

@@ -1,1 +1,1 @@
-"""What a node tells Prometheus."""
+"""The metrics of a node for Prometheus."""

@@ -1,5 +1,5 @@
 """Series for single cursors, on request: `/metrics?streams=PATTERN` has those in the streams that
-match, from the node that leads `__cursors`."""
+match, on the node that leads `__cursors`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LABELS = ("cursor", "stream", "subject")
 
 
 def series(found: Sequence[CursorLag], left_out: int) -> Iterator[Metric]:
-    """The families. A lag that nobody knows now is left out."""
+    """The families. An unknown lag is left out."""
     records = GaugeMetricFamily(
         "jetstream_cursor_lag_records", "Committed records behind the cursor", labels=_LABELS
     )

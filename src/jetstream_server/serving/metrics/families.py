@@ -1,8 +1,8 @@
-"""The metrics of a node: names, types, help, and where each value comes from.
+"""The metrics of a node: names, types, help, and the source of each value.
 
-Names follow Prometheus' conventions: base units (`_seconds`, `_bytes`), `_total` for what only
-grows. Labels have few values, all known beforehand: error codes, nodes of the cluster, phases. What
-each metric means is in docs/operations/metrics.md, "Metrics"; a test compares.
+Names follow Prometheus' conventions: base units (`_seconds`, `_bytes`), `_total` for values that
+only grow. Labels have few values, all known beforehand: error codes, nodes of the cluster, phases.
+docs/operations/metrics.md, "Metrics", explains each metric; a test compares.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ _COUNTERS = (
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
-    """The metrics of the node; what it does not know is left out."""
+    """The metrics of the node. Unknown values are left out."""
     build = GaugeMetricFamily(
         "jetstream_build_info", "What runs: always 1", labels=["version", "ingest"]
     )

@@ -1,4 +1,4 @@
-"""Durations that are counted in buckets, and the watch over one of them: the event loop's delay."""
+"""Durations counted in buckets, and the measurement of one of them: the event loop's delay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 
 
 class Histograms:
-    """Of one node. `flush_seconds.observe` may be called on any thread."""
+    """The histograms of a node. `flush_seconds.observe` may be called on any thread."""
 
     def __init__(self) -> None:
         self.flush_seconds = Histogram(
@@ -36,7 +36,7 @@ class Histograms:
 
 
 async def watch_loop(clock: Callable[[], int], observe: Callable[[float], object]) -> None:
-    """Tell `observe` how late the running loop is, in seconds, for ever. clock: in µs."""
+    """Call `observe` for ever with the running loop's delay, in seconds. clock: in µs."""
     while True:
         due_us = clock() + round(LOOP_CHECK_SECONDS * 1e6)
         await asyncio.sleep(LOOP_CHECK_SECONDS)

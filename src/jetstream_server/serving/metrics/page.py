@@ -1,7 +1,7 @@
-"""The page `/metrics`, in Prometheus' text format, written without holding up the event loop.
+"""The page `/metrics`, in Prometheus' text format, written without blocking the event loop.
 
-Everything is read from counters that the parts keep anyway. The loop has a turn after
-REPLICAS_PER_TURN replicas and after each family; only one page is written at a time.
+Everything is read from counters that the parts keep anyway. The loop gets a turn after
+REPLICAS_PER_TURN replicas and after each family. Only one page is written at a time.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from jetstream_server.serving.metrics.histograms import Histograms
 from jetstream_server.serving.metrics.snapshot import Snapshot
 
 REPLICAS_PER_TURN = 200
-"""About 2 ms of the event loop."""
+"""Replicas per turn: about 2 ms of the event loop."""
 Matches = Callable[[str, str], bool]
-"""Whether a stream of that name and `name@subject` is asked for."""
+"""Returns whether a stream of that name and `name@subject` is wanted."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Replicas(Iterable[Replica], Sized, Protocol):
-    """ReplicaManager, as far as the page needs it."""
+    """The part of ReplicaManager that the page needs."""
 
     gone: Counters
 

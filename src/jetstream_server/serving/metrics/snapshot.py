@@ -1,4 +1,4 @@
-"""Everything that the metrics of one scrape are made of."""
+"""All values that the metrics of one scrape consist of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jetstream_server.serving.metrics.sums import StreamSums
 @dataclass(slots=True)
 class Snapshot:
     """The parts' own counters, and single numbers. nodes: how many, by state.
-    disk_free_bytes: None when it cannot be told. cursors: None unless it leads them."""
+    disk_free_bytes: None: unknown. cursors: None unless this node leads them."""
 
     raft: MetadataStatus
     leaderships: Leaderships
@@ -50,5 +50,5 @@ class Snapshot:
 
     @classmethod
     def empty(cls) -> Snapshot:
-        """Of a node that has done nothing yet."""
+        """The snapshot of a node that has done nothing yet."""
         return cls(MetadataStatus.absent(NodeId(0), ()), Leaderships(0))

@@ -1,7 +1,7 @@
 """Series for single streams, on request: `/metrics?streams=PATTERN`.
 
 At most STREAMS_MAX streams, the first by name; `jetstream_streams_left_out` says how many more
-there are. To watch more of them, ask with several patterns.
+there are. To watch more of them, request several patterns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[Replica], float]], ...] = (
 
 
 def matches(replica: Replica, pattern: str) -> bool:
-    """Whether its stream's name or name@subject does (`*` and `?` as in a shell)."""
+    """Whether the stream's name or name@subject matches (`*` and `?` as in a shell)."""
     return names_match(replica.stream.name, replica.stream.full_name, pattern)
 
 

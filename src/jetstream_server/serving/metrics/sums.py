@@ -1,5 +1,5 @@
-"""Sums over the replicas of a node, for its metrics: series for each of ten thousand streams would
-be too many. Adding one replica takes some microseconds, so the caller divides the work."""
+"""Sums over the replicas of a node, for its metrics: ten thousand streams would have too many
+series. Adding one replica takes some microseconds, so the caller divides the work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jetstream_server.replication.core.replica import Replica
 
 @dataclass(slots=True)
 class StreamSums:
-    """replicas: held here. led: of these, those that this node leads; what follows `segments` is
-    about them. lags: the most by which a follower is behind in any stream, in records and µs."""
+    """replicas: on this node. led: those of them that this node leads; all fields after `segments`
+    are about them. lags: the most by which a follower is behind in any stream, in records and
+    µs."""
 
     replicas: int = 0
     offline: int = 0
