@@ -1,12 +1,13 @@
 """Streams of Jetstream as Spark tables: `spark.read.format("jetstream")`.
 
 Spark imports every installed top-level module named `pyspark_*` and registers its `DefaultSource`,
-so there is nothing to call; `session()` makes a session whose workers have it. One such module that
-fails to import switches the discovery off for all of them: this one therefore imports nothing but
-Spark's base class, and that guarded; SDK, gRPC and Arrow are imported where they are used.
+so there is nothing to call. `session()` makes a session whose workers have the source. If one such
+module fails to import, Spark switches the discovery off for all of them. So this one imports
+nothing but Spark's base class, and guards that import; SDK, gRPC and Arrow are imported where they
+are used.
 
-    options.py, positions.py   what the user said, checked
-    planning.py                streams and positions to offsets, asked of the cluster
+    options.py, positions.py   the user's options, checked
+    planning.py                the cluster's answers: streams and positions to offsets
     ranges.py                  offsets to tasks
     checkpoint.py, admission.py   a streaming query's offsets, and how far its next batch goes
     batch.py, stream.py        Spark's reader interfaces over these

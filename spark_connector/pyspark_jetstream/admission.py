@@ -1,4 +1,4 @@
-"""When the next micro-batch runs and where it ends, by what is there and by the limits. Pure."""
+"""Decides when the next micro-batch runs and where it ends, by waiting records and limits. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Limits:
 def admitted(
     starts: Mapping[int, int], latest: Mapping[int, int], offsets_max: int
 ) -> dict[int, int]:
-    """The end of each stream: a share in proportion to what waits there, as in Kafka's source.
+    """The end of each stream: a share in proportion to the records that wait, as in Kafka's source.
 
     Every stream with records gets at least one, so that small streams do not starve beside large
     ones.
@@ -39,21 +39,21 @@ def admitted(
 def is_delayed(
     starts: Mapping[int, int], latest: Mapping[int, int], limits: Limits, waited: float
 ) -> bool:
-    """Whether to wait for more. waited: seconds since the last batch."""
+    """Whether to wait for more records. waited: seconds since the last batch."""
     waiting = sum(max(0, end - starts.get(number, end)) for number, end in latest.items())
     return waiting < limits.offsets_min and waited < limits.max_delay
 
 
 AT_ONCE_SECONDS = 0.1
-"""Without an interval Spark asks again after 10 ms."""
+"""Seconds. Without an interval, Spark asks again after 10 ms."""
 
 AT_ONCE_TIMES = 2
-"""In a row. A trigger with an interval comes back at once after a batch that took longer than
-that, but not twice."""
+"""Quick questions in a row. A trigger with an interval asks again at once after a batch that took
+longer than the interval, but not twice."""
 
 
 class Pace:
-    """Whether Spark asks again at once when it is told that there is nothing new.
+    """Whether Spark asks again at once after the answer that there is nothing new.
 
     Then this source has to wait. A trigger with an interval waits by itself, and Spark would warn
     that it falls behind if an answer took longer than the interval. Times are seconds of any clock.

@@ -1,4 +1,4 @@
-"""Batch reads: what the streams hold when the query is planned, split into tasks."""
+"""Batch reads: the records that exist when the query is planned, split into tasks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Task(InputPartition):
 
 
 class JetstreamReader(DataSourceReader):
-    """The rows are those committed when the query is planned, or those up to the given ends. Spark
-    plans a DataFrame or a view once and runs it each time it is used. With `refresh` one more task
-    reads the records that have come since, each time.
+    """Reads the records committed when the query is planned, or those up to the given ends. Spark
+    plans a DataFrame or a view once and runs it each time it is used. With `refresh`, one more task
+    reads the records appended since then, each time.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -49,7 +49,7 @@ class JetstreamReader(DataSourceReader):
         if self.options.refresh:
             ends = tuple(replace(part, start=part.stop) for part in parts)
             planned_tasks.append(Task(ends, has_newer=True))
-        # From an empty list Spark makes one task without a range.
+        # From an empty list Spark would make one task without a range.
         return planned_tasks or [Task(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -60,7 +60,7 @@ class JetstreamReader(DataSourceReader):
 
 
 async def planned(options: ReadOptions) -> list[Range]:
-    """From options to offsets. Raises OptionError and the SDK's errors."""
+    """Resolve the options to ranges. Raises OptionError and the SDK's errors."""
     async with AsyncClient.from_config(options.config) as client:
         streams = planning.select(await client.list_streams(), options.selection)
         planning.check_found(streams, options.selection)
@@ -80,7 +80,7 @@ async def planned(options: ReadOptions) -> list[Range]:
 
 
 def _by_time(options: ReadOptions) -> bool:
-    """Between two times there may be nothing in one stream and something in another."""
+    """Whether the range is given by times: one stream may have no record between them."""
     return "Timestamp" in options.starting.option + options.ending.option
 
 

@@ -1,17 +1,17 @@
-"""Where a streaming query stands, as Spark keeps it: one JSON object per micro-batch.
+"""The position of a streaming query, as Spark keeps it: one JSON object per micro-batch.
 
     {"version": 1, "cluster": "…",
      "streams": {"17": {"name": "orders@orders.>", "offset": 1000, "epoch": 3}},
      "began": {"17": 0}, "initial": false}
 
-streams: by stream id, which is never used again; `offset` is the next to read, `epoch` the leader
-epoch of the record before it (-1 unknown), by which a log that was replaced is noticed.
+streams: by stream id, which is never used again. `offset` is the next offset to read, `epoch` the
+leader epoch of the record before it (-1: unknown), by which a replaced log is noticed.
 
-began: where the streams begin that the batch is the first to read. Spark writes the end of a batch
-before it runs and asks for the beginning of a query anew until the first batch is committed: with
-"latest" every answer is another, and records between them would be skipped. So the end of the
-first batch says where it began, and that counts when it is run again. The same holds for streams
-that turn up later.
+began: where those streams begin that this batch is the first to read. Spark writes the end of a
+batch before it runs the batch, and asks for the beginning of a query again until the first batch is
+committed. With "latest" every answer would differ, and the records between them would be skipped.
+So the end of the first batch records where the batch began, and that is used when the batch is run
+again. The same holds for streams that appear later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Mark:
-    """How far one stream has been read. `name` is name@subject."""
+    """How far one stream was read. `name` is name@subject."""
 
     name: str
     offset: int
@@ -36,7 +36,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Offsets:
-    """The marks of all streams of a query. initial: where it begins, before any batch."""
+    """The marks of all streams of a query. initial: the query's beginning, before any batch."""
 
     cluster: str
     streams: Mapping[int, Mark]
@@ -57,7 +57,7 @@ class Offsets:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Offsets:
-        """Raises OptionError for what `to_json` did not write."""
+        """Decode. Raises OptionError for a value that `to_json` did not write."""
         if given.get("version") != VERSION:
             raise OptionError(
                 f"the checkpoint is of version {given.get('version')}, this software writes "
@@ -79,7 +79,7 @@ class Offsets:
             ) from error
 
     def start_of(self, number: int, end: Offsets) -> int | None:
-        """Where a batch from here to `end` begins in a stream; None where nobody knows."""
+        """Where a batch from here to `end` begins in a stream; None: unknown."""
         if number in self.streams and not (self.initial and number in end.began):
             return self.streams[number].offset
         return end.began.get(number)

@@ -1,12 +1,12 @@
 """One client per process and configuration.
 
 Spark reuses its Python workers, so a connection that outlives a task saves time in the next one. A
-forked worker makes its own. The configuration comes from the driver; an executor's rack
-(JETSTREAM_RACK, for readFrom=nearest) comes from its own environment.
+forked worker makes its own client. The configuration comes from the driver; an executor's rack
+(JETSTREAM_RACK, for readFrom=nearest) comes from the executor's environment.
 
-After that the worker's garbage collector leaves out everything loaded so far. Spark collects
-garbage after every task, and reading makes enough objects for Python to do so in between: each time
-over all loaded modules, for tens of milliseconds.
+After that, the worker's garbage collector ignores everything loaded so far. Spark collects garbage
+after every task, and reading makes enough objects for Python to collect in between. Each collection
+would go over all loaded modules, for tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def client_for(config: ClientConfig) -> Client:
     key = (os.getpid(), config)
     if key not in _clients:
         _clients[key] = Client.from_config(config)
-        gc.collect()  # Garbage of now would stay for ever.
+        gc.collect()  # Garbage that exists now would stay for ever.
         gc.freeze()
     return _clients[key]

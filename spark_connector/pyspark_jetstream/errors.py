@@ -1,6 +1,6 @@
-"""How errors reach the user of a DataFrame: Spark shows the last line of what Python raised.
+"""Errors as the user of a DataFrame sees them: Spark shows the last line of Python's error.
 
-So every message is one line and ends with what to do about it.
+So every message is one line and ends with advice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jetstream_client import (
 )
 
 log = logging.getLogger("pyspark_jetstream")
-"""Spark shows what is logged here among the lines of driver and executors."""
+"""Spark shows these log lines among those of driver and executors."""
 
 
 class OptionError(InvalidRequestError):
@@ -30,7 +30,7 @@ class OptionError(InvalidRequestError):
 
 
 class DataLossError(JetstreamError):
-    """Records that the query was to read are gone: deleted, expired, or another history's."""
+    """Records that the query had to read are gone: deleted, expired, or of another history."""
 
     @property
     def code(self) -> str:
@@ -40,10 +40,10 @@ class DataLossError(JetstreamError):
 START_ANEW = (
     "to go on without them set failOnDataLoss=false; to begin anew use a new checkpointLocation"
 )
-"""What to do about a streaming query whose records are gone."""
+"""Advice for a streaming query whose records are gone."""
 
 LOAD_ANEW = "to read what is left set failOnDataLoss=false; for what there is now load() again"
-"""The same of a batch read."""
+"""The same advice for a batch read."""
 
 
 def advice(error: JetstreamError, servers: str) -> str:
@@ -80,7 +80,7 @@ def advice(error: JetstreamError, servers: str) -> str:
 
 @contextmanager
 def explained(servers: str) -> Iterator[None]:
-    """Adds what to do to the SDK's errors; the connector's own have it already."""
+    """Add advice to the SDK's errors. The connector's own errors have it already."""
     try:
         yield
     except (OptionError, DataLossError):

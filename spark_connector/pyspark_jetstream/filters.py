@@ -1,9 +1,11 @@
 """Conditions on rows, evaluated on whole columns before rows reach the JVM.
 
-They come from options, never from a query: PySpark 4.1 to 4.3 keep what one query pushed down for
-every other query over the same DataFrame, which would then miss rows (docs/spark.md#filters).
+They come from options, never from a query. PySpark 4.1 to 4.3 keep the filters that one query
+pushed down for every other query over the same DataFrame, which would then miss rows
+(docs/spark.md#filters).
 
-`pyarrow.compute` is imported where it is used: a driver that only plans would wait for it.
+`pyarrow.compute` is imported where it is used: otherwise a driver that only plans would wait for
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from jetstream_protocol.subjects import to_regex
 
 @dataclass(frozen=True)
 class SubjectMatches:
-    """One of some NATS patterns fits the subject. Picklable."""
+    """Whether one of several NATS patterns matches the subject. Picklable."""
 
     patterns: tuple[str, ...]
 

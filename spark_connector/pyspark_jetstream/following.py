@@ -1,7 +1,7 @@
-"""What a streaming query asks the cluster: where to begin, and where the streams end now.
+"""A streaming query's questions to the cluster: where to begin, and where the streams end.
 
-Owns the client of the driver's side for as long as the query runs. A batch can be repeated without
-anything kept here: the returned offsets hold everything, and Spark keeps them.
+Owns the client on the driver as long as the query runs. A batch can be repeated without any state
+kept here: the returned offsets contain everything, and Spark keeps them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ IDLE_SECONDS = 1.0
 """How long an idle query waits for records before it tells Spark that there is nothing new."""
 
 LISTING_SECONDS = 3.0
-"""How old a list of streams chosen by pattern may be: new streams are read after that time at most.
-Streams chosen by name are looked up again when one of them is gone."""
+"""Greatest age of a list of streams chosen by pattern: new streams are read after that time at
+most. Streams chosen by name are looked up again when one of them is gone."""
 
 LONG_POLLS_MAX = 32
 """Streams watched while idle. With more, changes in the others are seen after `MANY_SECONDS`."""
 
 MANY_SECONDS = 0.2
-"""Between two looks at more streams than can be watched."""
+"""Pause between checks of more streams than can be watched."""
 
 SHOWN_BY = "spark"
-"""Kept with the cursor."""
+"""Metadata stored with the cursor."""
 
 EPOCHS_AT_A_TIME = 32
-"""Fetches for the epochs of last records that run at once."""
+"""Concurrent fetches of the epochs of last records."""
 
 
 class Follower:
-    """Belongs to one event loop. Errors are those of the SDK, OptionError and DataLossError."""
+    """Belongs to one event loop. Raises the errors of the SDK, OptionError and DataLossError."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class Follower:
         """As last seen, for the progress report."""
 
     async def initial(self) -> Offsets:
-        """Where a new query begins."""
+        """The offsets at which a new query begins."""
         await self._list(0.0)
         known = await planning.held(self._client, self._streams)
         starts = await planning.resolve(
@@ -66,14 +66,14 @@ class Follower:
         return Offsets(await self._cluster_id(), marks, initial=True)
 
     async def targets(self) -> dict[int, int]:
-        """The end of every stream now."""
+        """The current end of every stream."""
         return {number: held.latest for number, held in (await self._held()).items()}
 
     async def next_offsets(
         self, start: Offsets | None, limits: Limits, targets: Mapping[int, int] | None
     ) -> Offsets:
         """The end of the next batch; `start` itself if there is nothing to read. start: None if
-        Spark does not tell it (before 4.2, after a restart). targets: do not go beyond these, and
+        Spark does not give it (before 4.2, after a restart). targets: do not go beyond these, and
         do not wait.
         """
         self._pace.asked(time.monotonic())
@@ -96,7 +96,7 @@ class Follower:
         marks = dict(start.streams) if start else {}
         starts = {n: marks[n].offset if n in marks else known[n].earliest for n in latest}
         if start is None or start.initial:
-            # Spark runs the first batch in any case, and its start should be on record as early as
+            # Spark runs the first batch in any case, and its start should be recorded as early as
             # possible.
             self._last_batch_at = time.monotonic()
             return await self._marked(start, starts, admitted(starts, latest, limits.offsets_max))
@@ -112,7 +112,7 @@ class Follower:
 
     async def show(self, cursor: str, end: Offsets) -> None:
         """Commit the end of a batch as a cursor's positions, so that tools can show the lag. Only
-        Spark's checkpoint says where the query goes on, so a failure here is just a warning.
+        Spark's checkpoint decides where the query continues, so a failure here is just a warning.
         """
         for number, mark in end.streams.items():
             try:
@@ -130,7 +130,7 @@ class Follower:
     def check_losses(
         self, start: Offsets, end: Offsets, earliest: Mapping[int, int] | None = None
     ) -> None:
-        """Raises DataLossError, or warns where failOnDataLoss is false."""
+        """Raise DataLossError, or log a warning if failOnDataLoss is false."""
         lost = list(losses(start, end, earliest or {}, self._options.selection))
         if lost and self._options.fail_on_data_loss:
             raise DataLossError(f"{'; '.join(lost)}: {START_ANEW}")
@@ -149,13 +149,13 @@ class Follower:
             else marks[number]
             for number, end in ends.items()
         }
-        # Before 4.2 nobody knows here which streams are new after a restart: `start_of` then
-        # answers None, and the reader asks where they begin.
+        # Before 4.2 it is unknown here which streams are new after a restart. `start_of` then
+        # returns None, and the reader asks where they begin.
         began = {n: starts[n] for n in ends if start.initial or n not in marks} if start else {}
         return Offsets(await self._cluster_id(), streams, began)
 
     async def _epochs(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """The leader epoch of the record before each end; -1 where compaction removed it."""
+        """The leader epoch of the record before each end; -1 if compaction removed the record."""
         turn = asyncio.Semaphore(EPOCHS_AT_A_TIME)
 
         async def ask(number: int, end: int) -> int:
@@ -189,7 +189,7 @@ class Follower:
         if time.monotonic() - self._listed_at < age_max:
             return
         streams = await self._client.list_streams()
-        # A missing name is a mistake only at the beginning; later it means that the stream was
+        # A missing name is a mistake only at the beginning. Later it means that the stream was
         # deleted.
         is_new = self._listed_at == float("-inf")
         self._streams = planning.select(streams, self._options.selection, all_must_exist=is_new)
@@ -208,7 +208,7 @@ class Follower:
         return self._cluster
 
     async def _wait(self) -> None:
-        """Until a record comes, at most `IDLE_SECONDS`."""
+        """Wait until a record arrives, at most `IDLE_SECONDS`."""
         watched = list(self.latest.items())[:LONG_POLLS_MAX]
         patience = IDLE_SECONDS if len(self.latest) <= LONG_POLLS_MAX else MANY_SECONDS
         polls = [

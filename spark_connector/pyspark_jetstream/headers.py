@@ -1,10 +1,10 @@
-"""Raw NATS header blocks as Spark's Kafka source gives headers: `array<struct<key, value>>`.
+"""Raw NATS header blocks in the form of Spark's Kafka source: `array<struct<key, value>>`.
 
-Those named `Jetstream-…` are left out: what they say is in the columns `key` and `value`, or was
-said to the server. A stream that is copied with its headers would say it twice.
+Headers named `Jetstream-…` are left out: their information is in the columns `key` and `value`, or
+was meant for the server. A stream copied with these headers would contain it twice.
 
 A block is `NATS/1.0`, then lines `Name: value`, then an empty line, each ended by CR LF. A whole
-column is taken apart by a handful of calls into Arrow. A record without headers has null.
+column is parsed by a few calls to Arrow. A record without headers has null.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ HEADERS = pa.list_(pa.field("element", HEADER))
 
 
 def parsed_headers(blocks: Any) -> Any:
-    """An array of binary to one of `HEADERS`; blanks around names and values go."""
+    """Parse a binary array into one of `HEADERS`. Blanks around names and values are removed."""
     if blocks.null_count == len(blocks):
         return pa.nulls(len(blocks), HEADERS)
     import pyarrow.compute as pc  # As in filters.py.
 
-    # Seen as text, unchecked: only text can be trimmed, and that works byte by byte.
+    # Viewed as text, without a check: only text can be trimmed, and that works byte by byte.
     lines = pc.split_pattern(blocks.fill_null(b"").view(pa.string()), "\r\n")
     flat = lines.flatten()
     of_block = pc.list_parent_indices(lines)
@@ -37,7 +37,7 @@ def parsed_headers(blocks: Any) -> Any:
     headers = pa.StructArray.from_arrays(
         [_text(names), values.view(pa.binary())], fields=list(HEADER)
     )
-    # Headers before each line, and so before each block.
+    # The number of headers before each line, and so before each block.
     before = pa.concat_arrays(
         [pa.array([0], pa.int32()), pc.cumulative_sum(is_header.cast(pa.int32()))]
     )
@@ -47,7 +47,7 @@ def parsed_headers(blocks: Any) -> Any:
 
 
 def _text(names: Any) -> Any:
-    """Names are UTF-8 but for hostile ones, whose other bytes become U+FFFD."""
+    """Names as text. They are UTF-8, except hostile ones, whose other bytes become U+FFFD."""
     raw = names.view(pa.binary())
     try:
         return raw.cast(pa.string())

@@ -1,5 +1,5 @@
-"""What a streaming query has lost between two batches: streams that were deleted, created anew or
-cut back. Pure."""
+"""Finds what a streaming query has lost between two batches: streams that were deleted, created
+again or cut back. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark_jetstream.options import Selection
 
 
 def is_selected(full_name: str, selection: Selection) -> bool:
-    """Whether the options name the stream; by pattern or subject they may."""
+    """Whether the options name the stream. A pattern or subject may select any stream."""
     name, _, subject = full_name.partition("@")
     if selection.subjects and not any(overlaps(subject, each) for each in selection.subjects):
         return False
@@ -24,10 +24,10 @@ def is_selected(full_name: str, selection: Selection) -> bool:
 def losses(
     start: Offsets, end: Offsets, earliest: Mapping[int, int], selection: Selection
 ) -> Iterator[str]:
-    """One clause for each loss. earliest: the first offset kept, where known.
+    """One clause for each loss. earliest: the first offset kept, if known.
 
-    A query that has not read anything yet has lost nothing, also when it begins anew behind the
-    end of its first batch.
+    A query that has not read anything yet has lost nothing, even if it begins again behind the end
+    of its first batch.
     """
     if start.initial:
         return
@@ -39,7 +39,7 @@ def losses(
     by_name = {mark.name: number for number, mark in end.streams.items()}
     for number, mark in start.streams.items():
         if number not in end.streams:
-            # A stream that the options no longer name is left on purpose.
+            # A stream that the options do not name any more is left out on purpose.
             if is_selected(mark.name, selection):
                 yield _gone(number, mark, by_name)
         elif end.streams[number].offset < mark.offset:

@@ -1,9 +1,9 @@
 """The options of a read or a write. All are checked before anything is done.
 
-Spark hands them over as text under names in any case. Unknown ones are refused, because a misspelt
-`failOnDataLoss` must not be a silent default. Names and meanings follow Spark's Kafka source where
-it has the same option. Options are pickled into tasks. But for `token` they hold no secrets, only
-paths of files with them; no error and no `repr` shows a token.
+Spark passes them as text, under names in any case. Unknown options are refused, because a misspelt
+`failOnDataLoss` must not silently mean the default. Names and meanings follow Spark's Kafka source
+where it has the same option. Options are pickled into tasks. Except `token` they hold no secrets,
+only paths of files with secrets; no error and no `repr` shows a token.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from pyspark_jetstream.positions import (
 _T = TypeVar("_T")
 
 TIMEOUT_SECONDS = 30.0
-"""Timeout of one call, retries included: several times as long as the election of a new leader
-takes."""
+"""Timeout of one call, retries included: several times as long as the election of a new leader."""
 
 RECORDS_PER_TASK = 1_000_000
-"""A task of this size takes a second or so: long against its start, short against a failure."""
+"""A task of this size takes about a second: long compared with its start, short to repeat."""
 
 MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0
-"""Spark's Kafka source has the same."""
+"""The value of Spark's Kafka source."""
 
 NAMES_OF_COLUMNS = ("stream", "subject", "offset", "timestamp", "key", "value")
-"""In the SDK's order; `headers` come behind them where they are asked for."""
+"""In the SDK's order. `headers` follow if they are wanted."""
 
 _COMMON = ("servers", "timeout")
 _SIGN_IN = ("tls", "tlsCa", "tlsCertificate", "tlsKey", "token", "tokenFile")
@@ -56,7 +55,7 @@ _NATS = (
 )  # fmt: skip
 _WRITE = (*_COMMON, *_NATS, "subject", "txnAppId", "txnVersion", *_SIGN_IN)
 ReadFrom = Literal["any", "leader", "nearest"]
-"""Which replica in sync is read from."""
+"""Which in-sync replica is read from."""
 
 _READ_FROM: Mapping[str, ReadFrom] = {"any": "any", "leader": "leader", "nearest": "nearest"}
 _INSTEAD: Mapping[str, str] = {
@@ -68,13 +67,13 @@ _INSTEAD: Mapping[str, str] = {
     "paths": "streams, a list with commas,",
     "pushdownfilters": "startingOffsets, startingTimestamp or subject",
 }
-"""Names that Spark's Kafka source, `load([...])` or an older version uses."""
+"""Names used by Spark's Kafka source, `load([...])` or an older version."""
 
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """Options that Spark adds by itself."""
 
 Mode = Literal["read", "batch", "stream", "write"]
-"""A read is known to be a batch or a stream only after its schema has been asked for."""
+"""A read is known to be a batch or a stream only after Spark has asked for its schema."""
 
 NAMES: Mapping[Mode, tuple[str, ...]] = {
     "read": (*_BATCH, *_STREAM[len(_READ) :]),
@@ -92,7 +91,7 @@ _WORDS: Mapping[Mode, str] = {
 
 @dataclass(frozen=True)
 class Selection:
-    """Which streams: by name (or name@subject), by a pattern of names, or by subject alone.
+    """The selected streams: by name (or name@subject), by a pattern of names, or by subject alone.
 
     subjects: NATS patterns; only records on matching subjects are read. Empty: all.
     """
@@ -104,8 +103,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What batch and streaming reads share. cursor: shows a streaming query's progress; "": none
-    does. refresh: a batch read, used again, also has the records that have come since."""
+    """Options of batch and streaming reads. cursor: shows a streaming query's progress; "": none
+    does. refresh: a batch read that is used again also has the records appended since."""
 
     config: ClientConfig
     selection: Selection
@@ -129,10 +128,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """subject: of rows that have no column `subject`; "" if none was given.
+    """subject: of rows without a column `subject`; "" if none was given.
 
-    transaction: names the write, so that a second one of that name stores nothing twice; "" if the
-    write is not to be known again.
+    transaction: names the write, so that a second write of that name stores nothing twice; "": the
+    write cannot be recognised later.
     """
 
     config: ClientConfig
@@ -145,7 +144,7 @@ class WriteOptions:
 
 
 class _Given:
-    """The options as they were written. Every method raises OptionError."""
+    """The options as the user wrote them. Every method raises OptionError."""
 
     def __init__(self, options: Mapping[str, str], mode: Mode) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -177,7 +176,7 @@ class _Given:
         return _READ_FROM[text]
 
     def number(self, name: str, default: int) -> int:
-        """A positive one, where given."""
+        """A positive number; the default if it is not given."""
         text = self.text(name, str(default))
         if not text.isdecimal() or (int(text) == 0 and default != 0):
             raise OptionError(f"{name} {text!r} is not a positive number: say one from 1 on")
@@ -196,18 +195,18 @@ class _Given:
                 tls=self._tls(),
             ),
         )
-        # Each task makes clients of its own, which must wait for a server that restarts.
+        # Each task makes its own clients, which must wait for a server that restarts.
         return replace(config, retry_on_failed_connect=True)
 
     def _tls(self) -> bool | TlsConfig | None:
-        """None: as the environment says."""
+        """The TLS configuration; None: as the environment says."""
         ca, cert, key = (self.text(name) or None for name in ("tlsCa", "tlsCertificate", "tlsKey"))
         if ca or cert or key:
             return TlsConfig(ca, cert, key)
         return self.flag("tls", False) if self.text("tls") else None
 
     def seconds(self, name: str, default: float) -> float:
-        """`30`, `500ms`, `10s`, `15m`, `1h`."""
+        """A duration in seconds: `30`, `500ms`, `10s`, `15m`, `1h`."""
         text = self.text(name, f"{default}s").lower()
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text)
         if match is None or float(match[1]) == 0:
@@ -225,7 +224,7 @@ class _Given:
 
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
-    """known: by lower-case name."""
+    """A hint for an unknown option. known: names by lower-case name."""
     if name in _INSTEAD:
         return f"say {_INSTEAD[name]} instead"
     near = get_close_matches(name, known, n=1)
@@ -238,7 +237,7 @@ def is_table(options: Mapping[str, str]) -> bool:
 
 
 def check_table(options: Mapping[str, str]) -> None:
-    """Raises OptionError for a table with options: Spark would drop them when it is read."""
+    """Raise OptionError for a table with options: Spark would drop them when it is read."""
     given = sorted(name for name in options if name.lower().startswith("option."))
     if given:
         raise OptionError(
@@ -250,7 +249,7 @@ def check_table(options: Mapping[str, str]) -> None:
 def read_options(
     options: Mapping[str, str], mode: Literal["read", "batch", "stream"]
 ) -> ReadOptions:
-    """Raises OptionError."""
+    """The checked options of a read. Raises OptionError."""
     given = _Given(options, mode)
     starting = _bound(given, "starting", "latest" if mode == "stream" else "earliest", "earliest")
     ending = _bound(given, "ending", "latest", "latest")
@@ -295,7 +294,7 @@ def _cursor(given: _Given) -> str:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Raises OptionError."""
+    """The checked options of a write. Raises OptionError."""
     given = _Given(options, "write")
     nats_options = NatsOptions(
         credentials=given.text("natsCredentials") or None,
@@ -312,7 +311,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _transaction(given: _Given) -> str:
-    """As in Delta: an application and a number that grows with each of its writes."""
+    """The name of the write, as in Delta: an application, and a number that grows with each
+    write."""
     application, version = given.text("txnAppId"), given.text("txnVersion")
     if not application and not version:
         return ""
@@ -325,7 +325,7 @@ def _transaction(given: _Given) -> str:
 
 
 def check_subject(what: str, subject: str) -> None:
-    """Raises OptionError unless one can publish there."""
+    """Raise OptionError unless publishers can use this subject."""
     try:
         check_literal(subject)
     except InvalidRequestError as error:
@@ -333,7 +333,7 @@ def check_subject(what: str, subject: str) -> None:
 
 
 def _selection(given: _Given) -> Selection:
-    # load("orders") comes as the option path.
+    # Spark passes load("orders") as the option path.
     if given.text("streams") and given.text("path"):
         raise OptionError(
             f"both option streams and load({given.text('path')!r}) name streams: keep one of them"
@@ -363,7 +363,8 @@ def _selection(given: _Given) -> Selection:
 def _bound(
     given: _Given, which: str, default: str, unnamed: Literal["earliest", "latest"]
 ) -> Positions:
-    """Of the options …Offsets, …Timestamp, …OffsetsByTimestamp, of which one may be given."""
+    """One of the options …Offsets, …Timestamp, …OffsetsByTimestamp, of which only one may be
+    given."""
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
     by_stream = f"{which}OffsetsByTimestamp"
     named = [name for name in (offsets, timestamp, by_stream) if given.text(name)]
@@ -377,7 +378,7 @@ def _bound(
 
 
 def _columns(given: _Given) -> tuple[str, ...]:
-    """In the order of the schema, whatever order they were given in."""
+    """The columns in the order of the schema, whatever order they were given in."""
     everything = (
         (*NAMES_OF_COLUMNS, "headers")
         if given.flag("includeHeaders", False)

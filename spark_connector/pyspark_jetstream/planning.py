@@ -1,8 +1,8 @@
-"""Requests to the cluster before reading: which streams, their ranges, and the offsets of
+"""Requests to the cluster before reading: the streams, their ranges, and the offsets of
 positions.
 
-The same code serves a batch read, which asks once, and a streaming query, which asks for ever:
-it is written for an `AsyncClient` that its caller owns.
+The same code serves a batch read, which asks once, and a streaming query, which asks again and
+again. It is written for an `AsyncClient` that its caller owns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Held:
 def select(
     streams: Sequence[Stream], selection: Selection, all_must_exist: bool = True
 ) -> dict[int, Stream]:
-    """The streams chosen, by id. Raises OptionError where a name fits several, or none."""
+    """The selected streams by id. Raises OptionError if a name fits several streams, or none."""
     if selection.names:
         found = [_named(name, streams, all_must_exist) for name in selection.names]
         chosen = [stream for stream in found if stream is not None]
@@ -62,7 +62,7 @@ def _named(name: str, streams: Sequence[Stream], must_exist: bool) -> Stream | N
 
 
 def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:
-    """Raises OptionError for a batch read of no stream."""
+    """Raise OptionError for a batch read of no stream."""
     if not streams:
         raise OptionError(
             f"no stream fits streamPattern {selection.pattern!r} and subject "
@@ -71,7 +71,7 @@ def check_found(streams: Mapping[int, Stream], selection: Selection) -> None:
 
 
 async def held(client: AsyncClient, stream_ids: Iterable[int]) -> dict[int, Held]:
-    """What each stream holds now. Raises StreamNotFoundError for one that is gone."""
+    """The committed records of each stream. Raises StreamNotFoundError for one that is gone."""
     ids = list(stream_ids)
     queries: list[tuple[int, Place]] = [(number, "earliest") for number in ids]
     queries += [(number, "latest") for number in ids]
@@ -87,7 +87,7 @@ async def resolve(
     known: Mapping[int, Held],
     options: ReadOptions,
 ) -> dict[int, int]:
-    """The offset of each stream's place. Raises OptionError for what is not in the stream."""
+    """The offset of each stream's place. Raises OptionError for an offset outside of the stream."""
     _check_names(positions, streams.values())
     found: dict[int, int] = {}
     by_time: list[tuple[int, Place]] = []

@@ -1,4 +1,4 @@
-"""Where to begin and to end, in the words of Spark's Kafka source.
+"""Positions at which to begin and to end, in the words of Spark's Kafka source.
 
 `earliest`, `latest`, or JSON with a number per stream, in which -2 is earliest and -1 latest:
 `{"orders": 1000, "clicks@clicks.>": -2}`. Ends are exclusive. Times are milliseconds since 1970,
@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, cast
 from pyspark_jetstream.errors import OptionError
 
 Place: TypeAlias = int | Literal["earliest", "latest"] | datetime
-"""An offset, an end of what there is, or the first record appended at or after a time."""
+"""An offset, an end of the stream, or the first record appended at or after a time."""
 
 _BY_NUMBER: Mapping[int, Place] = {-2: "earliest", -1: "latest"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,9 +24,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Positions:
-    """A place for every stream, and others for some by name or name@subject.
+    """A place for every stream, and other places for some, by name or name@subject.
 
-    option: what the user wrote it in, for errors.
+    option: the option in which the user wrote it, for errors.
     """
 
     option: str
@@ -38,7 +38,7 @@ class Positions:
 
 
 def parse_offsets(option: str, text: str, default: Place) -> Positions:
-    """default: of streams that the JSON does not name. Raises OptionError."""
+    """Parse offsets. default: for streams that the JSON does not name. Raises OptionError."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return Positions(option, cast(Place, word))
@@ -64,12 +64,12 @@ def _place(option: str, name: str, value: object) -> Place:
 
 
 def parse_timestamp(option: str, text: str) -> Positions:
-    """Raises OptionError."""
+    """Parse one time for all streams. Raises OptionError."""
     return Positions(option, _moment(option, text))
 
 
 def parse_timestamps(option: str, text: str, default: Place) -> Positions:
-    """JSON with a time per stream. default: of streams not named. Raises OptionError."""
+    """Parse JSON with a time per stream. default: for other streams. Raises OptionError."""
     example = """say JSON such as {"orders": 1769860800000}"""
     try:
         given = json.loads(text)

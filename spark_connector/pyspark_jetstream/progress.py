@@ -1,6 +1,6 @@
-"""How much a streaming query still has to read, with the names of Spark's Kafka source. Spark takes
-no `metrics` from Python sources for a query's progress, but `endOffset` and `latestOffset`, which
-it shows, are enough to compute them.
+"""How much a streaming query still has to read, under the names of Spark's Kafka source. Spark
+accepts no `metrics` from Python sources for a query's progress. But it shows `endOffset` and
+`latestOffset`, from which they can be computed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def offsets_behind_latest(progress: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Of each source of `query.lastProgress`: minOffsetsBehindLatest, maxOffsetsBehindLatest,
+    """For each source of `query.lastProgress`: minOffsetsBehindLatest, maxOffsetsBehindLatest,
     avgOffsetsBehindLatest over its streams. Empty for a source of another format.
 
-    Compaction makes holes: there are at most so many records.
+    These are upper bounds for the number of records: compaction leaves gaps between offsets.
     """
     return [_behind(source) for source in progress["sources"]]
 
@@ -32,7 +32,7 @@ def _behind(source: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _offsets(given: Any) -> dict[str, int]:
-    """By stream id. Spark gives JSON, as text or taken apart already."""
+    """Offsets by stream id. Spark gives JSON, as text or parsed already."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
         return {number: mark["offset"] for number, mark in found["streams"].items()}

@@ -1,16 +1,16 @@
-"""Publishes a task's rows to NATS in batches, with acks, so that the server recognises them if they
-come twice.
+"""Publishes a task's rows to NATS in batches, with acks, so that the server recognises rows that
+are published twice.
 
-The server stores no batch twice of which it knows producer id and sequence, and of each producer it
-knows the last five. So five batches are put together, and the producer id is made from what they
-hold and from what a second attempt at the same rows has in common with the first. The five have
-sequences 0 to 4: whatever part of them the first attempt has stored, the second finds known.
+The server stores no batch twice whose producer id and sequence it remembers, and it remembers the
+last five batches of each producer. So five batches are put together. The producer id is computed
+from their content and from what a second attempt at the same rows has in common with the first. The
+five have sequences 0 to 4: the second attempt finds those known that the first one has stored.
 
-That holds if the rows of a partition come again in the same order, and as long as the server
+This works if the rows of a partition come again in the same order, and as long as the server
 remembers the producer: a day, and the last 10,000 producers of a stream. Rows in another order make
-other producers: they may then be stored twice, and none is ever taken for another one.
+other producers: such rows may be stored twice, but no row is ever taken for another one.
 
-Where batches begin and end depends on nothing but the rows, and so does which producer has them.
+The limits of batches depend only on the rows, and so does the producer of each batch.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from jetstream_client import Delivery, ManyDelivery, Publisher
 
 BATCH_BYTES = 512 * 1024
-"""Of a batch, unless one row is longer: half of what a NATS server takes by default."""
+"""Bytes of a batch, unless one row is longer: half of what a NATS server accepts by default."""
 
 LONGEST_BYTES = 8 * 1024 * 1024
-"""Of a batch of one row: as much as the SDK allows, of which NATS may take less."""
+"""Bytes of a batch of one row: as many as the SDK allows. NATS may accept fewer."""
 
 BATCHES_KNOWN = 5
-"""How many of its last batches the server knows of a producer."""
+"""How many of its last batches the server remembers of a producer."""
 
 OPEN_MAX = 8
-"""Producers whose batches are on their way, and as many whose five batches are not full yet. Before
-a further one, the oldest is waited for, or sent."""
+"""Producers whose batches are in flight, and as many whose five batches are not full yet. Before
+another one begins, the oldest is awaited, or sent."""
 
 MARSHAL_VERSION = 2
-"""The last that writes equal lists as equal bytes, whoever else refers to what they hold."""
+"""The last version that writes equal lists as equal bytes, even if their items are shared."""
 
 NEVER = 3600.0
 """A linger that ends with `close`: no clock decides where a batch ends."""
@@ -56,7 +56,7 @@ NEVER = 3600.0
 
 @dataclass(frozen=True)
 class Identity:
-    """What a second attempt at the same rows has in common with the first, beside the rows.
+    """What a second attempt at the same rows has in common with the first, besides the rows.
 
     run: the streaming query and its batch, or the write. partition: Spark's number of the task.
     """
@@ -65,13 +65,13 @@ class Identity:
     partition: int
 
     def producer_id(self, subject: str, number: int, content: bytes) -> int:
-        """63 bits. number: counts the producers of the subject in this partition."""
+        """An id of 63 bits. number: counts the subject's producers in this partition."""
         text = f"{self.run}/{self.partition}/{number}/{subject}/".encode() + content
         return int.from_bytes(hashlib.sha256(text).digest()[:8]) >> 1
 
 
 class _Five:
-    """Up to five batches of one producer that have not been sent."""
+    """Up to five batches of one producer that were not sent yet."""
 
     def __init__(self, subject: str, number: int, has_headers: bool) -> None:
         self.subject = subject
@@ -96,7 +96,7 @@ class _Five:
 
 
 class _Sent:
-    """Batches of one producer that are on their way."""
+    """Batches of one producer that are in flight."""
 
     def __init__(self, publisher: Publisher, batches: Sequence[Rows]) -> None:
         self._publisher = publisher
@@ -116,7 +116,7 @@ class _Sent:
             yield self._publisher.send(value, key, headers[number])
 
     def finish(self) -> int:
-        """Wait for the acknowledgements. How many of the rows were there already."""
+        """Wait for the acknowledgements. Returns how many of the rows were stored before."""
         self._publisher.close()
         parts = [part.result() for many in self._many for part in many]
         return sum(part.count for part in parts if part.duplicate) + sum(
@@ -125,7 +125,7 @@ class _Sent:
 
 
 class _Outgoing:
-    """The batches of a task: what is being put together, and what is on its way."""
+    """The batches of a task: those being put together, and those in flight."""
 
     def __init__(self, client: Client, timeout: float, identity: Identity) -> None:
         self.rows = 0
@@ -146,7 +146,7 @@ class _Outgoing:
         self.rows += len(rows)
 
     def _five(self, subject: str, has_headers: bool) -> _Five:
-        """Where the next batch goes. Records with headers are handed over one by one."""
+        """The five to which the next batch belongs. Records with headers are passed one by one."""
         five = self._filling.get((subject, has_headers))
         if five is None:
             if len(self._filling) >= OPEN_MAX:
@@ -180,8 +180,9 @@ class _Outgoing:
             self._finish_oldest()
 
     def abandon(self) -> None:
-        """After a failure: batches in flight end, well or not. Waiting rows are not sent, because a
-        second attempt puts them into batches with the rows that are missing here."""
+        """After a failure: wait until batches in flight end, well or not. Waiting rows are not
+        sent, because a second attempt puts them into batches with the rows that are missing
+        here."""
         for sent in self._sent:
             with suppress(JetstreamError):
                 sent.finish()
@@ -190,7 +191,7 @@ class _Outgoing:
 def publish(
     options: WriteOptions, batches: Iterator[pa.RecordBatch], identity: Identity
 ) -> tuple[int, int]:
-    """How many rows were published, and how many of them were there already."""
+    """Publish. Returns how many rows were published, and how many of them were stored before."""
     outgoing = _Outgoing(client_for(options.config), options.config.timeout, identity)
     try:
         for batch in batches:
@@ -204,7 +205,7 @@ def publish(
 
 
 def pieces(rows: Rows) -> Iterator[tuple[int, int]]:
-    """Row numbers [start, stop) of each batch, as many as `BATCH_BYTES` hold, at least one."""
+    """Row numbers [start, stop) of each batch: as many as fit `BATCH_BYTES`, at least one."""
     start = 0
     while start < len(rows):
         before = rows.ends[start - 1] if start else 0

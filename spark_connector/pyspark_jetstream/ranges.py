@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 PACKED_RECORDS = 10_000
-"""Ranges are put into one task until it has so many: a task costs more than reading them."""
+"""Offsets up to which small ranges share a task: a task costs more than reading so few."""
 
 
 @dataclass(frozen=True)
 class Range:
     """Offsets [start, stop) of one stream.
 
-    last_epoch: leader epoch of the record before `start` as the reader before saw it, -1 unknown.
-    stop_epoch: the same of the record before `stop`. A log that says otherwise is another history.
+    last_epoch: leader epoch of the record before `start`, as the previous reader saw it; -1:
+    unknown. stop_epoch: the same for the record before `stop`. If the log has another epoch there,
+    it is another history.
     """
 
     stream_id: int
@@ -32,10 +33,10 @@ class Range:
 def tasks(
     ranges: Iterable[Range], min_partitions: int, records_max: int
 ) -> list[tuple[Range, ...]]:
-    """What each task reads. Every range is cut into even parts of at most `records_max`.
+    """The ranges of each task. Every range is cut into even parts of at most `records_max`.
 
-    min_partitions: cut into about so many, by size as Spark's Kafka source does; 0: as few as
-    `records_max` allows, small ranges sharing a task.
+    min_partitions: cut into about so many, by size, as Spark's Kafka source does; 0: as few as
+    `records_max` allows, with small ranges in one task.
     """
     ranges = [part for part in ranges if len(part)]
     total = sum(map(len, ranges))
@@ -49,7 +50,7 @@ def tasks(
 
 
 def _cut(whole: Range, count: int) -> list[Range]:
-    """Even parts; the epochs stay with the parts at the ends."""
+    """Even parts. The epochs stay with the first and the last part."""
     bounds = [whole.start + len(whole) * number // count for number in range(count + 1)]
     parts = [
         replace(whole, start=start, stop=stop, last_epoch=-1, stop_epoch=-1)

@@ -1,12 +1,12 @@
-"""The rows of a write: which columns there may be, and what is published of them.
+"""The rows of a write: which columns are allowed, and how they are published.
 
     value    binary or string; null is a tombstone, which needs a key
     key      binary or string, optional
     headers  array<struct<key: string, value: binary or string>>, optional
-    subject  string, optional where the option `subject` names one for all rows
+    subject  string, optional if the option `subject` names one for all rows
 
-Text is published as UTF-8. Record batches are taken apart column by column; what is done per row is
-what building a batch of the log needs.
+Text is published as UTF-8. Record batches are processed column by column; only the steps that
+build a batch of the log are done per row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import check_subject
 
 ROW_BYTES = 32
-"""Counted for a row beside its bytes: more than the SDK counts, so that it never cuts a batch."""
+"""Bytes counted for a row in addition: more than the SDK counts, so that it cuts no batch."""
 
 COLUMNS = ("value", "key", "headers", "subject")
 HeadersByName = dict[str, list[str]]
@@ -32,9 +32,9 @@ HeadersByName = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one subject, in their order. keys, headers: None where there is no such column.
+    """Rows of one subject, in order. keys, headers: None if there is no such column.
 
-    ends: the bytes of the rows up to and including each, counted generously.
+    ends: for each row the bytes of all rows up to it, with a generous estimate.
     """
 
     subject: str
@@ -57,7 +57,7 @@ class Rows:
 
 
 def check_columns(schema: StructType, subject: str) -> None:
-    """Raises OptionError unless rows of `schema` can be published."""
+    """Raise OptionError unless rows of `schema` can be published."""
     kinds = {field.name: field.dataType for field in schema.fields}
     strangers = [name for name in kinds if name not in COLUMNS]
     if strangers:
@@ -96,9 +96,9 @@ def _are_headers(kind: DataType) -> bool:
 
 
 def by_subject(batch: pa.RecordBatch, subject: str) -> list[Rows]:
-    """The rows of each subject, subjects in order of appearance. `subject` serves without column.
+    """The rows of each subject, in order of appearance. subject: used if there is no such column.
 
-    All rows are looked at first: raises OptionError for one that cannot be published.
+    All rows are checked first: raises OptionError for one that cannot be published.
     """
     if batch.num_rows == 0:
         return []
@@ -136,7 +136,7 @@ def _ends(batch: pa.RecordBatch, headers: list[HeadersByName | None] | None) -> 
         if name in batch.schema.names:
             sizes = pc.add(sizes, pc.binary_length(batch.column(name)).fill_null(0))
     if headers is not None:
-        # Names and values, at most four bytes a letter, and what NATS writes around them.
+        # Names and values, at most four bytes a letter, and the bytes that NATS adds.
         written = [
             16
             + sum(
@@ -165,7 +165,7 @@ def _headers(batch: pa.RecordBatch) -> list[HeadersByName | None] | None:
 
 
 def _by_name(row: list[dict[str, Any]] | None) -> HeadersByName | None:
-    """Raises OptionError for what cannot travel in a batch."""
+    """The headers of a row. Raises OptionError for headers that cannot be in a batch."""
     if not row:
         return None
     found: HeadersByName = {}

@@ -1,10 +1,10 @@
-"""A range of offsets as Arrow record batches, on an executor.
+"""Reads a range of offsets as Arrow record batches, on an executor.
 
-Raw batches come over the data plane, are checked, and stay columns: the JVM gets record batches of
-about `ROWS` rows, because it is slow at many small ones, and Python never sees a row.
+Raw batches arrive over the data plane, are checked, and stay columns. The JVM gets record batches
+of about `ROWS` rows, because it is slow with many small ones. Python never handles single rows.
 
-With failOnDataLoss every record of the range is delivered or the read fails. Without, what is gone
-is skipped with a warning: offsets that retention has removed, streams that were deleted.
+With failOnDataLoss every record of the range is delivered, or the read fails. Without it, missing
+records are skipped with a warning: offsets that retention has removed, streams that were deleted.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from jetstream_client import Messages
 
 ROWS = 10_000
-"""Of a record batch: with fewer the JVM works for the batches, with more nothing is gained."""
+"""Rows of a record batch: fewer cost the JVM time for each batch, more bring no gain."""
 
 RETRY_SECONDS = 0.2
-"""Between two questions to replicas that are behind."""
+"""Pause between two requests to replicas that are behind."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What every task of a read does alike. Pickled into tasks.
+    """What all tasks of a read have in common. Pickled into tasks.
 
-    after_loss: what to do when records are gone, as the end of an error.
+    after_loss: advice when records are gone, as the end of an error.
     """
 
     config: ClientConfig
@@ -77,7 +77,7 @@ class Scan:
                         yield self._finished(batch)
 
     def up_to_now(self, parts: Iterable[Range]) -> Iterator[Range]:
-        """The ranges with what is committed now as their ends."""
+        """The ranges, with the current end of the committed records as their ends."""
         client = client_for(self.config)
         for part in parts:
             with explained(",".join(self.config.servers)):
@@ -124,7 +124,7 @@ class Scan:
                 last_epoch = -1
 
     def _check_end(self, part: Range, messages: Messages) -> None:
-        """The last record must be of the history in which the range was planned."""
+        """Check that the last record is of the history in which the range was planned."""
         if part.stop_epoch in (-1, messages.last_epoch) or messages.next_offset < part.stop:
             return
         if messages[-1].offset == part.stop - 1:
@@ -135,7 +135,7 @@ class Scan:
             )
 
     def _after_loss(self, part: Range, position: int, error: JetstreamError) -> int:
-        """The offset at which to go on when records at `position` are gone."""
+        """The offset at which to continue when records at `position` are gone."""
         following = part.stop
         if isinstance(error, DivergedError):
             following = position
@@ -149,12 +149,12 @@ class Scan:
         return following
 
     def _lost(self, what: str, error: JetstreamError | None = None) -> None:
-        """Raises DataLossError, or warns where failOnDataLoss is false."""
+        """Raise DataLossError, or log a warning if failOnDataLoss is false."""
         if self.fail_on_data_loss:
             raise DataLossError(f"{what}: {self.after_loss}") from error
         log.warning("%s; going on because failOnDataLoss is false", what)
 
 
 def _may_pass(error: JetstreamError, position: int) -> bool:
-    """A replica that lags does not know the end of the range yet; the next one asked may."""
+    """Whether the error may pass: a replica that lags does not know the end of the range yet."""
     return isinstance(error, OffsetOutOfRangeError) and error.log_start_offset <= position

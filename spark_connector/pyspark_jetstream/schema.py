@@ -1,5 +1,5 @@
-"""The columns, in the SDK's order. The timestamp is the producer's where it gave one, else the
-moment of the append."""
+"""The columns, in the SDK's order. The timestamp is the producer's if it gave one, else the time of
+the append."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_schema(columns: Sequence[str]) -> StructType:
 
 
 def check_schema(given: StructType, columns: Sequence[str]) -> None:
-    """A schema given by the user must be the source's own. Raises OptionError."""
+    """Raise OptionError unless a schema given by the user is the source's own."""
     ours = read_schema(columns)
     if given.simpleString() != ours.simpleString():
         raise OptionError(

@@ -1,4 +1,4 @@
-"""A session whose Python workers find the source."""
+"""Makes a session whose Python workers find the source."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def session(**config: str) -> SparkSession:
-    """The existing SparkSession, or a new one, whose workers use this Python.
+    """Return the existing SparkSession, or a new one, whose workers use this Python.
 
-    config: of the session, `session(**{"spark.master": "local[2]"})`. PYSPARK_PYTHON counts where
-    it is set. Raises RuntimeError where the workers of a session that was made before, or the
-    Python that PYSPARK_PYTHON names, do not have this package: Spark would say
+    config: of the session, `session(**{"spark.master": "local[2]"})`. PYSPARK_PYTHON takes
+    precedence if it is set. Raises RuntimeError if this package is missing in the workers of an
+    existing session, or in the Python that PYSPARK_PYTHON names: Spark would fail with
     DATA_SOURCE_NOT_FOUND.
     """
     from pyspark.sql import SparkSession

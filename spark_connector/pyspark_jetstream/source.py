@@ -1,7 +1,8 @@
-"""`DataSource` of format `jetstream`: from Spark's options to readers and writers.
+"""`DataSource` of format `jetstream`: makes readers and writers from Spark's options.
 
-Options are checked in `schema`, which runs at `load()`, and again where a reader or writer is
-made: a schema of the user's own skips the first. Imports are late on purpose; see the package.
+Options are checked in `schema`, which runs at `load()`, and again when a reader or writer is made:
+with a schema of the user's own, Spark skips the first check. Imports are late on purpose; see the
+package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streaming reads: Spark's micro-batches over the follower's answers.
 
-On the driver one Python process per query keeps one reader; tasks get pickled copies, made anew by
-other processes, of which only `read` is asked. So everything that lasts is made at its first use.
+On the driver, one Python process per query keeps one reader. Tasks get pickled copies in other
+processes, which only call `read`. So everything that lasts is made at its first use.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class JetstreamStreamReader(DataSourceStreamReader):
-    """Without admission control: every batch takes all there is."""
+    """Without admission control: every batch takes all records that exist."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -69,7 +69,7 @@ class JetstreamStreamReader(DataSourceStreamReader):
         return self._follower
 
     def initialOffset(self) -> dict[str, Any]:
-        """The same each time Spark asks: it does so more than once."""
+        """The initial offsets. The same each time: Spark asks more than once."""
         follower = self.follower
         if self._initial is None:
             self._initial = self._ask(follower.initial())
@@ -78,13 +78,13 @@ class JetstreamStreamReader(DataSourceStreamReader):
     def latestOffset(
         self, start: Mapping[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
-        """`start` and `limit` come from PySpark 4.2 on."""
+        """The end of the next batch. PySpark passes `start` and `limit` from version 4.2 on."""
         follower = self.follower
         before = self._position or self._initial if start is None else Offsets.from_json(start)
         limits = self._limits(limit)
         self._position = self._ask(follower.next_offsets(before, limits, self._targets))
         if self._position is before and start is not None:
-            return dict(start)  # To the letter: Spark compares text.
+            return dict(start)  # Exactly the same: Spark compares text.
         return self._position.to_json()
 
     def _limits(self, limit: Any) -> Limits:
@@ -116,7 +116,7 @@ class JetstreamStreamReader(DataSourceStreamReader):
         return self.scan.read(partition.value)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Spark's checkpoint says where the query goes on. A cursor only shows it."""
+        """Show the position by a cursor. Spark's checkpoint decides where the query continues."""
         if self.options.cursor:
             self._ask(self.follower.show(self.options.cursor, Offsets.from_json(end)))
 
@@ -131,11 +131,12 @@ class JetstreamStreamReader(DataSourceStreamReader):
 if HAS_ADMISSION_CONTROL:
 
     class AdmittingStreamReader(JetstreamStreamReader, SupportsTriggerAvailableNow):
-        """With admission control, and a trigger that stops at what is there when it begins."""
+        """With admission control, and a trigger that stops at the end that it finds when it
+        begins."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """A maximum also where only a minimum is asked for: any other limit then comes from a
-            trigger that wants all there is, at once."""
+            """Return a maximum even if only a minimum is wanted: any other limit then comes from a
+            trigger that wants all records at once."""
             options = self.options
             if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
                 return ReadMaxRows(options.max_offsets_per_trigger or NO_MAXIMUM)
@@ -145,7 +146,7 @@ if HAS_ADMISSION_CONTROL:
             self._targets = self._ask(self.follower.targets())
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
-            """Lag is this less a batch's end, stream by stream."""
+            """The latest offsets. The lag is this minus a batch's end, for each stream."""
             latest = self.follower.latest
             if not latest:
                 return None
@@ -168,7 +169,7 @@ if HAS_ADMISSION_CONTROL:
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """For wrong options: raises their error when Spark first asks for anything."""
+    """For wrong options: raises their error at Spark's first question."""
 
     def __init__(self, message: str) -> None:
         self.message = message
@@ -192,7 +193,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
-    """Raises OptionError for what this PySpark cannot do."""
+    """Make the reader. Raises OptionError for what this PySpark cannot do."""
     check_schema(schema, options.columns)
     if HAS_ADMISSION_CONTROL:
         return AdmittingStreamReader(options)

@@ -1,11 +1,11 @@
-"""Writes: every task publishes its rows and waits until the streams have acknowledged them.
+"""Writes: every task publishes its rows, and waits until the streams have acknowledged them.
 
-A task that was acknowledged in full is done; one that was not fails, and Spark runs it again. What
-an attempt that failed has published stays published. Each batch therefore carries an identity that
-a second attempt repeats (`publish.Identity`), so that the server recognises it. The identity of a
-streaming write is its query and micro-batch, also in a batch write inside `foreachBatch`. For
-another batch write it is the options txnAppId and txnVersion; without them only attempts of the
-same write are recognised.
+A task that was acknowledged in full is done. Any other task fails, and Spark runs it again. Rows
+that a failed attempt has published stay published. So each batch carries an identity that a second
+attempt repeats (`publish.Identity`), by which the server recognises it. The identity of a streaming
+write is its query and micro-batch, also in a batch write inside `foreachBatch`. For another batch
+write it is the options txnAppId and txnVersion; without them only attempts of the same write are
+recognised.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ BATCH_ID = "streaming.sql.batchId"
 """Local properties of a streaming query's tasks."""
 
 ROWS = 10_000
-"""Put into one record batch where Spark hands over rows."""
+"""Rows put into one record batch if Spark passes single rows."""
 
 
 class Published(WriterCommitMessage):
-    """What a task has published. `duplicates` of the rows were there already."""
+    """What a task has published. duplicates: how many of the rows were stored before."""
 
     def __init__(self, rows: int, duplicates: int) -> None:
         self.rows = rows
@@ -58,7 +58,7 @@ class Published(WriterCommitMessage):
 
 
 class _Writer:
-    """What batch and streaming writers share. Made on the driver, picklable."""
+    """The common part of batch and streaming writers. Made on the driver, picklable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options.subject)
@@ -69,7 +69,7 @@ class _Writer:
         self.schema = schema
 
     def published(self, batches: Iterator[pa.RecordBatch], run: str) -> Published:
-        """run: names this write, the same in every attempt."""
+        """Publish. run: names this write, the same in every attempt."""
         context = TaskContext.get()
         assert context is not None
         identity = Identity(run, context.partitionId())
@@ -110,7 +110,8 @@ class _StreamWriter(_Writer):
             log.warning("batch %d: %d rows were published before", batchId, duplicates)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Published rows stay; Spark runs the batch again, and the server recognises them."""
+        """Log the failure. Published rows stay; Spark runs the batch again, and duplicates are
+        found."""
 
 
 class StreamRowWriter(_StreamWriter, DataSourceStreamWriter):
@@ -142,7 +143,7 @@ if HAS_STREAM_ARROW:
 
 
 def micro_batch() -> str:
-    """The streaming query and its batch of which the task is a part; "" of no query."""
+    """The streaming query and batch that the task belongs to; "" if it belongs to none."""
     context = TaskContext.get()
     assert context is not None
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -150,7 +151,7 @@ def micro_batch() -> str:
 
 
 async def check_heard(options: WriteOptions) -> None:
-    """Raises OptionError where no stream listens on the subject of all rows."""
+    """Raise OptionError if no stream listens on the subject of all rows."""
     async with AsyncClient.from_config(options.config) as client:
         streams = await client.list_streams()
     if not any(matches(stream.subject, options.subject) for stream in streams):
@@ -162,7 +163,7 @@ async def check_heard(options: WriteOptions) -> None:
 
 
 def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> BatchWriter:
-    """Raises OptionError."""
+    """Make the writer. Raises OptionError."""
     if overwrite:
         raise OptionError(
             "a stream cannot be overwritten, records are only added: use mode('append')"
@@ -171,7 +172,7 @@ def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> 
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
-    """Raises OptionError."""
+    """Make the writer. Raises OptionError."""
     if options.transaction:
         raise OptionError(
             "a streaming write is known by its query and batch: leave txnAppId and txnVersion out"
