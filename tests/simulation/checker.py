@@ -1,13 +1,14 @@
 """The invariants, held against every replica after every event (docs/simulation.md).
 
 1. A committed record never changes, and is in the log of every replica in sync or eligible, for as
-   long as one of them has not lost what it held.
+   long as one of them has not lost what it held. What such a log lacks in front, retention removed.
 2. Logs match: the same offset in the same epoch is the same batch, with the same one before it.
 3. Below its high watermark every replica holds exactly what is committed.
 4. One process leads an epoch; its high watermark never falls.
 5. An acknowledged publish is committed at the offset it was told. No publish is committed twice,
    however often it was repeated; a producer's batches are committed in sequence, none left out.
    Only what its leader cannot know may be stored anew: what retention has removed from its log.
+   Who acknowledges a publish, also once more, has it in its log, or retention has removed it.
 6. Who denies a publish has not stored it. Nobody takes a publish or answers one whose session the
    metadata group has ended, nor before it acts on the metadata that last said so, nor under a
    leadership that its own metadata has ended.
@@ -23,90 +24,25 @@ What a log holds is noted here as it is appended, and read back from the files a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING
 
 from jetstream_protocol.batch import (
     HEADER_BYTES,
     Batch,
     BatchHeader,
     EncodedBatch,
-    crc32c,
     decode_header,
 )
-from jetstream_protocol.errors import RecordsDamagedError
 from jetstream_protocol.types import NO_NODE, NodeId, StreamId
 from jetstream_server.log.commit_log import CommitLog, LogSlice
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.log_reading import batches_of, entries_of, pread
+from tests.simulation.shadows import Entry, Origin, Shadow, entry_of
 from tests.simulation.world import Violation, World
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
-
-
-class Entry(NamedTuple):
-    """One batch of a log."""
-
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-    body_crc: int
-
-
-def _entry(header: BatchHeader, body: bytes) -> Entry:
-    """`body` with its padding. The CRC is taken again: nobody's word is believed here."""
-    stored = body[: header.body_length]
-    return Entry(header.base_offset, header.next_offset, header.leader_epoch, crc32c(stored))
-
-
-class Origin(NamedTuple):
-    """What a batch is, from the leader that made it: the batch before it, and its records."""
-
-    entry: Entry
-    before: Entry | None
-    ids: tuple[int, ...]
-    producer: tuple[int, int]
-    """Id and sequence; the id is -1 without one."""
-    timestamp: int
-
-
-class Shadow:
-    """What one node's log holds, by the ends of its batches."""
-
-    __slots__ = ("ends", "entries", "is_unread", "start_offset", "suspect")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.ends: dict[int, Entry] = {}
-        self.start_offset = 0
-        self.suspect = False
-        """It may have lost something, and has not registered since."""
-        self.is_unread = False
-        """A start could not open it."""
-
-    @property
-    def end_offset(self) -> int:
-        return self.entries[-1].next_offset if self.entries else self.start_offset
-
-    def holds(self, entry: Entry) -> bool:
-        """Whether it holds that batch, or begins behind it."""
-        return self.ends.get(entry.next_offset) == entry or self.start_offset >= entry.next_offset
-
-    def append(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        self.ends[entry.next_offset] = entry
-
-    def cut(self, end_offset: int) -> None:
-        while self.entries and self.entries[-1].next_offset > end_offset:
-            del self.ends[self.entries.pop().next_offset]
-
-    def clear(self, start_offset: int) -> None:
-        self.entries = []
-        self.ends = {}
-        self.start_offset = start_offset
 
 
 class Checker:
@@ -184,6 +120,18 @@ class Checker:
                         f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log "
                         f"lacks {last}, which is committed"
                     )
+                if not shadow.suspect:
+                    self._check_front(node_id, stream)
+
+    def _check_front(self, node_id: int, stream: StreamMetadata) -> None:
+        """What a replica in sync lacks in front, retention has removed. Not so after an election
+        that lost records: its winner may have gone on with what it had."""
+        start = self._shadows[node_id].start_offset
+        if start > self._removed_below and not self._lossy_epoch:
+            raise Violation(
+                f"node {node_id} is in ISR {stream.isr} or ELR {stream.elr}, but its log begins at "
+                f"{start}; nothing was removed from {self._removed_below} on"
+            )
 
     # Logs.
 
@@ -194,7 +142,7 @@ class Checker:
     def reopened(self, node_id: int, log: CommitLog) -> None:
         """A new process recovered the log."""
         shadow = self._shadows[node_id]
-        entries = _entries_of(log)
+        entries = entries_of(log)
         is_damaged = shadow.suspect or shadow.is_unread or bool(log.offline_reason)
         shadow.is_unread = False
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
@@ -236,7 +184,7 @@ class Checker:
     def leader_appended(
         self, process: Process, replica: Replica, base_offset: int, batch: EncodedBatch
     ) -> None:
-        entry = _entry(decode_header(batch.header), batch.body)
+        entry = entry_of(decode_header(batch.header), batch.body)
         shadow = self._shadows[process.node_id]
         before = shadow.entries[-1] if shadow.entries else None
         decoded = Batch.decode(batch.to_bytes())
@@ -279,7 +227,7 @@ class Checker:
         known = shadow.end_offset
         if log.log_end_offset == known:
             return
-        for entry in _entries_of(log, known):
+        for entry in entries_of(log, known):
             self._match(node_id, shadow.entries[-1] if shadow.entries else None, entry)
             shadow.append(entry)
 
@@ -431,6 +379,16 @@ class Checker:
             )
         self.acked[number] = offset
 
+    def says_it_has(self, node_id: int, offset: int) -> None:
+        """A process acknowledges what is stored there: its log holds that, or retention has removed
+        it."""
+        begins_at = self._shadows[node_id].start_offset
+        if self._removed_below <= offset < begins_at:
+            raise Violation(
+                f"node {node_id} acknowledges offset {offset}; its log begins at {begins_at}, and "
+                f"nothing was removed from {self._removed_below} on"
+            )
+
     def refused(self, process: Process, number: int) -> None:
         """The publisher was told that nothing was stored."""
         if process.peers is None or not process.peers.has_asked_to_stand_by(self.stream_id):
@@ -460,11 +418,11 @@ class Checker:
         self, node_id: int, replica: Replica, slice_: LogSlice, position: int
     ) -> list[BatchHeader]:
         """A reader at that position is shown these batches: what is committed, and all of it."""
-        data, at = _pread(replica.log, slice_), 0
+        data, at = pread(replica.log, slice_), 0
         headers = []
         while at < len(data):
             header = decode_header(data, at)
-            entry = _entry(header, data[at + HEADER_BYTES : at + header.length])
+            entry = entry_of(header, data[at + HEADER_BYTES : at + header.length])
             known = self._committed_before(entry.next_offset)
             if known is None or not self._is_shown(known, entry):
                 raise Violation(f"node {node_id} shows {entry}; committed there: {known}")
@@ -545,7 +503,7 @@ class Checker:
         """Every acknowledged publish is where it was said to be, byte for byte."""
         log = replica.log
         found: dict[int, int] = {}
-        for batch in _batches_of(log):
+        for batch in batches_of(log):
             for offset, value in zip(batch.offsets(), batch.values(), strict=True):
                 found[int(value or b"")] = offset
         for number, offset in self.acked.items():
@@ -554,58 +512,3 @@ class Checker:
                     f"publish {number} was acknowledged at {offset}; on node {node_id} it is at "
                     f"{found.get(number)}"
                 )
-
-
-def _entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
-    entries = []
-    offset = log.log_start_offset if from_offset is None else from_offset
-    while (slice_ := _slice_at(log, offset, log.log_end_offset)) is not None:
-        data, position = _pread(log, slice_), 0
-        while position < len(data):
-            header = decode_header(data, position)
-            body = data[position + HEADER_BYTES : position + header.length]
-            entries.append(_entry(header, body))
-            position += header.length
-        offset = slice_.next_offset
-    return entries
-
-
-def _slice_at(log: CommitLog, offset: int, end_offset: int) -> LogSlice | None:
-    """What is there from `offset` on, also where the log's disk has lost its beginning."""
-    with _sound_reads(log):
-        try:
-            return log.read(offset, 1 << 20, end_offset)
-        except RecordsDamagedError as error:
-            return log.read(error.end_offset, 1 << 20, end_offset)
-
-
-def _pread(log: CommitLog, slice_: LogSlice) -> bytes:
-    with _sound_reads(log):
-        return log.pread(slice_)
-
-
-@contextmanager
-def _sound_reads(log: CommitLog) -> Iterator[None]:
-    """The checker's own reads do not fail."""
-    disk = cast(SimulatedDisk, log._disk)
-    failing, disk.reads_fail = disk.reads_fail, 0
-    try:
-        yield
-    finally:
-        disk.reads_fail = failing
-
-
-def _batches_of(
-    log: CommitLog, from_offset: int | None = None, end_offset: int | None = None
-) -> list[Batch]:
-    batches = []
-    offset = log.log_start_offset if from_offset is None else from_offset
-    end_offset = log.log_end_offset if end_offset is None else end_offset
-    while (slice_ := _slice_at(log, offset, end_offset)) is not None:
-        data, position = _pread(log, slice_), 0
-        while position < len(data):
-            batch = Batch.decode(data, position)
-            batches.append(batch)
-            position += batch.header.length
-        offset = slice_.next_offset
-    return batches

@@ -87,6 +87,8 @@ class Cluster:
     """How often nobody starts again what has ended, before everything is healed."""
     clocks_agree = False
     """Wall clocks do, also where disks are bad."""
+    grace_us = 400_000
+    """How long a tombstone stays, in a cluster that has any."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.world = world = World(seed, tracing=tracing)
@@ -109,6 +111,9 @@ class Cluster:
         if self.faults.scenario.is_calm:
             self.metadata.lazy_node = -1
             self.profile = replace(profile, late_sends=0.0, slow_flushes=0.0)
+        segment_bytes = self.faults.scenario.segment_bytes
+        if segment_bytes is not None:
+            self.log_config = replace(self.log_config, segment_bytes=segment_bytes)
         duration_us = self.faults.scenario.duration_us
         if duration_us is not None:
             self.profile = replace(profile, duration_us=duration_us)
@@ -146,6 +151,9 @@ class Cluster:
     def scenario(self) -> type[Scenario]:
         """What the seed is about."""
         return scenario_of(self.world.seed)
+
+    def rest_from_compaction(self, until: int) -> None:
+        """Nobody begins to compact a log before then. Here nobody does so at all."""
 
     def doubt_leases(self, until: int) -> None:
         """Until then a machine stands still with all its clocks. After that it believes for as long

@@ -23,8 +23,10 @@ from jetstream_protocol.batch import Batch, EncodedBatch
 from jetstream_server.log.commit_log import CommitLog
 from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.core.replica import Replica
-from tests.simulation.checker import Checker, Entry, _batches_of
+from tests.simulation.checker import Checker
+from tests.simulation.log_reading import batches_of
 from tests.simulation.process import Process
+from tests.simulation.shadows import Entry
 from tests.simulation.world import Violation, World
 
 _NUMBER = re.compile(rb"\r\nNumber: (\d+)\r\n")
@@ -108,7 +110,7 @@ class CompactingChecker(Checker):
 
     def reopened(self, node_id: int, log: CommitLog) -> None:
         shadow, before = self._shadows[node_id], self._held[node_id]
-        batches = _batches_of(log)
+        batches = batches_of(log)
         entries = [self._original(node_id, batch) for batch in batches]
         is_damaged = shadow.suspect or shadow.is_unread or bool(log.offline_reason)
         shadow.is_unread = False
@@ -138,7 +140,7 @@ class CompactingChecker(Checker):
         self.truncated(node_id, log)
         shadow = self._shadows[node_id]
         if log.log_end_offset > shadow.end_offset:
-            batches = _batches_of(log, shadow.end_offset)
+            batches = batches_of(log, shadow.end_offset)
             for batch in batches:
                 shadow.append(self._original(node_id, batch))
             self._hold(node_id, batches)
@@ -267,7 +269,7 @@ class CompactingChecker(Checker):
         """Compaction has put another segment in the place of the one of [base, next)."""
         held, log = self._held[node_id], replica.log
         before = {at: held.remove(at) for at in held.within(base_offset, next_offset)}
-        batches = _batches_of(log, max(base_offset, log.log_start_offset), next_offset)
+        batches = batches_of(log, max(base_offset, log.log_start_offset), next_offset)
         for batch in batches:
             self._original(node_id, batch)
         self._hold(node_id, batches)
@@ -326,7 +328,7 @@ class CompactingChecker(Checker):
         log, held = replica.log, self._held[node_id]
         found = {
             offset: number
-            for batch in _batches_of(log)
+            for batch in batches_of(log)
             for offset, number in zip(batch.offsets(), self._numbers_of(batch), strict=True)
         }
         start = log.log_start_offset

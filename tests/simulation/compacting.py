@@ -26,7 +26,7 @@ from jetstream_server.replication.drivers.compaction import Compaction
 from tests.simulation.cluster import Cluster
 from tests.simulation.compacted import CompactingChecker, is_tombstone, key_of
 from tests.simulation.process import stream_of
-from tests.simulation.scenarios import Scenario, scenario_of
+from tests.simulation.scenarios import Returns, Scenario, scenario_of
 from tests.simulation.watched import WatchedStream
 
 if TYPE_CHECKING:
@@ -150,9 +150,12 @@ class CompactedCluster(Cluster):
         return [CompactedStream(self, "orders", 0, self.profile.nodes, self.grace_us)]
 
     def scenario(self) -> type[Scenario]:
-        """A third of the seeds are about copies."""
-        seed = self.world.seed
-        return Copies if seed % 3 == 0 else scenario_of(seed)
+        """A third of the seeds are about copies, but for those that need compaction anyway."""
+        scenario = scenario_of(self.world.seed)
+        return Copies if self.world.seed % 3 == 0 and scenario is not Returns else scenario
+
+    def rest_from_compaction(self, until: int) -> None:
+        self.passes.rests_until = until
 
     def run(self) -> None:
         with eager(self.passes):

@@ -19,7 +19,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 
-from jetstream_protocol.logfiles.names import COMPACTION_NAME, OFFSETS_SUFFIX
+from jetstream_protocol.logfiles.names import (
+    CHECKPOINT_NAME,
+    COMPACTION_NAME,
+    LOG_SUFFIX,
+    OFFSETS_SUFFIX,
+)
 from jetstream_server.log.disk import Buffer
 
 SECTOR = 512
@@ -209,6 +214,28 @@ class SimulatedDisk:
             return "end"
         file.data[at] ^= 1 << random.randrange(8)
         return "bit"
+
+    def lose_beginning(self, directory: str, *, kept: int, beside: bool) -> bool:
+        """All segments of a log are lost but the last ones, `kept` of them; and if beside, whatever
+        says where the log begins. False: there are no others."""
+        offsets = directory + OFFSETS_SUFFIX
+        if not self.exists(directory) or not self.exists(offsets):
+            return False
+        folder = self._directory(directory)
+        lost = sorted(name for name in folder.names if name.endswith(LOG_SUFFIX))[:-kept]
+        if not lost:
+            return False
+        parent, _ = self._parent(directory)
+        parent.unsynced.clear()
+        folder.unsynced.clear()
+        self._file(offsets).sync()
+        self._found.clear()
+        for name in lost:
+            del folder.names[name]
+        if beside:
+            folder.names.pop(CHECKPOINT_NAME, None)
+            del parent.names[offsets.rpartition("/")[2]]
+        return True
 
     def erase(self) -> None:
         """Another disk was put in."""

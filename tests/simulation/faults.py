@@ -538,3 +538,5 @@ class Faults:
             machine.disk.repair()
             if machine.process is None:
                 world.later(world.between(0, 100_000), None, machine.start)
+            else:
+                machine.process.loop.hold_up = None

@@ -6,7 +6,9 @@ loop asks of other threads (`run_in_executor`) happens at one instant of simulat
 later. There are no context variables: nothing of what runs here has any.
 
 The owner may freeze, also between two callbacks of a turn (`sleep_after`), and die: from then on
-nothing of it runs, not even what its tasks would do when they are closed.
+nothing of it runs, not even what its tasks would do when they are closed. And the loop's thread may
+be held up in a turn while other threads of the process go on (`hold_up`). What those call soon
+comes before what the callbacks of that turn call soon; what arrives on sockets comes behind it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import asyncio
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from contextvars import Context
 from math import ceil
@@ -57,6 +59,10 @@ class Handle:
     def when(self) -> float:
         return self._when
 
+    def wakes(self, task: asyncio.Task[Any]) -> bool:
+        """Whether it ends what that task waits for."""
+        return task._fut_waiter in self.arguments  # type: ignore[attr-defined]
+
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """See the module. A Runner: events may be the loop's."""
@@ -77,7 +83,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.sleep_after: tuple[int, int] | None = None
         """After so many more callbacks it freezes, until then."""
         self._died = died
+        self.hold_up: Callable[[Sequence[Handle]], int] | None = None
+        """For how long the thread is held up in a turn, before it runs these callbacks."""
         self._ready: deque[Handle] = deque()
+        self._held_up: int | None = None
+        """How many callbacks the turn has in which the thread is held up."""
+        self._unseen: list[Handle] = []
+        """What has happened outside since then."""
         self._is_turn_due = False
         self._called_at = 0
         self._thread_free_at: dict[object, int] = {}
@@ -95,6 +107,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.alive = False
         tasks = [task for task in self._tasks if not task.done()]
         self._ready.clear()
+        self._unseen.clear()
         return tasks
 
     # From outside.
@@ -102,16 +115,29 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def enter(self, callback: Callback, *arguments: Any) -> None:
         """An event of the world happens to the owner: call that, in a turn that begins now."""
         if self.alive:
+            self._happens(Handle(callback, arguments, 0.0))
+
+    def _happens(self, handle: Handle) -> None:
+        if self._held_up is not None:
+            self._unseen.append(handle)
+            return
+        self._ready.append(handle)
+        if not self._is_turn_due:
+            self._turn()
+
+    def _called(self, callback: Callback, *arguments: Any) -> None:
+        """By another thread of the owner, which does not wait for this one."""
+        if self._held_up is not None:
             self._ready.append(Handle(callback, arguments, 0.0))
-            if not self._is_turn_due:
-                self._turn()
+        else:
+            self.enter(callback, *arguments)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callback, *arguments: Any, context: Context | None = None
     ) -> None:
         world = self.world
         self._called_at = max(self._called_at + 1, world.now + world.between(3, 40))
-        world.at(self._called_at, self, self.enter, callback, *arguments)
+        world.at(self._called_at, self, self._called, callback, *arguments)
 
     # What asyncio asks of a loop.
 
@@ -210,23 +236,38 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if not self._is_due(handle.when() * 1e6, self.world.now):
                 self._fire_at(handle.when(), handle)  # It was suspended meanwhile.
                 return
-            self._ready.append(handle)
-            if not self._is_turn_due:
-                self._turn()
+            self._happens(handle)
 
     def _turn(self) -> None:
         """One turn, and mostly those that follow from it."""
-        ready = self._ready
         self._is_turn_due = True
+        count = len(self._ready)
+        held_up_us = 0 if self.hold_up is None else self.hold_up(tuple(self._ready))
+        if held_up_us:
+            self._held_up = count
+            self.world.later(held_up_us, self, self._go_on)
+        else:
+            self._run_turn(count)
+
+    def _go_on(self) -> None:
+        count, self._held_up = self._held_up, None
+        assert count is not None
+        self._run_turn(count)
+
+    def _run_turn(self, count: int) -> None:
+        ready = self._ready
         world = self.world
         draw = world.random.random
         outer = asyncio._get_running_loop()
         _set_running_loop(self)
         try:
             while True:
-                self._call_each(len(ready))
-                if not ready or self.paused_until > world.now or draw() < 0.3:
+                self._call_each(count)
+                ready.extend(self._unseen)
+                self._unseen.clear()
+                if not ready or self.paused_until > world.now or self.hold_up or draw() < 0.3:
                     break
+                count = len(ready)
         except Killed:
             self.die("in the middle of a disk operation")
         finally:
@@ -284,7 +325,8 @@ def _end(future: asyncio.Future[Any], result: Any, error: Exception | None) -> N
 
 
 def bury(tasks: list[asyncio.Task[Any]]) -> None:
-    """Close the tasks of processes that are dead: nobody hears of what they do then."""
+    """Close the tasks of processes that are dead: nobody hears of what they do then. So are those
+    that they make in their end, which never run."""
     with (
         warnings.catch_warnings(),
         patch.object(sys, "unraisablehook", lambda _: None),
@@ -293,14 +335,23 @@ def bury(tasks: list[asyncio.Task[Any]]) -> None:
         # What they gather in their end belongs to a loop, if it is nothing: asyncio would make one.
         asyncio.set_event_loop(loop)
         warnings.simplefilter("ignore", RuntimeWarning)  # Of what was to be awaited yet.
+        loops = dict.fromkeys([loop, *(task.get_loop() for task in tasks)])
+        buried: dict[asyncio.Task[Any], None] = {}
         while tasks:
-            task = tasks.pop()
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            for _ in range(CLOSED_AT_MOST):
-                try:
-                    coroutine.close()  # type: ignore[union-attr]
-                    break
-                except (Exception, Killed):  # noqa: BLE001  its end is of no interest
-                    continue
+            while tasks:
+                task = tasks.pop()
+                buried[task] = None
+                _close(task)
+            tasks.extend(t for each in loops for t in asyncio.all_tasks(each) if t not in buried)
         asyncio.set_event_loop(None)
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = task.get_coro()
+    for _ in range(CLOSED_AT_MOST):
+        try:
+            coroutine.close()  # type: ignore[union-attr]
+            break
+        except (Exception, Killed):  # noqa: BLE001  its end is of no interest
+            continue

@@ -133,3 +133,15 @@ class Machine:
         if what:
             self.cluster.checker.suspect(self.node_id)
         return what
+
+    def lose_beginning(self, *, kept: int, beside: bool) -> bool:
+        """Its log loses its first segments, all but `kept`, while no process runs; and if beside,
+        all that says where it begins. False: it has no others."""
+        assert self.process is None
+        if not self.has_opened:
+            return False
+        directory = f"{STREAMS_PATH}/{self.cluster.stream_id}"
+        is_lost = self.disk.lose_beginning(directory, kept=kept, beside=beside)
+        if is_lost:
+            self.cluster.checker.suspect(self.node_id)
+        return is_lost

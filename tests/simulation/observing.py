@@ -126,6 +126,8 @@ def _accept(self: Replica, *arguments: Any) -> Any:
                 process.note_of(self, f"truncated from {before} to {offset}")
         case Reset(offset):
             world.count("reset")
+            if self.stream.id == process.cluster.stream_id:
+                process.cluster.faults.scenario.begins_anew(process)
             if world.trace is not None:
                 process.note_of(self, f"begins anew at {offset}")
         case Ignore():

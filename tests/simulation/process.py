@@ -395,6 +395,11 @@ class Process:
     def stands_by(self) -> bool:
         return self.has_joined and self.cluster.stream_id in self.ingest._standing_by
 
+    @property
+    def telling(self) -> asyncio.Task[None] | None:
+        """What tells how far its logs reach when nobody leads."""
+        return self.start.membership._node_session._reporting if self.has_joined else None
+
     # What others do to it.
 
     def hand_over(self) -> None:

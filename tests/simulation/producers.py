@@ -43,9 +43,14 @@ class Repeating:
         """Whether new batches and messages are begun."""
         self._attempts: list[tuple[Sender, Any]] = []
         world = stream.world
+        self.deaf_until = 0
+        """Nobody hears an answer before then."""
         producers = world.random.choice((0, 0, 1, 1, 2))
+        repeaters = world.random.choice((0, 0, 1))
+        if stream.cluster.scenario().needs_repeaters:
+            producers, repeaters = max(producers, 1), 1
         self._producers = [Producer(self) for _ in range(producers)]
-        self._repeaters = [Repeater(self) for _ in range(world.random.choice((0, 0, 1)))]
+        self._repeaters = [Repeater(self) for _ in range(repeaters)]
 
     def begin(self) -> None:
         for sender in (*self._producers, *self._repeaters):
@@ -64,6 +69,9 @@ class Repeating:
         stream.nats.publish(stream.subject, [(reply, header_block, value)])
 
     def answered(self, number: int, payload: bytes) -> None:
+        if self.stream.world.now < self.deaf_until:
+            self.stream.world.count("answer lost")
+            return
         sender, attempted = self._attempts[number - self._first_reply]
         sender.answered(attempted, json.loads(payload))
 

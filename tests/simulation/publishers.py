@@ -64,10 +64,13 @@ class Publishers:
 
     def said(self, process: Process, number: int, payload: bytes) -> None:
         """A process answers; it is on its way to NATS."""
-        self._stream.checker.acts(process)
+        checker = self._stream.checker
+        checker.acts(process)
+        answer = json.loads(payload)
+        if "error" not in answer:
+            checker.says_it_has(process.node_id, answer["seq"] - answer.get("count", 1))
         if number >= self._first + FIRST_REPLY:
             return
-        answer = json.loads(payload)
         if "error" in answer:
             self.nacked += 1
             code = answer["error"]["err_code"]

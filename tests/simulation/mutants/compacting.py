@@ -14,7 +14,7 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import compaction
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import COMPACTED
-from tests.simulation.scenarios import Collapses
+from tests.simulation.scenarios import Collapses, Returns
 
 
 @mutant(kind=COMPACTED)
@@ -68,7 +68,7 @@ def keeps_what_tombstones_deleted(patches: Patches) -> None:
     patches.set(FollowerState, "_missed_tombstones", lambda self, standing: False)
 
 
-@mutant(kind=COMPACTED)
+@mutant(Returns, kind=COMPACTED)
 def hides_which_tombstones_a_copy_lacks(patches: Patches) -> None:
     """A leader whose log is a copy says nothing of the tombstones that it never had."""
     own = property(lambda self: self.compaction.state.tombstones_gone_below)

@@ -20,7 +20,7 @@ from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers import controller, log_ends, membership
 from jetstream_server.replication.sessions.messages import LogEnd
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.scenarios import Collapses
+from tests.simulation.scenarios import Collapses, LateTails
 
 
 @mutant()
@@ -81,7 +81,7 @@ def elects_by_old_reports(patches: Patches) -> None:
     patches.set(leadership_commands, "_check_all_told", lambda *arguments: None)
 
 
-@mutant(Collapses)
+@mutant(LateTails)
 def tells_log_ends_of_another_epoch(patches: Patches) -> None:
     """A replica that has not heard of an election tells how far it reached before, for the one that
     is asked about."""

@@ -14,7 +14,7 @@ from jetstream_server.replication.core.progress import FollowerProgress
 from jetstream_server.replication.core.replica import Replica
 from jetstream_server.replication.drivers.isr import IsrDriver
 from tests.simulation.mutants.installing import Patches, mutant
-from tests.simulation.scenarios import LateJoiners, UnknownOutcomes
+from tests.simulation.scenarios import FailingJoiners, LateJoiners, UnknownOutcomes
 
 
 @mutant()
@@ -76,7 +76,7 @@ def adds_any_incarnation(patches: Patches) -> None:
     patches.set(leadership_commands, "_check_isr_member", lenient)
 
 
-@mutant(LateJoiners)
+@mutant(FailingJoiners)
 def counts_what_who_is_not_eligible_said_before(patches: Patches) -> None:
     """Of a replica that the metadata trusts no more, what it said before counts unless it was in
     the ISR until then."""

@@ -28,7 +28,13 @@ from jetstream_server.replication.replica_manager import ReplicaManager
 from jetstream_server.replication.run_record import RunRecordFile
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.runner import COMPACTED, DAMAGED
-from tests.simulation.scenarios import FailingDisks, LateFlushes, LateRegistrations, SlowLeaders
+from tests.simulation.scenarios import (
+    FailingDisks,
+    LateFlushes,
+    LateRegistrations,
+    LostBeginnings,
+    SlowLeaders,
+)
 
 
 @mutant()
@@ -123,7 +129,7 @@ def never_distrusts_a_failed_log(patches: Patches) -> None:
     patches.set(LogReplacement, "_distrust", lambda self, replica: None)
 
 
-@mutant(kind=DAMAGED)
+@mutant(LostBeginnings)
 def lets_logs_in_that_may_lack_their_beginning(patches: Patches) -> None:
     """Where nothing says where a log starts, what is left of it is taken for the whole."""
     patches.set(recovery, "_is_start_unknown", lambda found: False)
@@ -135,7 +141,7 @@ def takes_what_lacks_its_beginning_for_nothing(patches: Patches) -> None:
     patches.set(CommitLog, "is_lost", property(lambda self: self.lacks_front))
 
 
-@mutant(kind=DAMAGED)
+@mutant(LostBeginnings)
 def acknowledges_again_what_was_lost_in_front(patches: Patches) -> None:
     """A repetition of what lies in a lost segment passes for stored."""
     patches.set(Producers, "lose_front", lambda self, log_start_offset: None)

@@ -1,0 +1,68 @@
+"""The checker's own reading of a log: nothing fails, and nobody's word is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from jetstream_protocol.batch import HEADER_BYTES, Batch, decode_header
+from jetstream_protocol.errors import RecordsDamagedError
+from jetstream_server.log.commit_log import CommitLog, LogSlice
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.shadows import Entry, entry_of
+
+
+def entries_of(log: CommitLog, from_offset: int | None = None) -> list[Entry]:
+    entries = []
+    offset = log.log_start_offset if from_offset is None else from_offset
+    while (slice_ := _slice_at(log, offset, log.log_end_offset)) is not None:
+        data, position = pread(log, slice_), 0
+        while position < len(data):
+            header = decode_header(data, position)
+            body = data[position + HEADER_BYTES : position + header.length]
+            entries.append(entry_of(header, body))
+            position += header.length
+        offset = slice_.next_offset
+    return entries
+
+
+def _slice_at(log: CommitLog, offset: int, end_offset: int) -> LogSlice | None:
+    """What is there from `offset` on, also where the log's disk has lost its beginning."""
+    with _sound_reads(log):
+        try:
+            return log.read(offset, 1 << 20, end_offset)
+        except RecordsDamagedError as error:
+            return log.read(error.end_offset, 1 << 20, end_offset)
+
+
+def pread(log: CommitLog, slice_: LogSlice) -> bytes:
+    with _sound_reads(log):
+        return log.pread(slice_)
+
+
+@contextmanager
+def _sound_reads(log: CommitLog) -> Iterator[None]:
+    """The checker's own reads do not fail."""
+    disk = cast(SimulatedDisk, log._disk)
+    failing, disk.reads_fail = disk.reads_fail, 0
+    try:
+        yield
+    finally:
+        disk.reads_fail = failing
+
+
+def batches_of(
+    log: CommitLog, from_offset: int | None = None, end_offset: int | None = None
+) -> list[Batch]:
+    batches = []
+    offset = log.log_start_offset if from_offset is None else from_offset
+    end_offset = log.log_end_offset if end_offset is None else end_offset
+    while (slice_ := _slice_at(log, offset, end_offset)) is not None:
+        data, position = pread(log, slice_), 0
+        while position < len(data):
+            batch = Batch.decode(data, position)
+            batches.append(batch)
+            position += batch.header.length
+        offset = slice_.next_offset
+    return batches

@@ -1,0 +1,69 @@
+"""What the checker knows of batches and of each node's log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jetstream_protocol.batch import BatchHeader, crc32c
+
+
+class Entry(NamedTuple):
+    """One batch of a log."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    body_crc: int
+
+
+def entry_of(header: BatchHeader, body: bytes) -> Entry:
+    """`body` with its padding. The CRC is taken again: nobody's word is believed here."""
+    stored = body[: header.body_length]
+    return Entry(header.base_offset, header.next_offset, header.leader_epoch, crc32c(stored))
+
+
+class Origin(NamedTuple):
+    """What a batch is, from the leader that made it: the batch before it, and its records."""
+
+    entry: Entry
+    before: Entry | None
+    ids: tuple[int, ...]
+    producer: tuple[int, int]
+    """Id and sequence; the id is -1 without one."""
+    timestamp: int
+
+
+class Shadow:
+    """What one node's log holds, by the ends of its batches."""
+
+    __slots__ = ("ends", "entries", "is_unread", "start_offset", "suspect")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.ends: dict[int, Entry] = {}
+        self.start_offset = 0
+        self.suspect = False
+        """It may have lost something, and has not registered since."""
+        self.is_unread = False
+        """A start could not open it."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].next_offset if self.entries else self.start_offset
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether it holds that batch, or begins behind it."""
+        return self.ends.get(entry.next_offset) == entry or self.start_offset >= entry.next_offset
+
+    def append(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.ends[entry.next_offset] = entry
+
+    def cut(self, end_offset: int) -> None:
+        while self.entries and self.entries[-1].next_offset > end_offset:
+            del self.ends[self.entries.pop().next_offset]
+
+    def clear(self, start_offset: int) -> None:
+        self.entries = []
+        self.ends = {}
+        self.start_offset = start_offset
