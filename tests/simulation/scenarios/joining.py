@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetstream_server.metadata.state.model import StreamMetadata
 from tests.simulation.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class UnknownOutcomes(Scenario):
     follower that was to join is fenced, and then it is back; what its leader says reaches it, and
     it tells its leader nothing."""
 
-    duration_us = 11_000_000
+    duration_us = 12_000_000
     _busy_until = 0
 
     def strike(self) -> None:
@@ -49,11 +50,13 @@ class UnknownOutcomes(Scenario):
         return self.world.between(20_000, 100_000)
 
     def joins(self, leader: int, joiner: int) -> bool:
-        world, network = self.world, self.cluster.network
+        world, network, stream = self.world, self.cluster.network, self.led_stream()
         if world.now < self._busy_until:
             return True
+        if stream is None or not self._is_the_last(stream):
+            return False
         world.count("outcome unknown for long")
-        applied_us = world.between(6_250_000, 6_600_000)
+        applied_us = world.between(7_900_000, 8_200_000)
         self._busy_until = self.quiet_until = world.now + applied_us + 300_000
         self.cluster.metadata.delay_next(applied_us)
         network.mute(joiner, leader, "positions")
@@ -61,10 +64,16 @@ class UnknownOutcomes(Scenario):
         world.later(applied_us + 200_000, None, network.unmute, joiner, leader, "positions")
         return True
 
+    def _is_the_last(self, stream: StreamMetadata) -> bool:
+        """Whether the others can commit without the one that joins, and nobody else is to join."""
+        others = len(stream.isr)
+        return stream.config.min_insync_replicas <= others == len(stream.replicas) - 1
+
     def _sleep(self, node_id: int) -> None:
+        """Until its leader has asked again, which is half a second after five."""
         process = self.cluster.machines[node_id].process
         if process is not None and not self.cluster.faults.healing:
-            process.pause(self.world.now + 2_800_000)
+            process.pause(self.world.now + 4_100_000)
 
 
 class FailingJoiners(Scenario):
