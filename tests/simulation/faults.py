@@ -530,6 +530,7 @@ class Faults:
         cluster.metadata.lazy_node = -1
         cluster.metadata.slow.clear()
         cluster.metadata.delay_us = 2_000
+        cluster.nats.slow.clear()
         world.note("everything is healed")
         for machine in cluster.machines:
             cluster.metadata.undeafen(machine.node_id)

@@ -29,6 +29,8 @@ class NatsServer:
         self.world = world
         self.published = published
         self.sockets: dict[NatsSocket, None] = {}
+        self.slow: dict[int, int] = {}
+        """By node: how much longer what is published is on its way to it."""
 
     def publish(
         self,
@@ -44,7 +46,8 @@ class NatsServer:
                 if heard_subject != subject:
                     continue
                 parts = [_message(subject, sid, *message) for message in messages]
-                socket.send(b"".join(parts), self.world.between(50, delay_us_max))
+                slow_us = self.slow.get(socket.node_id, 0)
+                socket.send(b"".join(parts), self.world.between(50, delay_us_max) + slow_us)
                 heard += 1
         return heard
 
@@ -67,6 +70,7 @@ class NatsSocket(asyncio.Transport):
         super().__init__()
         self._server = server
         self._process = process
+        self.node_id = process.node_id
         self._loop = process.loop
         self._protocol: asyncio.BufferedProtocol | None = None
         self._sent_at = 0

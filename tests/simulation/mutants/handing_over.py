@@ -14,7 +14,7 @@ from jetstream_server.metadata.state.model import StreamMetadata
 from jetstream_server.replication.drivers.hand_over import HandOver
 from tests.simulation.mutants.installing import Patches, mutant
 from tests.simulation.peers import SimulatedPeers
-from tests.simulation.scenarios import PlannedHandOvers
+from tests.simulation.scenarios import LeftStandingBy, PlannedHandOvers
 
 
 @mutant(PlannedHandOvers)
@@ -39,7 +39,7 @@ def stores_what_it_kept_whoever_led_meanwhile(patches: Patches) -> None:
     patches.set(StandBy, "store", always)
 
 
-@mutant(PlannedHandOvers)
+@mutant(LeftStandingBy)
 def stays_subscribed_although_the_old_leader_went_on(patches: Patches) -> None:
     """What was kept is dropped, and what is on the way from NATS is stored: by both."""
     store = StandBy.store

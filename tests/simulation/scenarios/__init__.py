@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tests.simulation.scenarios.disks import Collapses, FailingDisks, LateFlushes, SlowLeaders
 from tests.simulation.scenarios.following import Overwritten, Swaps
-from tests.simulation.scenarios.handing_over import PlannedHandOvers
+from tests.simulation.scenarios.handing_over import LeftStandingBy, PlannedHandOvers
 from tests.simulation.scenarios.joining import FailingJoiners, LateJoiners, UnknownOutcomes
 from tests.simulation.scenarios.lost_logs import LateTails, LostBeginnings
 from tests.simulation.scenarios.returning import Returns
@@ -27,6 +27,7 @@ __all__ = [
     "LateJoiners",
     "LateRegistrations",
     "LateTails",
+    "LeftStandingBy",
     "LostBeginnings",
     "LostControl",
     "Overwritten",
@@ -57,6 +58,7 @@ SCENARIOS: tuple[type[Scenario], ...] = (
     FailingJoiners,
     LostBeginnings,
     Returns,
+    LeftStandingBy,
 )
 
 

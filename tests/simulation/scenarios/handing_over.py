@@ -138,3 +138,31 @@ class PlannedHandOvers(Scenario):
         self.cluster.network.mute(source, target, method)
         delay = self.world.between(50_000, 2_500_000)
         self.world.later(delay, None, self.cluster.network.unmute, source, target, method)
+
+
+class LeftStandingBy(PlannedHandOvers):
+    """A hand-over is given up, and its target does not hear so. The old leader goes on; then the
+    target leads all the same, while NATS still has messages on the way to it that the old leader
+    has stored."""
+
+    duration_us = 12_000_000
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.is_calm = False
+
+    def strike(self) -> None:
+        stream = self.led_stream()
+        process = None if stream is None else self.cluster.machines[stream.leader].process
+        if process is None:
+            return
+        self._goes_on = True
+        process.hand_over()
+        self.keep_quiet(500_000)
+
+    def asks_to_stand_by(self, process: Process, target: int) -> None:
+        if self._goes_on and not self.cluster.faults.healing:
+            slow = self.cluster.nats.slow
+            slow[target] = self.world.between(20_000, 200_000)
+            self.world.later(4_500_000, None, slow.pop, target, None)
+        super().asks_to_stand_by(process, target)
