@@ -12,16 +12,6 @@ from tests.simulation.scenarios import Scenario, seeds_about
 
 SEEDS_MAX = 2_000
 """A mutant that outlives so many seeds shows a rule that the simulation does not cover."""
-NOT_REACHED = {
-    "acknowledges_again_what_was_lost_in_front": "log/test_producers.py",
-    "counts_what_who_is_not_eligible_said_before": "replication/test_leader.py",
-    "hides_which_tombstones_a_copy_lacks": "replication/test_copies_of_compacted_logs.py",
-    "lets_logs_in_that_may_lack_their_beginning": "replication/test_log_ends.py",
-    "retries_under_another_id": "replication/test_isr_driver.py",
-    "stays_subscribed_although_the_old_leader_went_on": "ingest/test_stand_by.py",
-    "tells_log_ends_of_another_epoch": "replication/test_failed_logs.py",
-}
-"""Mutants that no seed is known to kill, and where in tests/unit they die."""
 PATH = Path(__file__).with_name("killing_seeds.json")
 
 

@@ -62,6 +62,10 @@ class SimulatedPeers:
             there.node.hand_overs.cancel_stand_by(stream_id, leader_epoch)
 
         await self._ask(node_id, ask)
+        self.called_off(stream_id, node_id)
+
+    def called_off(self, stream_id: StreamId, node_id: NodeId) -> None:
+        """That node stands by no longer, as far as its leader knows."""
         self._asked_to_stand_by.pop((stream_id, node_id), None)
 
     async def transfer_leader(self, leader: NodeId, stream_id: StreamId, target: NodeId) -> None:

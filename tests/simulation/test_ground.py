@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+import warnings
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import dataplane_pb2 as pb
 from tests.simulation.connection import SimulatedConnection
 from tests.simulation.disk import Killed
-from tests.simulation.loop import SimulatedLoop, bury
+from tests.simulation.loop import Handle, SimulatedLoop, bury
 from tests.simulation.network import Network
 from tests.simulation.process import Process
 from tests.simulation.world import World
@@ -146,6 +148,50 @@ def test_a_process_may_fall_asleep_between_two_callbacks_of_one_turn() -> None:
     assert numbers(owner) == list(range(9))
     assert max(times[:3]) < 1_000
     assert min(times[3:]) >= 500_000
+
+
+def test_while_its_thread_is_held_up_other_threads_call_before_what_arrives() -> None:
+    """What they call soon comes before what the turn under way calls soon, that before what arrives
+    from outside, which is seen when the turn is over."""
+    owner = an_owner()
+    loop = owner.loop
+
+    def hold_up(callbacks: Sequence[Handle]) -> int:
+        loop.hold_up = None
+        assert len(callbacks) == 1
+        loop.world.later(50, None, loop.enter, owner.say, "arrived")
+        loop.call_soon_threadsafe(owner.say, "other thread")
+        return 100
+
+    loop.hold_up = hold_up
+    loop.enter(loop.call_soon, owner.say, "called soon")
+    loop.world.run_until(1_000)
+    assert [what for _, what in owner.said] == ["other thread", "called soon", "arrived"]
+    assert owner.said[0][0] >= 100
+
+
+def test_what_dying_tasks_begin_is_closed_with_them() -> None:
+    """Otherwise each coroutine that never ran would be said, once it is collected."""
+    owner = an_owner()
+
+    async def never_run() -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1)
+        finally:
+            await asyncio.gather(never_run())
+
+    owner.run(work)
+    owner.world.run_until(10_000)
+    owner.die()
+    owner.loop.create_task(never_run())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        bury(owner.left)
+        gc.collect()
+    assert said == []
 
 
 def test_nothing_of_a_dead_process_runs_not_even_its_finally() -> None:

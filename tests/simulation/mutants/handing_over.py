@@ -83,7 +83,7 @@ def calls_nobody_off(patches: Patches) -> None:
     async def not_at_all(
         self: HandOver, target: NodeId, stream_id: StreamId, leader_epoch: int
     ) -> None:
-        cast(SimulatedPeers, self._successors).asked_to_stand_by.clear()
+        cast(SimulatedPeers, self._successors).called_off(stream_id, target)
 
     patches.set(HandOver, "_cancel_stand_by", not_at_all)
 

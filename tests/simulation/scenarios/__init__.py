@@ -1,7 +1,7 @@
 """Seeds about one thing each: sequences of events that chance alone strings together too seldom.
 
-Every seed in STRIDE is about one scenario: it strikes again and again, between milder faults of all
-kinds. The other half are about nothing in particular. A scenario uses only what may happen anyway
+One seed in STRIDE is about each scenario: it strikes again and again, between milder faults of all
+kinds. The rest are about nothing in particular. A scenario uses only what may happen anyway
 (docs/simulation.md): it makes it happen in the order that a missing rule would not survive.
 """
 
