@@ -10,6 +10,7 @@ import pytest
 
 from jetstream_client import Client
 from tests.support.api import Api
+from tests.support.cluster import TestCluster, running_cluster
 from tests.support.server import ServerProcess, running_server
 
 
@@ -17,6 +18,13 @@ from tests.support.server import ServerProcess, running_server
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for the tests of a module; each test uses streams of its own."""
     with running_server(tmp_path_factory.mktemp("server") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """Three nodes for the tests of a module."""
+    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
         yield running
 
 

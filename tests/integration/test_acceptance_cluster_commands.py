@@ -11,15 +11,9 @@ import pytest
 
 from jetstream_client import Client, PreconditionFailedError
 from tests.support import command
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 
 Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,26 +5,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from jetstream_client import Client
 from jetstream_client.publishing.partitioner import partition_of
 from tests.support.api import RawNats, raw_nats
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 
 MESSAGES = 60
 """By chance all of one member's: 2⁻⁵⁹."""
 NOBODY = "NATS/1.0 503"
 """NATS's own answer where nobody has subscribed."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    """Whole before and after each test, which uses groups of its own."""
-    with running_cluster(tmp_path_factory.mktemp("groups") / "nodes") as running:
-        yield running
 
 
 def stored_by(publisher: RawNats) -> set[str]:

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 from jetstream_client import Client
-from tests.support.cluster import TestCluster, running_cluster
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
+from tests.support.cluster import TestCluster
 
 
 @pytest.fixture

@@ -22,18 +22,12 @@ from jetstream_protocol.errors import JetstreamError
 from jetstream_protocol.frames import Kind
 from tests.support import identity_files
 from tests.support.api import garbage_prefix
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
 from tests.support.server import free_port_base
 
 WINDOW = 16
 ACKS = 200
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("bad-company") / "cluster") as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,21 +6,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from jetstream_client import AsyncClient, Client, JetstreamError, UnknownOutcomeError
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.group_workers import GroupWorkers
 from tests.support.loops import on_loop
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
 
 
 def test_any_node_leads_to_the_others(cluster: TestCluster) -> None:

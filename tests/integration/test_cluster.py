@@ -6,21 +6,12 @@ The tests share them: each has a stream of its own, and leaves all nodes in sync
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from tests.support.api import call, raw_nats
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
 
 
 def test_any_node_creates_and_every_replica_holds_the_same_bytes(cluster: TestCluster) -> None:

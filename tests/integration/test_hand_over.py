@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
-from collections.abc import Iterator
-
-import pytest
 
 from jetstream_client import AsyncClient, UnknownOutcomeError
 from jetstream_protocol.generated import api_pb2 as pb
 from jetstream_protocol.generated import common_pb2
 from tests.support.api import call
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Load
 from tests.support.loops import eventually, on_loop
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
 
 
 def transfer(cluster: TestCluster, name: str, target: int, *, asked: int = 0) -> None:

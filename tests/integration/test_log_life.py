@@ -11,16 +11,10 @@ from jetstream_client import Client, CompactionInfo, Stream
 from jetstream_protocol.batch import Batch, iterate
 from jetstream_protocol.errors import OffsetOutOfRangeError
 from tests.support.api import DataPlane, raw_nats
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.rot import rot
 
 VALUE = bytes(10_000)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("life") / "cluster") as running:
-        yield running
 
 
 def publish(cluster: TestCluster, subject: str, count: int) -> None:

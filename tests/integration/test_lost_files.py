@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import command
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.load import Books, Load
 
 SEGMENT_BYTES = 64 * 1024
 INTERVAL, GROUP = 2, 3
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster") / "nodes") as running:
-        yield running
 
 
 def folder_of(cluster: TestCluster, node: int, stream_id: int) -> Path:

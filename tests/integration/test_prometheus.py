@@ -17,19 +17,13 @@ import pytest
 import yaml
 
 from jetstream_client import Client
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.server import free_port_base
 
 TREE = Path(__file__).resolve().parents[2]
 PROMETHEUS = shutil.which("prometheus")
 PATIENCE_SECONDS = 60.0
 STREAM, CURSOR = "orders", "billing"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("scraped")) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

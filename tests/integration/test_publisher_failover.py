@@ -8,10 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from jetstream_client import Client, Delivery, Publisher
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 from tests.support.server import ServerProcess
 
 
@@ -86,12 +84,6 @@ def test_a_killed_server_costs_a_pause_no_record_and_no_order(own_server: Server
             sender.end()
             publisher.flush()
             check_exactly_once(client, "orders", sender)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 def test_a_killed_leader_costs_a_pause_no_record_and_no_order(cluster: TestCluster) -> None:

@@ -8,15 +8,9 @@ import pytest
 
 from jetstream_client import Client, OffsetOutOfRangeError, Stream, StreamNotFoundError
 from jetstream_client.cli.main import run
-from tests.support.cluster import TestCluster, running_cluster
+from tests.support.cluster import TestCluster
 
 BATCH = 10
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("purge") / "cluster") as running:
-        yield running
 
 
 @pytest.fixture

@@ -12,13 +12,7 @@ import pytest
 
 from jetstream_client import Client, Stream, StreamPausedError, StreamReadonlyError
 from jetstream_client.cli.main import run
-from tests.support.cluster import TestCluster, running_cluster
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
-    with running_cluster(tmp_path_factory.mktemp("access") / "cluster") as running:
-        yield running
+from tests.support.cluster import TestCluster
 
 
 @pytest.fixture
