@@ -59,9 +59,10 @@ class AsyncPublisher(AsyncClosing):
             await asyncio.shield(self._beginning)
 
     async def _begin(self) -> None:
-        route = await self._routes.ask(self.subject)
+        deadline = asyncio.get_running_loop().time() + self._plain.timeout
+        route = await self._plain.route(self.subject, deadline)
         Senders.check(route, self.subject, self.options)
-        inbox = await self._plain.connected()
+        inbox = await self._plain.connected(deadline)
         self._senders = Senders(
             self._plain, self._routes, self.subject, self.options, route, inbox.max_payload
         )

@@ -149,6 +149,11 @@ class PlainPublisher:
         self._listeners: dict[str, Listener] = {}
         self._listened = 0
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call may take."""
+        return self._config.timeout
+
     def listen(
         self,
         on_answer: Callable[[str, bytes | None], None],
@@ -186,7 +191,7 @@ class PlainPublisher:
             await self._turn()
         try:
             deadline = asyncio.get_running_loop().time() + timeout
-            route = self._routes.known(subject) or await self._route(subject, deadline)
+            route = self._routes.known(subject) or await self.route(subject, deadline)
             target = subject
             if route.group is not None:
                 target, route = self._place(route, subject, key, wishes)
@@ -265,7 +270,7 @@ class PlainPublisher:
         place, curable = Place(failed.target, failed.route), error
         if isinstance(error, NobodyListensError):
             curable = error = UnavailableError(error.message)  # In a class that is everybody's.
-            route = await self._route(failed.subject, deadline)  # Raises NoStreamError.
+            route = await self.route(failed.subject, deadline)  # Raises NoStreamError.
             place = Place(failed.subject, route)
             if route.group is not None:
                 place = self._place(route, failed.subject, key, wishes)
@@ -355,7 +360,7 @@ class PlainPublisher:
 
     # The connection.
 
-    async def _route(self, subject: str, deadline: float) -> SubjectRoute:
+    async def route(self, subject: str, deadline: float) -> SubjectRoute:
         """The streams to wait for. Raises NoStreamError, or UnavailableError if nobody answers in
         time."""
         try:

@@ -99,9 +99,10 @@ def publish(
     """
     value = os.urandom(size)
     kind: Compression | None = None if compression is None else compression.value
+    config = options.config(context, server, timeout, nats)
     with (
-        Client.from_config(options.config(context, server, timeout, nats)) as client,
-        client.publisher(subject, compression=kind) as publisher,
+        Client.from_config(config) as client,
+        client.publisher(subject, compression=kind, delivery_timeout=config.timeout) as publisher,
     ):
         publisher.publish_many([value]).result()  # It is connected, and knows the streams.
         with progress_bar(messages) as advance, _Clock() as clock:

@@ -199,7 +199,7 @@ class _Job:
         """Each line a record, in their order."""
         begun = time.perf_counter()
         async with AsyncClient.from_config(self._config) as client:
-            publisher = client.publisher(self._subject)
+            publisher = client.publisher(self._subject, delivery_timeout=self._config.timeout)
             try:
                 await publisher.begin()
             except InvalidRequestError:
