@@ -98,6 +98,34 @@ def test_a_server_that_ends_under_a_publisher_is_an_error_of_ours_and_no_more(
         assert line.startswith("jetstream_protocol.errors ")
 
 
+def test_a_client_that_is_closed_while_nats_is_away_leaves_no_task(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+
+    async def main() -> None:
+        lost = asyncio.Event()
+
+        def note(event: ConnectionEvent) -> None:
+            if event.kind == "nats":
+                lost.set()
+
+        client = AsyncClient(own_server.grpc, timeout=1, disconnected_cb=note)
+        await client.create_stream("left", "left.>")
+        await client.publish("left.x", b"1")
+        await asyncio.to_thread(own_server.stop)
+        await lost.wait()
+        waiting = asyncio.ensure_future(client.publish("left.x", b"2"))
+        await asyncio.sleep(0)
+        await client.aclose()
+        await asyncio.gather(waiting, return_exceptions=True)
+        async with asyncio.timeout(30):
+            while asyncio.all_tasks() != {asyncio.current_task()}:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
 FORKING = """
 import gc, multiprocessing, os, sys
 from jetstream_client import Client, InvalidRequestError
@@ -200,6 +228,14 @@ CALLS: list[Callable[[Client], Any]] = [
     lambda client: next(client.consume("a", patience=PATIENCE)),
     lambda client: next(client.consume("a", 0, patience=PATIENCE)),
 ]
+CALLS_OF_A_CLIENT: list[Callable[[Client], Any]] = [
+    lambda client: client.fetch("a", 0),
+    lambda client: client.publisher("a").send(b""),
+    lambda client: next(iter(client.consume_group("a", "g"))),
+    lambda client: client.process("a", print, cursor="c"),
+    lambda client: client.process("a", print, group="g"),
+]
+IDS = ["fetch an offset", "publisher", "group", "process a cursor", "process a group"]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=["publish", "consume", "consume an offset"])
@@ -213,6 +249,31 @@ def test_a_timeout_of_a_call_holds_whatever_the_client_s_is(
                 call(client)
 
         in_time(wait)
+
+
+@pytest.mark.parametrize("call", CALLS_OF_A_CLIENT, ids=IDS)
+def test_what_takes_several_calls_takes_a_client_s_timeout_once(
+    silent: str, call: Callable[[Client], Any]
+) -> None:
+    def wait() -> None:
+        with (
+            Client(silent, timeout=PATIENCE) as client,
+            pytest.raises(UnavailableError, match=f"cannot reach {silent}: it does not answer"),
+        ):
+            call(client)
+
+    in_time(wait)
+
+
+@pytest.mark.parametrize("call", CALLS_OF_A_CLIENT, ids=IDS)
+def test_every_first_call_says_at_once_that_nobody_listens(call: Callable[[Client], Any]) -> None:
+    begun = time.monotonic()
+    with (
+        Client("127.0.0.1:1", timeout=60) as client,
+        pytest.raises(UnavailableError, match="jetstream-server --dev"),
+    ):
+        call(client)
+    assert time.monotonic() - begun < 30
 
 
 def test_patience_ends_in_time_on_an_idle_stream_and_when_the_server_freezes(

@@ -132,6 +132,7 @@ class AsyncClient(
             self._streams.cluster,
             self._streams.leader_of,
             self._streams.registered,
+            self._control.has_met_one,
             config,
             self._events,
         )

@@ -43,7 +43,9 @@ from jetstream_protocol.errors import (
     UnknownOutcomeError,
 )
 
-_CALL_GRACE_SECONDS = 0.2
+_CALL_GRACE_SHARE = 0.05
+"""The call for a route is waited for so much longer: it says which server does not answer."""
+
 _NOTHING = (None, None, None, None, None)
 
 _REPEAT_SECONDS = 2.0
@@ -363,9 +365,9 @@ class PlainPublisher:
     async def route(self, subject: str, deadline: float) -> SubjectRoute:
         """The streams to wait for. Raises NoStreamError, or UnavailableError if nobody answers in
         time."""
+        left = deadline - asyncio.get_running_loop().time()
         try:
-            # The call ends by then itself, and says which server does not answer.
-            async with asyncio.timeout_at(deadline + _CALL_GRACE_SECONDS):
+            async with asyncio.timeout(left * (1 + _CALL_GRACE_SHARE)):
                 return await self._routes.ask(subject)
         except TimeoutError:
             why = self._trouble() or "no server answered in time which streams listen"

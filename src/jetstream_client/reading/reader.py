@@ -494,7 +494,7 @@ class Reader:
                 return await self._committed(stream, start, stop, read_from, patience)
             return await self.resolve(stream, start, stop, read_from, patience)
 
-        return AsyncConsumer(
+        consumer = AsyncConsumer(
             fetch_backwards if reverse else fetch,
             resolve,
             start,
@@ -506,6 +506,9 @@ class Reader:
             deserializers=deserializers,
             cursor=cursor,
         )
+        # An idle one notices in twice the timeout that its server is frozen.
+        consumer.wait_max = min(consumer.wait_max, self._timeout)
+        return consumer
 
     async def close(self) -> None:
         await self._data.close()

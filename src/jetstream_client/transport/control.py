@@ -159,6 +159,10 @@ class ControlPlane:
         self._probed: dict[str, str] = {}
         self._learning: asyncio.Task[None] | None = None
 
+    def has_met_one(self) -> bool:
+        """Whether any server has answered yet, or is to be waited for."""
+        return self._has_met_one
+
     async def call(
         self,
         rpc: Rpc,

@@ -42,22 +42,30 @@ client notices that a node is frozen, or that a replica is no longer in sync."""
 _CONNECT_SHARE = 4
 """A node that swallows packets may take a quarter of the timeout; then another is tried."""
 
+_CALL_GRACE_SHARE = 0.05
+"""Calls of the control plane, which have the same timeout, are waited for so much longer: they say
+which server does not answer."""
+
 _ANSWER_SHARE = 2
 """Share of the timeout that an answer may take beyond its wait; then another node is tried, if
 there is one."""
 
 
 class DataPlane:
-    """Belongs to the event loop it is first used on. cluster, leader_of, registered: see Routes."""
+    """Belongs to the event loop it is first used on. cluster, leader_of, registered: see Routes.
+    has_met_one: whether any server has answered yet; until then asking again is of no use, because
+    the calls of Routes are repeated themselves."""
 
     def __init__(
         self,
         cluster: Callable[[], Awaitable[ClusterInfo]],
         leader_of: Callable[[common_pb2.StreamRef, float], Awaitable[int]],
         registered: Callable[[common_pb2.StreamRef, float], Awaitable[Stream]],
+        has_met_one: Callable[[], bool],
         config: ClientConfig,
         events: ConnectionEvents,
     ) -> None:
+        self._has_met_one = has_met_one
         self._config = config
         self._events = events
         self._timeout = config.timeout
@@ -98,7 +106,8 @@ class DataPlane:
                     if moves < self._routes.node_count:
                         continue
                 step = next_step(error, attempt, random.random())
-                if step is None or self._closed or loop.time() + step.wait >= deadline:
+                hopeless = self._closed or not self._has_met_one()
+                if step is None or hopeless or loop.time() + step.wait >= deadline:
                     raise
                 if not has_lost_it:
                     self._reroute(request.stream, read_from, error)
@@ -138,8 +147,9 @@ class DataPlane:
     ) -> Fetched:
         """Ask one node. Waits only so long that there is time left to ask another one."""
         loop = asyncio.get_running_loop()
+        left = deadline - loop.time()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(left * (1 + _CALL_GRACE_SHARE)):
                 address = await self._routes.address(request.stream, read_from)
         except TimeoutError as error:
             raise UnavailableError("no node answered in time which replica to read") from error

@@ -20,13 +20,14 @@ class Groups:
 
     async def heartbeat(self, request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
         """Send a heartbeat. One server may take half of the timeout, so that a coordinator that
-        hangs is not waited for long."""
+        hangs is not waited for long. Without a wait the client's timeout holds as well."""
+        timeout = 2 * (request.wait_ms / 1000 + _GRACE_SECONDS)
         return await self._control.call(
             lambda stubs: stubs.groups.GroupHeartbeat,
             request,
             pb.GroupHeartbeatResponse,
             what=f"heartbeat of a member of consumer group {request.group!r}",
-            timeout=2 * (request.wait_ms / 1000 + _GRACE_SECONDS),
+            timeout=timeout if request.wait_ms else min(timeout, self._control.timeout),
         )
 
     async def leave(self, group: str, source: str, member_id: str) -> None:
@@ -37,7 +38,7 @@ class Groups:
             what=f"leaving consumer group {group!r}",
             done_already=NotFoundError,
             changes=True,
-            timeout=2 * _GRACE_SECONDS,
+            timeout=min(2 * _GRACE_SECONDS, self._control.timeout),
         )
 
     async def list(self, name: str = "") -> list[ConsumerGroup]:

@@ -31,6 +31,7 @@ from jetstream_protocol.errors import (
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 _NO_RESPONDERS = "503"
 _GREETING_SECONDS = 0.5
@@ -83,6 +84,7 @@ class NatsInbox:
         self._on_answer = on_answer
         self._on_refusal = on_refusal
         self._client: NatsClient | None = None
+        self._answers: Subscription | None = None
         self.prefix = ""
         self._servers: list[str] = []
         self._failure: asyncio.Future[JetstreamError] | None = None
@@ -172,7 +174,7 @@ class NatsInbox:
             nkeys_seed=options.nkey_seed,
         )
         self.prefix = client.new_inbox() + "."
-        await client.subscribe(self.prefix + "*", cb=self._on_message)
+        self._answers = await client.subscribe(self.prefix + "*", cb=self._on_message)
 
     async def publish(
         self, subject: str, payload: bytes, token: str, headers: list[tuple[str, str]]
@@ -260,10 +262,16 @@ class NatsInbox:
     async def close(self) -> None:
         """Sends what was handed over before."""
         client, self._client = self._client, None
-        if client is not None:
-            try:
-                await client.close()
-            except OSError:
-                # The connection is lost already: what was handed over is not sent, and whoever
-                # waits for an answer to it is told that the outcome is unknown.
-                return
+        if client is None:
+            return
+        if self._answers is not None and client.is_reconnecting:
+            await (
+                self._answers.unsubscribe()
+            )  # `close` would fail below, and leave its task behind.
+        try:
+            await client.close()
+        except (OSError, TypeError):
+            # The connection is lost already: what was handed over is not sent, and whoever waits
+            # for an answer to it is told that the outcome is unknown. From Python 3.12 on asyncio
+            # may raise TypeError then (python/cpython#136234).
+            return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +22,7 @@ from jetstream_client.cli.output import emit_json, print_fields
 from jetstream_client.cli.progress import progress_bar
 from jetstream_client.cli.units import parse_size, size_text
 from jetstream_client.clients.blocking_client import Client
+from jetstream_client.publishing.deliveries import ManyDelivery
 from jetstream_client.publishing.sender import Compression
 
 app = options.group("Measure publishing, fetching and latency.")
@@ -105,10 +107,13 @@ def publish(
         client.publisher(subject, compression=kind, delivery_timeout=config.timeout) as publisher,
     ):
         publisher.publish_many([value]).result()  # It is connected, and knows the streams.
+        sent: deque[ManyDelivery] = deque()
         with progress_bar(messages) as advance, _Clock() as clock:
             for start in range(0, messages, CHUNK):
                 count = min(CHUNK, messages - start)
-                publisher.publish_many([value] * count)
+                sent.append(publisher.publish_many([value] * count))
+                while sent and sent[0].done():
+                    sent.popleft().result()  # Raises what went wrong, and ends it.
                 advance(count)
             publisher.flush()
     _tell(context, json, clock.measured(messages, messages * size, []))

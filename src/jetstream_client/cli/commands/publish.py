@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
@@ -212,20 +211,26 @@ class _Job:
         self._seconds = time.perf_counter() - begun
 
     async def _send_lines(self, publisher: AsyncPublisher, source: BinaryIO) -> None:
-        deliveries: deque[Delivery] = deque()
-        try:
-            async with publisher:
-                async for lines in lines_of(source):
-                    for line in lines:
-                        deliveries.append(await publisher.send(line, self._key, self._headers))
-                    while len(deliveries) > PUBLISHERS:
-                        self._settled(await deliveries.popleft())
-                await publisher.flush()
-                while deliveries:
-                    self._settled(await deliveries.popleft())
-        except JetstreamError as error:
-            error.add_note(f"of the lines before it, {self._count} are stored")
-            raise
+        sent: asyncio.Queue[Delivery | None] = asyncio.Queue(PUBLISHERS)
+        async with publisher:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._settle(sent))
+                    async for lines in lines_of(source):
+                        for line in lines:
+                            await sent.put(await publisher.send(line, self._key, self._headers))
+                    await sent.put(None)
+            except BaseExceptionGroup as errors:
+                error = errors.exceptions[0]
+                if isinstance(error, JetstreamError):
+                    await publisher.abort(error)
+                    error.add_note(f"of the lines before it, {self._count} are stored")
+                raise error from None
+
+    async def _settle(self, sent: asyncio.Queue[Delivery | None]) -> None:
+        """Wait for each line in turn. The first that fails ends the reading, at once."""
+        while (delivery := await sent.get()) is not None:
+            self._settled(await delivery)
 
     async def _publish_on(self, client: AsyncClient, payload: bytes, turns: Iterator[int]) -> None:
         for _ in turns:
