@@ -7,6 +7,7 @@ standard error, and that is empty.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -110,7 +111,7 @@ def test_a_client_that_is_closed_while_nats_is_away_leaves_no_task(
             if event.kind == "nats":
                 lost.set()
 
-        client = AsyncClient(own_server.grpc, timeout=1, disconnected_cb=note)
+        client = AsyncClient(own_server.grpc, disconnected_cb=note)
         await client.create_stream("left", "left.>")
         await client.publish("left.x", b"1")
         await asyncio.to_thread(own_server.stop)
@@ -119,9 +120,9 @@ def test_a_client_that_is_closed_while_nats_is_away_leaves_no_task(
         await asyncio.sleep(0)
         await client.aclose()
         await asyncio.gather(waiting, return_exceptions=True)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
         async with asyncio.timeout(30):
-            while asyncio.all_tasks() != {asyncio.current_task()}:
-                await asyncio.sleep(0.01)
+            await asyncio.gather(*left, return_exceptions=True)
 
     asyncio.run(main())
 
@@ -311,6 +312,51 @@ def test_the_command_line_s_timeout_is_one(
         assert said.count("\n") == 1
 
     in_time(wait)
+
+
+JETSTREAM = [sys.executable, "-m", "jetstream_client"]
+
+
+def test_lines_are_told_of_as_they_are_stored_and_the_first_that_is_not_ends_the_command(
+    own_server: ServerProcess,
+) -> None:
+    own_server.start()
+    with Client(own_server.grpc) as client:
+        client.create_stream("lines", "lines.>")
+    options = ["--server", own_server.grpc, "--timeout", str(PATIENCE), "--json"]
+    with subprocess.Popen(
+        [*JETSTREAM, "publish", "lines.x", *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\n")
+        assert json.loads(process.stdout.readline())["offset"] == 0
+        os.kill(own_server.pid, signal.SIGSTOP)
+        process.stdin.write(b"two\n")
+        assert process.wait(timeout=60) in (4, 5)
+        assert process.stderr.read().endswith(b"\nerror: of the lines before it, 1 are stored\n")
+
+
+def test_a_benchmark_ends_when_its_server_freezes(own_server: ServerProcess) -> None:
+    own_server.start()
+    with Client(own_server.grpc) as client:
+        client.create_stream("bench", "bench.>")
+        options = ["--server", own_server.grpc, "--timeout", str(PATIENCE)]
+        with subprocess.Popen(
+            [*JETSTREAM, "bench", "publish", "bench.x", "--messages", "1000000000", *options],
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stderr is not None
+            while client.offset_at("bench", "latest") < 10_000:
+                assert process.poll() is None
+            os.kill(own_server.pid, signal.SIGSTOP)
+            assert process.wait(timeout=60) in (4, 5)
+            assert process.stderr.read().count(b"\n") == 1
 
 
 # Where nobody is, or somebody else.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -231,6 +232,8 @@ class _Job:
         """Wait for each line in turn. The first that fails ends the reading, at once."""
         while (delivery := await sent.get()) is not None:
             self._settled(await delivery)
+            if sent.empty():
+                sys.stdout.flush()  # Whoever reads this does not wait for the end of the lines.
 
     async def _publish_on(self, client: AsyncClient, payload: bytes, turns: Iterator[int]) -> None:
         for _ in turns:
