@@ -128,13 +128,9 @@ class AsyncClient(
         self._events = ConnectionEvents(callbacks)
         self._control = ControlPlane(config, self._events)
         self._streams = Streams(self._control)
+        streams, met = self._streams, self._control.has_met_one
         data_plane = DataPlane(
-            self._streams.cluster,
-            self._streams.leader_of,
-            self._streams.registered,
-            self._control.has_met_one,
-            config,
-            self._events,
+            streams.cluster, streams.leader_of, streams.registered, met, config, self._events
         )
         self._cursors = Cursors(self._control)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
