@@ -1,10 +1,11 @@
-"""`scripts/containers`: see `podman.py` for how."""
+"""`scripts/containers`: see `podman.py` and `compose.py` for how."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -13,14 +14,15 @@ from typing import Annotated
 
 import typer
 
+from examples.containers.compose import Compose
 from examples.containers.podman import BASE, IMAGE, TREE, Podman, missing_programs
 
 NODES = ["node0", "node1", "node2"]
-SERVICES = ["nats", *NODES]
+MONITORING = ["prometheus", "grafana"]
 SERVERS = "node0:9292,node1:9302,node2:9312"
 SIZE_MB_MAX = 250
 READY_SECONDS = 90.0
-LOAD_SECONDS = 20.0
+LOAD_SECONDS = 30.0
 
 Folder = Annotated[
     Path, typer.Option(help="Where images and containers are kept; may grow to several GB.")
@@ -64,9 +66,20 @@ def build(folder: Folder = DEFAULT) -> None:
 def up(folder: Folder = DEFAULT) -> None:
     """Start three nodes and NATS, and wait until their health checks pass."""
     podman = _podman(folder)
-    podman.down(SERVICES)
+    compose = Compose(podman)
+    compose.install()
+    plain, monitored = compose.services(), compose.services("--profile", "monitoring")
+    if monitored != [*plain, *MONITORING]:
+        print(f"error: the profile monitoring has {monitored}", file=sys.stderr)
+        raise typer.Exit(1)
+    print(f"✓ profiles  {', '.join(plain)}; with monitoring also {', '.join(MONITORING)}")
+    compose.write()
+    compose("down", "--volumes")
+    if taken := compose.ports_taken():  # The health checks would ask whoever listens there.
+        print(f"error: something listens on {', '.join(map(str, taken))}", file=sys.stderr)
+        raise typer.Exit(1)
     begun = time.monotonic()
-    podman.up(SERVICES)
+    compose("up", "--detach")
     for name in NODES:
         _wait(lambda name=name: podman.is_healthy(name), f"{name} is healthy")
     print(f"✓ up  three nodes and NATS, healthy after {time.monotonic() - begun:.1f} s")
@@ -76,6 +89,7 @@ def up(folder: Folder = DEFAULT) -> None:
 def check(folder: Folder = DEFAULT) -> None:
     """Kill a node under load and freeze another; nothing acknowledged is lost, and it is seen."""
     podman = _podman(folder)
+    compose = Compose(podman)
     errors = (folder / "load.log").open("w")
     load = subprocess.Popen(
         podman.command(
@@ -89,25 +103,26 @@ def check(folder: Folder = DEFAULT) -> None:
     if load.stdout.readline() != "publishing\n":
         raise typer.Exit(1)
     time.sleep(2)
-    killed = _leader(podman)
-    podman("kill", "--signal", "KILL", killed)
+    killed = _leader(compose)
+    compose("kill", "--signal", "KILL", killed)
     print(f"● kill -9  {killed}, which leads")
     time.sleep(5)
-    podman("start", killed)
+    compose("start", killed)
     _wait(lambda: podman.is_healthy(killed), f"{killed} is healthy again")
-    frozen = next(name for name in NODES if name != _leader(podman))
-    podman("kill", "--signal", "STOP", frozen)
-    seen = not podman.is_healthy(frozen)
-    podman("kill", "--signal", "CONT", frozen)
-    print(f"{'✓' if seen else '✗'} frozen  the health check of {frozen} fails")
+    frozen = next(name for name in NODES if name != _leader(compose))
+    podman.signal_server(frozen, signal.SIGSTOP)
+    _wait(lambda: podman.is_unhealthy(frozen), f"{frozen} is unhealthy")
+    podman.signal_server(frozen, signal.SIGCONT)
+    print(f"✓ frozen  {frozen} is unhealthy")
+    _wait(lambda: podman.is_healthy(frozen), f"{frozen} is healthy again")
     said = json.loads(load.stdout.readline() or "{}")
     load.wait(60)
     print(f"✓ load  {said}")
     begun = time.monotonic()
-    podman("stop", *NODES)
+    compose("stop", *NODES)
     seconds = time.monotonic() - begun
     print(f"✓ stopped  three nodes, by SIGTERM, in {seconds:.1f} s")
-    if not seen or said.get("lost") != 0 or said.get("acknowledged", 0) < 100:
+    if said.get("lost") != 0 or said.get("acknowledged", 0) < 100:
         raise typer.Exit(1)
     print("✓ nothing acknowledged was lost")
 
@@ -115,7 +130,12 @@ def check(folder: Folder = DEFAULT) -> None:
 @app.command()
 def down(folder: Folder = DEFAULT) -> None:
     """Remove the containers and their volumes. The images stay."""
-    _podman(folder).down(["load", *SERVICES])
+    podman = _podman(folder)
+    podman("rm", "--force", "--ignore", "load")
+    compose = Compose(podman)
+    compose.install()
+    compose.write()
+    compose("down", "--volumes")
 
 
 @app.command("all")
@@ -129,12 +149,11 @@ def all_(folder: Folder = DEFAULT) -> None:
         down(folder)
 
 
-def _leader(podman: Podman) -> str:
+def _leader(compose: Compose) -> str:
     """The service that leads the stream of the load."""
-    said = podman(
-        "run", "--rm", *podman.network(), "--entrypoint", "jetstream", IMAGE,
-        "--server", SERVERS, "stream", "describe", "containers", "--json",
-    ).stdout  # fmt: skip
+    said = compose(
+        "--profile", "tools", "run", "--rm", "cli", "stream", "describe", "containers", "--json"
+    )
     return NODES[int(json.loads(said)["leader"])]
 
 

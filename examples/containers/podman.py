@@ -1,17 +1,16 @@
 """buildah and podman with a storage of their own, where neither Docker nor a registry is at hand.
 
 What the images of a registry would be is made here: `python:3.11-slim` by debootstrap, and the
-NATS image from the binary in our own. The host's network is used, for bridges need more rights than
-a container that runs tests has; the compose file is changed for that, and in nothing else.
+NATS image from the binary in our own.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -129,47 +128,26 @@ class Podman:
             ]
         )  # fmt: skip
 
-    # The composed cluster.
+    # Containers.
 
-    def up(self, names: list[str]) -> None:
-        """Start these services of docker-compose.yml, on loopback."""
-        compose: dict[str, Any] = yaml.safe_load((TREE / "docker-compose.yml").read_text())
-        config = (TREE / "config" / "compose.yaml").read_text()
-        (self.folder / "cluster.yaml").write_text(config.replace("0.0.0.0", "127.0.0.1"))
-        for name in names:
-            self("run", "--detach", "--name", name, *self._service(compose, name))
-
-    def _service(self, compose: dict[str, Any], name: str) -> list[str]:
-        """The arguments of `podman run` for a service of the file."""
-        service = compose["services"][name]
-        arguments = [*self.network(compose), "--stop-timeout", "30"]
-        for variable, value in service.get("environment", {}).items():
-            if "${" in value:  # A secret of the user's own, as the file says.
-                value = os.environ[variable]
-            arguments += ["--env", f"{variable}={value}"]
-        if "hostname" in service:  # By which a node knows which one it is; the host has another.
-            arguments += ["--env", f"JETSTREAM_NODE_ID={service['hostname'].removeprefix('node')}"]
-        for volume in service.get("volumes", ()):
-            source, _, rest = volume.partition(":")
-            if source == "./config/compose.yaml":
-                source = str(self.folder / "cluster.yaml")
-            arguments += ["--volume", f"{source}:{rest}"]
-        if "build" in service:
-            return [*arguments, IMAGE, *service.get("command", ())]
-        return [*arguments, NATS, "--addr", "127.0.0.1", *service.get("command", ())]
-
-    def network(self, compose: dict[str, Any] | None = None) -> list[str]:
+    def network(self) -> list[str]:
         """The host's network, in which the services' names are known, and limits."""
-        compose = compose or yaml.safe_load((TREE / "docker-compose.yml").read_text())
-        arguments = ["--network", "host", *_LIMITS]
-        for host in compose["services"]:
-            arguments += ["--add-host", f"{host}:127.0.0.1"]
-        return arguments
-
-    def down(self, names: list[str]) -> None:
-        for name in names:
-            self("rm", "--force", "--time", "20", "--volumes", name, check=False)
+        compose = yaml.safe_load((TREE / "docker-compose.yml").read_text())
+        hosts = [f"--add-host={host}:127.0.0.1" for host in compose["services"]]
+        return ["--network", "host", *_LIMITS, *hosts]
 
     def is_healthy(self, name: str) -> bool:
-        """By the image's own health check, run now."""
+        """By the image's own health check, run now: without systemd nobody else runs it."""
         return self("healthcheck", "run", name, check=False).returncode == 0
+
+    def is_unhealthy(self, name: str) -> bool:
+        """Whether podman says so, once the check has failed as often as the image allows."""
+        self("healthcheck", "run", name, check=False)
+        status = self("inspect", "--format", "{{.State.Health.Status}}", name).stdout
+        return status.strip() == "unhealthy"
+
+    def signal_server(self, name: str, number: signal.Signals) -> None:
+        """Signal the server itself: the container's first process is its init."""
+        init = self("inspect", "--format", "{{.State.Pid}}", name).stdout.strip()
+        (server,) = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        os.kill(int(server), number)

@@ -1,7 +1,7 @@
 """The image, three nodes of docker-compose.yml and NATS as containers, one killed under load.
 
-It takes five to ten minutes and needs programs that are not everywhere, so it runs when it is asked
-to: TEST_CONTAINERS=FOLDER (where images are kept; a second run finds them there).
+It takes minutes and needs programs that are not everywhere, so it runs when it is asked to:
+TEST_CONTAINERS=FOLDER (where images are kept; a second run finds the base there).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def test_the_composed_cluster_loses_nothing_when_a_container_is_killed() -> None
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
         "\u2713 image",
+        "\u2713 profiles",
         "\u2713 up",
         "\u2713 frozen",
         "\u2713 nothing acknowledged was lost",

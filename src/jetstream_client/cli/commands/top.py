@@ -102,7 +102,8 @@ def _draw(found: Sequence[Rate]) -> None:
     if sys.stdout.isatty():
         shown = found[: max(1, shutil.get_terminal_size().lines - _HEADING_LINES)]
     total = sum(each.rate or 0.0 for each in found)
-    print(f"{len(found)} streams, {total:,.0f} records/s")
+    streams = "stream" if len(found) == 1 else "streams"
+    print(f"{len(found)} {streams}, {total:,.0f} records/s")
     columns = ("NAME", "SUBJECT", "RATE", "LAG", "LEADER", "REPLICAS", "NEXT OFFSET", "BYTES")
     print_table(columns, map(_cells, shown))
     if len(shown) < len(found):
