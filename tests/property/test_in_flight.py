@@ -1,4 +1,4 @@
-"""A lane against streams that lose, refuse and fail: each batch is stored once, in order."""
+"""Batches in flight against streams that lose, refuse and fail: each is stored once, in order."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def batch_number(number: int, deadline: float) -> Batch:
 
 
 class World:
-    """Everything between a lane and its streams, decided by `draw`."""
+    """Everything between the batches in flight and their streams, decided by `draw`."""
 
     def __init__(self, draw: st.DataObject, names: list[str], deadline: float) -> None:
         self.draw = draw
         self.streams = [Stream(name) for name in names]
         self.expected = tuple(frozenset((name,)) for name in names)
         ids = iter(range(1000, 2000))
-        self.lane = InFlightBatches(
+        self.in_flight = InFlightBatches(
             self.expected, one_is_enough=False, producer_id=7, new_id=lambda: next(ids)
         )
         self.batches = [batch_number(number, deadline) for number in range(BATCHES)]
@@ -90,15 +90,15 @@ class World:
             self.outcomes[number] = error
 
     def step(self, calm: bool) -> None:
-        self.settle(self.lane.expire(self.now))
-        while self.waiting and self.lane.has_room:
-            self.lane.add(self.waiting.popleft())
-        for sending in self.lane.due(self.now):
+        self.settle(self.in_flight.expire(self.now))
+        while self.waiting and self.in_flight.has_room:
+            self.in_flight.add(self.waiting.popleft())
+        for sending in self.in_flight.due(self.now):
             self.deliver(sending, calm)
         while self.answers and (calm or self.draw.draw(st.booleans(), "answer")):
             token, payload = self.answers.pop(0)
-            self.settle(self.lane.answered(token, payload, self.now, 0.5))
-        ahead = self.lane.next_time()
+            self.settle(self.in_flight.answered(token, payload, self.now, 0.5))
+        ahead = self.in_flight.next_time()
         if ahead is not None and not self.answers and ahead > self.now:
             self.now = ahead
 

@@ -284,15 +284,15 @@ class AsyncClient(
         UnknownOutcomeError if `timeout` passes without an answer.
         """
         self._check_open()
-        wishes = PublishOptions(acks, ack_level, msg_id, expected_offset)
+        options = PublishOptions(acks, ack_level, msg_id, expected_offset)
         seconds = self.config.timeout if timeout is None else timeout
         tracing = TRACING.active
         if tracing is None:
-            return self._publisher.publish(subject, value, key, headers, wishes, seconds)
+            return self._publisher.publish(subject, value, key, headers, options, seconds)
         return tracing.publish(
             subject,
             headers,
-            lambda sent: self._publisher.publish(subject, value, key, sent, wishes, seconds),
+            lambda sent: self._publisher.publish(subject, value, key, sent, options, seconds),
         )
 
     def publisher(

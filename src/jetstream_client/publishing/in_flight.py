@@ -10,9 +10,9 @@ Terms:
 * *Attempt*: each sending has a token of its own. A refusal counts only for the last attempt of its
   batch; an acknowledgement counts for any attempt.
 * *Doubtful*: an attempt got no answer before the next one, so the batch may be stored already.
-* *Session*: a producer id with its sequences and the streams that answer. It is *retired* when a
-  batch fails, because the next sequence would never be taken; when the server no longer knows the
-  producer; and when other streams are to answer. The batches that are left go on in a new session.
+* *Producer*: an id with its sequences and the streams that answer. It is *retired* when a
+  batch fails, because the next sequence would never be taken; when the server no longer knows it;
+  and when other streams are to answer. The batches that are left go on under a new producer.
 
 **safety** A batch is sent under a new producer id only if it cannot be stored under the old one:
 otherwise it would be stored twice. A batch that may be stored fails as unknown instead.
@@ -359,9 +359,9 @@ class InFlightBatches:
         return self._give_up(batch, error, certain=alone and not batch.doubtful)
 
     def _give_up(self, batch: Batch, error: JetstreamError, *, certain: bool) -> list[Done]:
-        """The batch fails with `error`, and its session ends. certain: it is surely not stored, and
-        then no later batch of this session is stored either. Otherwise later batches may be stored,
-        and their outcome is unknown, too."""
+        """The batch fails with `error`, and its producer is retired. certain: it is surely not
+        stored, and then no later batch of this producer is stored either. Otherwise later batches
+        may be stored, and their outcome is unknown, too."""
         at = self._flight.index(batch)
         done = [Done(batch, _with_acks(error, batch))]
         behind = self._flight[at + 1 :]
@@ -380,7 +380,7 @@ class InFlightBatches:
         return done + self._renew()
 
     def _hold(self, at: int) -> None:
-        """Batches in flight from there on wait for the next session."""
+        """Batches in flight from there on wait for the next producer."""
         held = self._flight[at:]
         for batch in held:
             self._leave(batch)
@@ -397,7 +397,7 @@ class InFlightBatches:
         batch.tokens.clear()
 
     def _renew(self) -> list[Done]:
-        """Begin the next session, once nothing of this one is in flight."""
+        """Begin with the next producer, once nothing of this one is in flight."""
         if self._flight or not self._retiring:
             return []
         self._resend_at = None

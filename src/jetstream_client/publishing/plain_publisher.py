@@ -72,10 +72,10 @@ class PublishOptions(NamedTuple):
 
 
 def headers_to_send(
-    key: Payload | None, headers: HeadersLike | None, value: object, wishes: PublishOptions
+    key: Payload | None, headers: HeadersLike | None, value: object, options: PublishOptions
 ) -> list[tuple[str, str]]:
     """The message's headers and ours. Raises InvalidRequestError."""
-    _, level, msg_id, expected_offset = wishes
+    _, level, msg_id, expected_offset = options
     if (key, headers, level, msg_id, expected_offset) == _NOTHING and value is not None:
         return []
     pairs = outgoing(headers)
@@ -177,7 +177,7 @@ class PlainPublisher:
         value: Payload | None,
         key: Payload | None,
         headers: HeadersLike | None,
-        wishes: PublishOptions,
+        options: PublishOptions,
         timeout: float,
     ) -> PublishResult:
         """See AsyncClient.publish.
@@ -185,7 +185,7 @@ class PlainPublisher:
         One coroutine long, on the usual path: with thousands waiting in it, every object that
         each of them keeps alive is one more for the garbage collector to visit.
         """
-        sent_headers = headers_to_send(key, headers, value, wishes)
+        sent_headers = headers_to_send(key, headers, value, options)
         payload = payload_of(value)
         if self._in_flight < self._config.in_flight_max:
             self._in_flight += 1
@@ -196,16 +196,16 @@ class PlainPublisher:
             route = self._routes.known(subject) or await self.route(subject, deadline)
             target = subject
             if route.group is not None:
-                target, route = self._place(route, subject, key, wishes)
+                target, route = self._place(route, subject, key, options)
             inbox = self._inbox
             if inbox is None or inbox.is_closed:
                 inbox = await self.connected(deadline)
-            if wishes.ack_level == "none":
-                route.check_listening(wishes.acks)
+            if options.ack_level == "none":
+                route.check_listening(options.acks)
                 await inbox.publish(target, payload, "", sent_headers)
                 return PublishResult(subject)
-            repeats = wishes.msg_id is not None and route.recognises_ids(timeout)
-            pending = self._expect(Place(target, route), subject, wishes.acks, deadline, repeats)
+            repeats = options.msg_id is not None and route.recognises_ids(timeout)
+            pending = self._expect(Place(target, route), subject, options.acks, deadline, repeats)
             while True:
                 try:
                     await inbox.publish(pending.target, payload, pending.token, sent_headers)
@@ -214,22 +214,22 @@ class PlainPublisher:
                     failure = error
                 finally:
                     del self._pending[pending.token]
-                pending = await self._again(pending, failure, key, wishes, deadline, repeats)
+                pending = await self._again(pending, failure, key, options, deadline, repeats)
         finally:
             self._pass_on()
 
     def _place(
-        self, route: SubjectRoute, subject: str, key: Payload | None, wishes: PublishOptions
+        self, route: SubjectRoute, subject: str, key: Payload | None, options: PublishOptions
     ) -> Place:
         """Where a message for a keyed group goes: by its key, else by its id, so that the stream
         that has it already gets it again, else to each stream in turn."""
-        if not isinstance(wishes.acks, str):
+        if not isinstance(options.acks, str):
             raise InvalidRequestError(
                 f"{subject!r} belongs to a keyed group: the key says which stream acknowledges, "
                 "so acks is 'all' or 'any'"
             )
         self._turns += 1
-        chosen = to_bytes("a key", wishes.msg_id if key is None else key)
+        chosen = to_bytes("a key", options.msg_id if key is None else key)
         place = route.place_for(subject, chosen, self._turns)
         if place.route.refusals:
             self._routes.forget(subject)  # The next publish asks again whether that is over.
@@ -263,7 +263,7 @@ class PlainPublisher:
         failed: Pending,
         error: JetstreamError,
         key: Payload | None,
-        wishes: PublishOptions,
+        options: PublishOptions,
         deadline: float,
         repeats: bool,
     ) -> Pending:
@@ -275,7 +275,7 @@ class PlainPublisher:
             route = await self.route(failed.subject, deadline)  # Raises NoStreamError.
             place = Place(failed.subject, route)
             if route.group is not None:
-                place = self._place(route, failed.subject, key, wishes)
+                place = self._place(route, failed.subject, key, options)
         elif repeats:
             if isinstance(error, UnknownOutcomeError):
                 curable = UnavailableError(error.message)
@@ -288,7 +288,7 @@ class PlainPublisher:
         self.events.failed(curable)
         await asyncio.sleep(step.wait)
         subject, attempt = failed.subject, failed.attempt + 1
-        return self._expect(place, subject, wishes.acks, deadline, repeats, attempt)
+        return self._expect(place, subject, options.acks, deadline, repeats, attempt)
 
     # Answers.
 

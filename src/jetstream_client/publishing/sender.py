@@ -53,7 +53,7 @@ DELIVERY_SECONDS = 60.0
 _MARGIN_BYTES = 1024
 """For a batch's envelope and columns, and for what incompressible bytes gain when compressed."""
 
-_FEED_SECONDS = 5.0
+_ROUTE_SECONDS = 5.0
 """How often the registry is asked whether other streams listen on the subject now."""
 
 _STALE_SECONDS = 0.2
@@ -139,34 +139,34 @@ class Sender:
             wake=self._wake,
         )
         self._compression = _COMPRESSIONS[options.compression]
-        self._lane = self._new_lane()
-        self._feed_asked = self._loop.time()
+        self._in_flight = self._new_in_flight()
+        self._route_asked = self._loop.time()
         self._looking: asyncio.Task[None] | None = None
         self._key = plain.listen(self._on_answer, self._on_refusal)
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._stopped)
 
-    def _new_lane(self) -> InFlightBatches:
+    def _new_in_flight(self) -> InFlightBatches:
         fixed = self._options.producer_id
-        lane = InFlightBatches(
+        in_flight = InFlightBatches(
             self._route.wanted_of_batches(self._subject, self._options.acks),
             one_is_enough=self._options.acks == "any",
             producer_id=secrets.randbits(63) if fixed is None else fixed,
             sequence=self._options.first_sequence,
             new_id=(lambda: secrets.randbits(63)) if fixed is None else None,
         )
-        lane.known = self._route.names
-        return lane
+        in_flight.known = self._route.names
+        return in_flight
 
     @property
     def is_well(self) -> bool:
         """Whether records that are added now are likely to be stored soon."""
-        return self._lane.failure is None and not self._trouble
+        return self._in_flight.failure is None and not self._trouble
 
     @property
     def batches(self) -> list[Batch]:
         """Those sealed or sent that have no outcome yet, in order."""
-        return [*self._lane.batches, *self.buffer.sealed()]
+        return [*self._in_flight.batches, *self.buffer.sealed()]
 
     def raise_failure(self) -> None:
         """Raise the first failure since the last call that no caller has seen."""
@@ -205,15 +205,15 @@ class Sender:
     async def _run(self) -> None:
         while True:
             now = self._loop.time()
-            self._settle(self._lane.expire(now))
+            self._settle(self._in_flight.expire(now))
             self._settle([Done(batch, _never_sent()) for batch in self.buffer.expired(now)])
-            while self._lane.has_room and (batch := self.buffer.take(now)) is not None:
-                self._lane.add(batch)
-            for sending in self._lane.due(now):
-                if self._lane.wants(sending):
+            while self._in_flight.has_room and (batch := self.buffer.take(now)) is not None:
+                self._in_flight.add(batch)
+            for sending in self._in_flight.due(now):
+                if self._in_flight.wants(sending):
                     await self._send(sending)
             self._say_trouble()
-            if self._lane.failure is not None:
+            if self._in_flight.failure is not None:
                 return
             self._look_for_streams(now)
             await self._wait()
@@ -221,8 +221,8 @@ class Sender:
     async def _wait(self) -> None:
         """Wait until there is something to do: an answer, a record, or a deadline."""
         looking = self._looking is not None and not self._looking.done()
-        moments = [self._lane.next_time(), None if looking else self._next_look()]
-        if self._lane.has_room:
+        moments = [self._in_flight.next_time(), None if looking else self._next_look()]
+        if self._in_flight.has_room:
             moments.append(self.buffer.next_time())
         soonest = min((moment for moment in moments if moment is not None), default=None)
         if soonest is None:
@@ -247,23 +247,23 @@ class Sender:
             await inbox.publish(self._target, payload, "" if self._route.services else token, [])
         except JetstreamError as error:
             self._settle(
-                self._lane.not_sent(sending.token, error, self._loop.time(), random.random())
+                self._in_flight.not_sent(sending.token, error, self._loop.time(), random.random())
             )
 
     def _on_answer(self, token: str, payload: bytes | None) -> None:
         now, chance = self._loop.time(), random.random()
         if payload is None:
             nobody = UnavailableError("no stream listens at the moment")
-            self._settle(self._lane.not_sent(token, nobody, now, chance))
-            self._feed_asked = min(self._feed_asked, now - _FEED_SECONDS + _STALE_SECONDS)
+            self._settle(self._in_flight.not_sent(token, nobody, now, chance))
+            self._route_asked = min(self._route_asked, now - _ROUTE_SECONDS + _STALE_SECONDS)
         else:
-            self._settle(self._lane.answered(token, payload, now, chance))
+            self._settle(self._in_flight.answered(token, payload, now, chance))
         self._say_trouble()
         self._wanted.set()
 
     def _say_trouble(self) -> None:
         """Log when the trouble begins, changes and ends."""
-        trouble, before = self._lane.trouble, self._trouble
+        trouble, before = self._in_flight.trouble, self._trouble
         if trouble == before:
             return
         self._trouble = trouble
@@ -285,13 +285,13 @@ class Sender:
         """
         due = self._next_look()
         if due is not None and now >= due and (self._looking is None or self._looking.done()):
-            self._feed_asked = now
+            self._route_asked = now
             self._looking = self._loop.create_task(self._adopt_streams())
 
     def _next_look(self) -> float | None:
-        if self._lane.stale:
-            return self._feed_asked + _STALE_SECONDS
-        return self._feed_asked + _FEED_SECONDS if self._lane.batches else None
+        if self._in_flight.stale:
+            return self._route_asked + _STALE_SECONDS
+        return self._route_asked + _ROUTE_SECONDS if self._in_flight.batches else None
 
     async def _adopt_streams(self) -> None:
         try:
@@ -304,15 +304,15 @@ class Sender:
             return
         else:
             self._route = route
-            self._lane.known = route.names
-            self._settle(self._lane.adopt(expected))
+            self._in_flight.known = route.names
+            self._settle(self._in_flight.adopt(expected))
         self._wanted.set()
 
     async def _latest_route(self) -> SubjectRoute:
         """The senders of a keyed group share what the registry tells."""
         if self._find_place is None:
             return await self._routes.ask(self._subject)
-        known = None if self._lane.stale else self._routes.known(self._subject)
+        known = None if self._in_flight.stale else self._routes.known(self._subject)
         return self._find_place(known or await self._routes.ask(self._subject)).route
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
@@ -322,7 +322,7 @@ class Sender:
             self._end(InternalError(f"the publisher's sender failed: {error!r}"))
 
     def _settle(self, finished: Sequence[Done]) -> None:
-        failure = self._lane.failure
+        failure = self._in_flight.failure
         if failure is not None:
             # Take nothing more before callers hear of the failure.
             finished = [*finished, *(Done(batch, failure) for batch in self.buffer.end(failure))]
@@ -342,7 +342,7 @@ class Sender:
                 turn.set_result(None)
 
     def _end(self, error: JetstreamError) -> None:
-        self._settle(self._lane.end(error))
+        self._settle(self._in_flight.end(error))
         self._tell()
 
 

@@ -162,7 +162,7 @@ class Reader:
         within: seconds in which each question has to be answered; None: the wait and the timeout.
         """
         deadline = asyncio.get_running_loop().time() + max_wait
-        portions = FetchSizer(collector, max_bytes, answer_bytes)
+        sizer = FetchSizer(collector, max_bytes, answer_bytes)
         # With a filter a server waits for what is wanted. So it is asked first how far nothing is:
         # that may be the end already.
         looks = collector.wanted is not None
@@ -173,13 +173,13 @@ class Reader:
             had = collector.record_count
             try:
                 count = await self._fetch_once(
-                    ref, collector, portions.next_bytes(), wait, read_from, within
+                    ref, collector, sizer.next_bytes(), wait, read_from, within
                 )
             except (CorruptBatchError, RecordsDamagedError):
                 if not collector.length_bytes:
                     raise
                 break  # The records before are good; the next read raises.
-            portions.came(count, asyncio.get_running_loop().time() - asked_at)
+            sizer.came(count, asyncio.get_running_loop().time() - asked_at)
             progress = collector.next_offset > before
             if looks and not progress and left > 0 and not collector.length_bytes:
                 looks = False

@@ -1,4 +1,4 @@
-"""A lane's decisions one by one; what they add up to is in tests/property/test_in_flight.py."""
+"""Decisions about batches in flight; their sum is in tests/property/test_in_flight.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch(deadline: float = 100.0) -> Batch:
     return made
 
 
-def lane(
+def in_flight(
     *expected: frozenset[str], fixed: bool = False, one_is_enough: bool = False, sequence: int = 0
 ) -> InFlightBatches:
     ids = iter(range(100, 200))
@@ -62,7 +62,7 @@ def answered(
 
 
 def test_five_batches_are_in_flight_and_no_more() -> None:
-    made = lane()
+    made = in_flight()
     sent = added(made, 5)
     assert [each.sequence for each in sent] == [0, 1, 2, 3, 4]
     assert not made.has_room
@@ -73,7 +73,7 @@ def test_five_batches_are_in_flight_and_no_more() -> None:
 
 
 def test_an_acknowledgement_tells_the_first_offset() -> None:
-    made = lane()
+    made = in_flight()
     (sent,) = added(made, 1)
     ((done, error),) = answered(made, sent, ack(12, duplicate=True))
     assert error is None
@@ -82,7 +82,7 @@ def test_an_acknowledgement_tells_the_first_offset() -> None:
 
 
 def test_a_refusal_that_may_pass_sends_all_in_flight_again_in_order() -> None:
-    made = lane()
+    made = in_flight()
     sent = added(made, 3)
     answered(made, sent[0], nack(UnavailableError("not now")))
     answered(made, sent[1], nack(OutOfSequenceError("not the next")))
@@ -93,7 +93,7 @@ def test_a_refusal_that_may_pass_sends_all_in_flight_again_in_order() -> None:
 
 
 def test_a_refusal_of_an_earlier_attempt_is_old_news_and_its_acknowledgement_is_not() -> None:
-    made = lane()
+    made = in_flight()
     (first,) = added(made, 1)
     answered(made, first, nack(UnavailableError("not now")))
     (second,) = made.due(1.0)
@@ -104,7 +104,7 @@ def test_a_refusal_of_an_earlier_attempt_is_old_news_and_its_acknowledgement_is_
 
 
 def test_silence_sends_all_in_flight_again() -> None:
-    made = lane()
+    made = in_flight()
     added(made, 2)
     assert made.due(0.9) == []
     assert [each.sequence for each in made.due(1.0)] == [0, 1]
@@ -115,7 +115,7 @@ def test_silence_sends_all_in_flight_again() -> None:
 
 
 def test_a_producer_that_the_server_forgot_begins_anew() -> None:
-    made = lane()
+    made = in_flight()
     (first,) = added(made, 1)
     answered(made, first, ack(2))
     (second,) = added(made, 1)
@@ -126,7 +126,7 @@ def test_a_producer_that_the_server_forgot_begins_anew() -> None:
 
 
 def test_a_doubtful_batch_is_never_sent_under_another_id() -> None:
-    made = lane()
+    made = in_flight()
     (first,) = added(made, 1)
     answered(made, first, ack(2))
     (second,) = added(made, 1)
@@ -141,19 +141,19 @@ def test_a_doubtful_batch_is_never_sent_under_another_id() -> None:
 
 
 def test_what_is_behind_a_refused_batch_goes_on_under_a_new_id() -> None:
-    made = lane()
+    made = in_flight()
     sent = added(made, 3)
     ((refused, error),) = answered(made, sent[1], nack(InvalidRequestError("never")))
     assert refused is sent[1].batch
     assert isinstance(error, InvalidRequestError)
-    assert made.due(0.0) == []  # The first one may still be stored: the session ends with it.
+    assert made.due(0.0) == []  # The first one may still be stored: the producer ends with it.
     answered(made, sent[0], ack(2))
     (again,) = made.due(0.0)
     assert (again.batch, again.producer_id, again.sequence) == (sent[2].batch, 100, 0)
 
 
 def test_what_was_sent_behind_an_unknown_batch_is_unknown_too() -> None:
-    made = lane()
+    made = in_flight()
     added(made, 2, deadline=5.0)
     done = made.expire(5.0)
     assert [type(error) for _, error in done] == [UnknownOutcomeError] * 2
@@ -161,7 +161,7 @@ def test_what_was_sent_behind_an_unknown_batch_is_unknown_too() -> None:
 
 
 def test_a_batch_that_nobody_took_is_known_not_to_be_stored() -> None:
-    made = lane()
+    made = in_flight()
     (sent,) = added(made, 1, deadline=5.0)
     made.not_sent(sent.token, UnavailableError("nobody listens"), 4.0, 0.5)
     ((_, error),) = made.expire(5.0)
@@ -170,7 +170,7 @@ def test_a_batch_that_nobody_took_is_known_not_to_be_stored() -> None:
 
 
 def test_a_refusal_that_may_be_none_leaves_the_outcome_unknown() -> None:
-    made = lane()
+    made = in_flight()
     (sent,) = added(made, 1, deadline=5.0)
     answered(made, sent, nack(UnknownOutcomeError("appended, not committed")), now=4.9)
     ((_, error),) = made.expire(5.0)
@@ -178,7 +178,7 @@ def test_a_refusal_that_may_be_none_leaves_the_outcome_unknown() -> None:
 
 
 def test_every_stream_has_to_acknowledge_each_its_own_way() -> None:
-    made = lane(ORDERS, AUDIT)
+    made = in_flight(ORDERS, AUDIT)
     (sent,) = added(made, 1)
     assert answered(made, sent, ack(2)) == []
     assert answered(made, sent, ack(2)) == []
@@ -188,7 +188,7 @@ def test_every_stream_has_to_acknowledge_each_its_own_way() -> None:
 
 
 def test_a_batch_that_one_stream_has_and_another_refuses_says_so() -> None:
-    made = lane(ORDERS, AUDIT)
+    made = in_flight(ORDERS, AUDIT)
     (sent,) = added(made, 1)
     answered(made, sent, ack(2))
     ((_, error),) = answered(made, sent, nack(InvalidRequestError("never"), "audit"))
@@ -197,7 +197,7 @@ def test_a_batch_that_one_stream_has_and_another_refuses_says_so() -> None:
 
 
 def test_where_one_stream_is_enough_the_refusal_of_another_is_not_an_outcome() -> None:
-    made = lane(ORDERS, AUDIT, one_is_enough=True)
+    made = in_flight(ORDERS, AUDIT, one_is_enough=True)
     first, second = added(made, 2)
     answered(made, first, nack(UnavailableError("not now"), "audit"))
     assert [done.error for done in answered(made, first, ack(2))] == [None]
@@ -208,7 +208,7 @@ def test_where_one_stream_is_enough_the_refusal_of_another_is_not_an_outcome() -
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_after_its_last_sequence_a_producer_begins_anew_or_ends(fixed: bool) -> None:
-    made = lane(fixed=fixed, sequence=2**31 - 1)
+    made = in_flight(fixed=fixed, sequence=2**31 - 1)
     (last,) = added(made, 1)
     assert last.sequence == 2**31 - 1
     assert not made.has_room
@@ -221,7 +221,7 @@ def test_after_its_last_sequence_a_producer_begins_anew_or_ends(fixed: bool) -> 
 
 
 def test_a_stranger_s_answer_asks_for_a_look_at_the_registry() -> None:
-    made = lane()
+    made = in_flight()
     (sent,) = added(made, 1)
     made.known |= {"known"}
     assert answered(made, sent, ack(2, "known")) == []
@@ -239,7 +239,7 @@ def test_a_stranger_s_answer_asks_for_a_look_at_the_registry() -> None:
 
 
 def test_a_stream_that_is_gone_is_waited_for_no_more() -> None:
-    made = lane(ORDERS, AUDIT)
+    made = in_flight(ORDERS, AUDIT)
     (sent,) = added(made, 1)
     answered(made, sent, ack(2))
     ((done, error),) = made.adopt((ORDERS,))
@@ -247,7 +247,7 @@ def test_a_stream_that_is_gone_is_waited_for_no_more() -> None:
 
 
 def test_an_id_of_ones_own_ends_with_its_first_failure() -> None:
-    made = lane(fixed=True)
+    made = in_flight(fixed=True)
     sent = added(made, 2)
     done = answered(made, sent[0], nack(InvalidRequestError("never")))
     assert [type(error) for _, error in done] == [InvalidRequestError] * 2
@@ -257,7 +257,7 @@ def test_an_id_of_ones_own_ends_with_its_first_failure() -> None:
 
 @pytest.mark.parametrize("payload", [b'{"stream":"orders","seq":1}', ack(3, count=1)])
 def test_a_server_that_takes_an_envelope_for_a_message_is_found_out(payload: bytes) -> None:
-    made = lane()
+    made = in_flight()
     (sent,) = added(made, 1)
     ((_, error),) = answered(made, sent, payload)
     assert isinstance(error, UnknownOutcomeError)
@@ -265,7 +265,7 @@ def test_a_server_that_takes_an_envelope_for_a_message_is_found_out(payload: byt
 
 
 def test_an_answer_that_is_no_acknowledgement_does_not_count_as_one() -> None:
-    made = lane()
+    made = in_flight()
     (sent,) = added(made, 1)
     assert answered(made, sent, b"thank you") == []
     assert made.batches == [sent.batch]

@@ -163,14 +163,14 @@ class _Job:
         subject: str,
         key: bytes | None,
         headers: dict[str, list[str]],
-        wishes: PublishOptions,
+        publish_options: PublishOptions,
         json: bool,
     ) -> None:
         self._config = config
         self._subject = subject
         self._key = key
         self._headers = headers
-        self._wishes = wishes
+        self._publish_options = publish_options
         self._json = json
         self._count = 0
         self._seconds = 0.0
@@ -193,7 +193,7 @@ class _Job:
     @property
     def asks_for_one(self) -> bool:
         """Whether an option is given that is for one message and not for all lines."""
-        return self._wishes != PublishOptions()
+        return self._publish_options != PublishOptions()
 
     async def run_lines(self, source: BinaryIO) -> None:
         """Each line a record, in their order."""
@@ -245,9 +245,9 @@ class _Job:
             payload,
             key=self._key,
             headers=self._headers,
-            acks=self._wishes.acks,
-            msg_id=self._wishes.msg_id,
-            expected_offset=self._wishes.expected_offset,
+            acks=self._publish_options.acks,
+            msg_id=self._publish_options.msg_id,
+            expected_offset=self._publish_options.expected_offset,
         )
         self._settled(result)
 

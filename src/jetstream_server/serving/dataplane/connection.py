@@ -69,7 +69,7 @@ class Connection:
         fetch: FetchHandler,
         node: NodeHandler,
         unreadable: Unreadable,
-        complaints: LogThrottle,
+        throttle: LogThrottle,
         times: FetchTimes,
         monotonic_clock: MonotonicClock,
         access: AccessControl,
@@ -79,7 +79,7 @@ class Connection:
         self._clock = monotonic_clock
         self._access = access
         self._identity = self._counted = ANONYMOUS
-        self._throttle = complaints
+        self._throttle = throttle
         self._socket = socket
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._hello = pb.HelloReply()

@@ -257,14 +257,14 @@ class DataPlaneServer:
         await connection.send(Kind.NODE_HELLO_REPLY, correlation, reply)
         if hello.fetches:
             return node
-        session = LeaderStream(
+        follower = LeaderStream(
             connection,
             self._replicas,
             follower=hello.node_id,
             incarnation=hello.incarnation,
             monotonic_clock=self._monotonic_clock,
         )
-        await session.run()
+        await follower.run()
         return None
 
     def end_revoked(self) -> None:
