@@ -1,8 +1,9 @@
-"""Where the commands `jetstream` and `jetstream-server` begin, before anything of them is imported.
+"""The entry points of the commands `jetstream` and `jetstream-server`, before any of their code is
+imported.
 
-Imports take a good part of a second, and Ctrl-C in one of them is a traceback in Python. So the
-first thing done is to say what Ctrl-C means: the end, at once and without a word, until the command
-is there and knows better. Nothing but what Python has loaded already is imported for that.
+Imports take a good part of a second, and in Python Ctrl-C during an import prints a traceback. So
+this module first arranges that Ctrl-C ends the process at once and silently, until the command is
+loaded and decides itself. For that, it imports nothing that Python has not loaded already.
 """
 
 from __future__ import annotations
@@ -30,6 +31,6 @@ def server() -> None:
 
 
 def end_at_interrupt() -> None:
-    """Ctrl-C ends this process; not where whoever started it had Ctrl-C ignored (`nohup`, `&`)."""
+    """Let Ctrl-C end this process, unless its parent had Ctrl-C ignored (`nohup`, `&`)."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))

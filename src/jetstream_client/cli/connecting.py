@@ -29,9 +29,10 @@ def tls_of(tls: bool, ca: str | None, cert: str | None, key: str | None) -> TlsC
 def reached(
     server: str | None, before: Common, timeout: float, nats: str | None = None
 ) -> ClientConfig:
-    """How to reach the cluster: as the options say, else the environment, else a context.
+    """How to reach the cluster: by the options, else the environment, else a context.
 
-    A context that nobody has named gives its certificate and its token to its own servers only.
+    A context that the user did not name gives its certificate and its token to its own servers
+    only.
     """
     name = before.context or os.environ.get(CONTEXT_VARIABLE)
     found = None

@@ -63,7 +63,7 @@ def exit_of(error: JetstreamError) -> Exit:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, whatever the message holds."""
+    """Print one line on stderr, whatever characters the message has."""
     line = " ".join(message.split())
     print(f"error: {line}", file=sys.stderr)
 

@@ -26,8 +26,9 @@ def _end(*_: object) -> NoReturn:
 
 
 def end_in_foreign_code() -> None:
-    """The same, also while the main thread is busy outside Python, in a long query, say, and runs
-    no handler: the number of the signal comes through a pipe to another thread."""
+    """Ctrl-C ends the command also while the main thread is busy outside Python, for example in a
+    long query, where it runs no signal handler: the number of the signal comes through a pipe to
+    another thread."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         return
     reading, writing = os.pipe()
@@ -44,7 +45,7 @@ def _end_when_told(pipe: int) -> None:
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """The first Ctrl-C inside is a KeyboardInterrupt."""
+    """Within the block, the first Ctrl-C raises KeyboardInterrupt."""
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(*_: object) -> NoReturn:

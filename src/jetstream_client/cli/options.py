@@ -89,7 +89,7 @@ Patience = Annotated[
     typer.Option(
         "--timeout",
         metavar="SECONDS",
-        help="How long to wait for each answer, and the next record; the whole may take longer.",
+        help="How long to wait for each answer and the next record; the whole may take longer.",
         min=0.001,
     ),
 ]

@@ -34,7 +34,7 @@ def json_value(value: object) -> object:
 
 
 def timestamp_text(moment: datetime) -> str:
-    """A UTC moment as RFC 3339 with microseconds, always: text that sorts as time does."""
+    """A UTC moment as RFC 3339, always with microseconds, so that texts sort like times."""
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 

@@ -13,7 +13,7 @@ from jetstream_client.cli.output import emit_json, print_table
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.access import AclRule
 
-app = options.group("Say who may do what.")
+app = options.group("Rules that say who may do what.")
 
 _OPERATIONS = (
     "all, create, describe, alter, delete, purge, read; of the cluster: all, cluster_describe, "
@@ -30,7 +30,9 @@ Subject = Annotated[
     str | None,
     typer.Option(metavar="PATTERN", help="NATS pattern that covers the stream's subject."),
 ]
-Cluster = Annotated[bool, typer.Option("--cluster", help="About the cluster, not about streams.")]
+Cluster = Annotated[
+    bool, typer.Option("--cluster", help="The rule is for the cluster, not for streams.")
+]
 
 
 @app.command()
@@ -41,7 +43,7 @@ def add(
         str | None, typer.Option(metavar="OPERATION,…", help=f"What to allow: {_OPERATIONS}.")
     ] = None,
     deny: Annotated[
-        str | None, typer.Option(metavar="OPERATION,…", help="What to deny: it wins.")
+        str | None, typer.Option(metavar="OPERATION,…", help="What to deny; a deny rule wins.")
     ] = None,
     stream: Stream = None,
     subject: Subject = None,
@@ -61,9 +63,9 @@ def add(
       jetstream acl add '*' --deny delete,purge --stream '*'
     """
     if (allow is None) is (deny is None):
-        raise UsageError("say either --allow or --deny")
+        raise UsageError("use either --allow or --deny")
     if cluster is not (stream is None and subject is None):
-        raise UsageError("say which streams, by --stream or --subject or both; or --cluster")
+        raise UsageError("name the streams by --stream or --subject or both; or use --cluster")
     operations: Any = [each.strip() for each in (allow or deny or "").split(",")]
     with Client.from_config(options.config(context, server, timeout)) as client:
         rule = client.add_acl(
@@ -76,13 +78,14 @@ def add(
 def list_rules(
     context: typer.Context,
     principal: Annotated[
-        str | None, typer.Option(metavar="PRINCIPAL", help="Only the rules that hold for it.")
+        str | None,
+        typer.Option(metavar="PRINCIPAL", help="Only the rules that hold for this principal."),
     ] = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """List the rules. What none of them allows is denied; one that denies wins."""
+    """List the rules. What no rule allows is denied; a deny rule wins over an allow rule."""
     with Client.from_config(options.config(context, server, timeout)) as client:
         rules = client.list_acls(principal)
     if options.wants_json(context, json):
@@ -112,10 +115,14 @@ def say_decision(
     context: typer.Context,
     operation: Annotated[str, typer.Argument(metavar="OPERATION", help=f"{_OPERATIONS}.")],
     stream: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The stream; without it, the cluster.")
+        str | None,
+        typer.Option(metavar="NAME", help="The stream. Default: the operation is on the cluster."),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Its subject, if there is none yet.")
+        str | None,
+        typer.Option(
+            metavar="PATTERN", help="The stream's subject, if the stream does not exist yet."
+        ),
     ] = None,
     principal: Annotated[
         str | None, typer.Option(metavar="PRINCIPAL", help="The principal. Default: the caller.")
@@ -124,9 +131,9 @@ def say_decision(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> int:
-    """Say what would be decided, and by which rule. Exit code 1: denied.
+    """Say whether an operation would be allowed, and by which rule. Exit code 1: it is denied.
 
-    Example:  jetstream acl test read --stream orders --principal user:reports
+    Example: jetstream acl test read --stream orders --principal user:reports
     """
     asked: Any = operation
     with Client.from_config(options.config(context, server, timeout)) as client:

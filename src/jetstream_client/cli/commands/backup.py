@@ -32,12 +32,12 @@ def backup(
 ) -> None:
     """Copy a stream to a folder or a Parquet file.
 
-    The stream runs on meanwhile. Offsets, times, subjects, keys and headers are kept, and the
-    settings: `stream restore` makes the same stream of it, here or in another cluster. It holds
-    what was committed when it began.
-    Into a folder with an earlier backup of the stream it copies only what has come since. An
-    interrupted one goes on in the same way. What the servers encrypt at rest stays encrypted in a
-    folder, and not in Parquet. Parquet needs: pip install 'jetstream-log[arrow]'
+    The stream runs on meanwhile. The backup has the records that were committed when it began, with
+    their offsets, times, subjects, keys and headers, and the stream's settings. `stream restore`
+    makes the same stream of it, here or in another cluster. Into a folder with an earlier backup of
+    the stream, only newer records are copied. If a backup is interrupted, run it again: it goes on
+    where it stopped. Batches that the servers encrypt at rest stay encrypted in a folder, and not
+    in Parquet. Parquet needs: pip install 'jetstream-log[arrow]'
 
     Examples:
 
@@ -61,18 +61,18 @@ def backup(
 def restore(
     context: typer.Context,
     from_: Annotated[
-        Path, typer.Argument(metavar="FROM", help="What `stream backup` has written.")
+        Path, typer.Argument(metavar="FROM", help="The folder or file that `stream backup` wrote.")
     ],
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="The new stream's name. Default: as it was."),
+        typer.Argument(metavar="[NAME]", help="The new stream's name. Default: the old name."),
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(metavar="SUBJECT", help="The new stream's subject. Default: as it was."),
+        typer.Option(metavar="SUBJECT", help="The new stream's subject. Default: the old subject."),
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Number of replicas. Default: as many as there were.")
+        int | None, typer.Option(min=1, help="Number of replicas. Default: as many as before.")
     ] = None,
     server: options.Server = None,
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
@@ -80,10 +80,10 @@ def restore(
 ) -> None:
     """Make a stream of a backup.
 
-    It has the offsets, times, subjects, keys and headers that it had. There must be no stream of
-    that name yet. The new one can be read meanwhile. It listens to its subject once everything is
-    there, and was read back and compared. If a restore is interrupted, do the same again: it goes
-    on where it was.
+    The new stream has the offsets, times, subjects, keys and headers of the old one. No stream of
+    that name may exist. The new stream can be read meanwhile. It listens to its subject once
+    everything was copied, read back and compared. If a restore is interrupted, run it again: it
+    goes on where it stopped.
 
     Examples:
 

@@ -88,7 +88,7 @@ def publish(
     messages: Messages = 100_000,
     size: Size = 128,
     compression: Annotated[
-        CompressionChoice | None, typer.Option(help="Of batches. Default: none.")
+        CompressionChoice | None, typer.Option(help="Compression of batches. Default: none.")
     ] = None,
     server: options.Server = None,
     nats: options.Nats = None,
@@ -153,7 +153,7 @@ def fetch(
     stream: options.StreamName,
     from_: positions.From = "earliest",
     messages: Annotated[
-        int | None, typer.Option(min=1, help="At most so many. Default: all that are committed.")
+        int | None, typer.Option(min=1, help="At most so many. Default: all committed messages.")
     ] = None,
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
     server: options.Server = None,

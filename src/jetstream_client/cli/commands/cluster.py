@@ -21,7 +21,7 @@ from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, Node
 
-app = options.group("Look at the cluster.")
+app = options.group("Show the cluster.")
 node_app = options.group("Empty a node for maintenance, or for good.")
 
 
@@ -33,7 +33,7 @@ def status(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Show the nodes, the controller and the NATS servers to publish to.
+    """Show the nodes, the controller and the NATS servers.
 
     Examples:
 
@@ -74,9 +74,9 @@ def record_activity(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """From now on, write every change of the cluster to the stream __activity.
+    """Write every later change to the stream __activity.
 
-    Example:  jetstream cluster record-activity && jetstream fetch __activity --follow
+    Example: jetstream cluster record-activity && jetstream fetch __activity --follow
     """
     config = options.config_of_one_thing(context, server, timeout)
     with Client.from_config(config) as client:
@@ -94,7 +94,7 @@ node_app.command()(remove)
 
 
 def cluster_row(cluster: ClusterInfo) -> dict[str, Any]:
-    """`controller` is -1 where there is none."""
+    """The cluster as JSON. `controller` is -1 if there is none."""
     return {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller,

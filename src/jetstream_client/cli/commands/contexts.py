@@ -16,7 +16,7 @@ from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.tls import TlsConfig
 from jetstream_protocol.errors import InvalidRequestError
 
-app = options.group("Keep servers, certificates and tokens under names.")
+app = options.group("Save servers, certificates and tokens under names.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A context's name.")]
 
@@ -68,7 +68,10 @@ def add(
 
 @app.command()
 def use(name: Name) -> None:
-    """Use a context from now on, unless --server or JETSTREAM_SERVERS says otherwise."""
+    """Make a context the current one.
+
+    The commands then use it, unless --server or JETSTREAM_SERVERS says otherwise.
+    """
     ContextFile().use(name)
     print(f"{name} is the current context")
 

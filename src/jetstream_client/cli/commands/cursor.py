@@ -16,14 +16,14 @@ from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import CursorDescription
 
-app = options.group("Look at and move the positions of readers.")
+app = options.group("Show and move the positions of readers.")
 
 CursorName = Annotated[str, typer.Argument(metavar="CURSOR", help="A cursor's name.")]
 CursorStream = Annotated[
     str,
     typer.Argument(
         metavar="STREAM",
-        help="A stream's name, or name@subject, which also names one that is gone.",
+        help="A stream's name; name@subject, if the stream was deleted.",
         autocompletion=options.complete_stream,
     ),
 ]
@@ -46,8 +46,8 @@ def list_(
 ) -> None:
     """List the cursors, with how far behind they are.
 
-    LAG is in records, BEHIND the time since the first of them was appended; "-" is what no
-    leader answers. Of a compacted stream LAG counts offsets: there are at most so many.
+    LAG is in records, BEHIND is the time since the first record that is not read yet was appended;
+    "-" if no leader answers. On a compacted stream LAG counts offsets, so it is an upper bound.
 
     Examples:
 
@@ -97,8 +97,8 @@ def seek(
 ) -> None:
     """Move a cursor, or make one.
 
-    The next consumer of the cursor begins there. One that uses it now ends with an error at its
-    next commit: stop it first.
+    The next consumer of the cursor begins at this position. A consumer that uses the cursor now
+    ends with an error at its next commit, so stop it first.
 
     Examples:
 
@@ -125,9 +125,9 @@ def delete(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Forget a cursor: its next consumer begins anew.
+    """Delete a cursor: its next consumer begins anew.
 
-    Example:  jetstream cursor delete billing orders --yes
+    Example: jetstream cursor delete billing orders --yes
     """
     options.confirm(f"Forget the position of {cursor} in {stream}?", yes=yes)
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:

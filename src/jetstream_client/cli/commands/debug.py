@@ -27,7 +27,7 @@ from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ClusterInfo, NodeDebug
 from jetstream_protocol.errors import JetstreamError
 
-app = options.group("Collect what support needs to know.")
+app = options.group("Collect information for support.")
 
 
 @app.command()
@@ -43,10 +43,12 @@ def bundle(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Write a .tar.gz about the cluster: descriptions, and of each node configuration without
-    secrets, metrics and last log lines.
+    """Write a .tar.gz about the cluster, for support.
 
-    Example:  jetstream debug bundle --output bundle.tar.gz
+    It has descriptions of the cluster and its streams, and of each node its configuration without
+    secrets, its metrics and its last log lines.
+
+    Example: jetstream debug bundle --output bundle.tar.gz
     """
     now = datetime.now(UTC)
     path = output or Path(f"jetstream-debug-{now:%Y%m%dT%H%M%SZ}.tar.gz")

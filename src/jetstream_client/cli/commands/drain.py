@@ -24,15 +24,19 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let it take leaderships again.")] = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Until it leads nothing that another node could; --timeout."),
+        typer.Option(
+            "--wait", help="Wait until it leads nothing that another node could, at most --timeout."
+        ),
     ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Move a node's leaderships to others, until --undo, also across its restarts.
+    """Move a node's leaderships to other nodes, until --undo.
 
-    `cluster status` shows the mark, `stream list` who leads.
+    The node stays marked as draining across its restarts.
+
+    `cluster status` shows that the node is draining, and `stream list` which nodes lead.
 
     Examples:
 
@@ -41,7 +45,7 @@ def drain(
       jetstream node drain 2 --wait --timeout 120
     """
     if wait and undo:
-        raise typer.BadParameter("--wait and --undo contradict each other")
+        raise typer.BadParameter("--wait and --undo cannot be used together")
     config = options.config_of_one_thing(context, server, timeout, watch=wait)
     stays: list[Stream] = []
     with Client.from_config(config) as client:

@@ -26,7 +26,7 @@ def elect(
     ],
     yes: options.Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what it would cost.")
+        bool, typer.Option("--dry-run", help="Only show what the election would cost.")
     ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
@@ -34,9 +34,10 @@ def elect(
 ) -> None:
     """Elect a leader by hand when the good replicas are gone.
 
-    First shows what may be lost, and asks. If the stream has a leader, use transfer-leader.
+    The command first shows what may be lost, and asks. If the stream has a leader, use
+    transfer-leader.
 
-    Example:  jetstream stream elect orders --unclean 2
+    Example: jetstream stream elect orders --unclean 2
     """
     wants_json = options.wants_json(context, json)
     with Client.from_config(options.config(context, server, timeout)) as client:

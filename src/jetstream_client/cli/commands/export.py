@@ -52,9 +52,9 @@ def export(
     """Write the records between two positions to a file.
 
     Lines of JSON are those of `fetch --json`, with the header block verbatim (header_block,
-    header_block_encoding) beside the parsed headers; bytes that are not UTF-8 are base64, and the
+    header_block_encoding) beside the parsed headers. Bytes that are not UTF-8 are base64, and the
     encoding says so. Parquet has the columns stream, subject, offset, timestamp, key, value,
-    headers, the last three binary, and needs: pip install 'jetstream-log[arrow]'
+    headers, the last three binary. Parquet needs: pip install 'jetstream-log[arrow]'
 
     Examples:
 
@@ -101,7 +101,7 @@ def _parquet(begin: Callable[[], Scan], output: Path | None) -> None:
             "export to Parquet needs pyarrow: pip install 'jetstream-log[arrow]'"
         ) from error
     if output is None and sys.stdout.isatty():
-        raise InvalidRequestError("Parquet is not for terminals: say --output FILE")
+        raise InvalidRequestError("Parquet is not for terminals: use --output FILE")
     scan = begin()
     with (
         _whole(output) as file,

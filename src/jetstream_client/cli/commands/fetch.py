@@ -111,7 +111,7 @@ def fetch(
     """
     as_json = options.wants_json(context, json)
     if reverse and follow:
-        raise InvalidRequestError("--reverse and --follow: say one of them")
+        raise InvalidRequestError("--reverse and --follow cannot be used together")
     write = _writer(as_json, format_)
     start = positions.parse_position(offset)
     end: Position | None = None if follow else "latest"
@@ -179,7 +179,7 @@ def _writer(as_json: bool, format_: str | None) -> Write:
     if format_ is None:
         return _line_writer(_json_line if as_json else message_line)
     if as_json:
-        raise InvalidRequestError("--json and --format: say one of them")
+        raise InvalidRequestError("--json and --format cannot be used together")
     return _byte_writer(RecordFormat(format_, for_terminal=sys.stdout.isatty()))
 
 

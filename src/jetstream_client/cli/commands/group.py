@@ -15,7 +15,7 @@ from jetstream_client.cli.watching import Watch, show
 from jetstream_client.clients.blocking_client import Client
 from jetstream_client.values.types import ConsumerGroup, CursorDescription
 
-app = options.group("Look at consumer groups.")
+app = options.group("Show consumer groups.")
 
 
 @app.command("list")

@@ -54,7 +54,9 @@ _KINDS = (
 
 def _of_nodes(cluster: ClusterInfo) -> Iterator[Problem]:
     if cluster.controller < 0:
-        yield Problem("no_controller", "", "the metadata group has no leader: nothing is decided")
+        yield Problem(
+            "no_controller", "", "the metadata group has no leader: nothing can be decided"
+        )
     for node in cluster.nodes:
         yield from _of_node(node)
 
@@ -102,7 +104,7 @@ def health(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> int:
-    """Say whether all is well. Exit code 0: it is, 7: it is not, and why.
+    """Say whether all is well. Exit code 0: it is; 7: it is not, with the reasons.
 
     Examples:
 

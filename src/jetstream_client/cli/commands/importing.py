@@ -57,7 +57,9 @@ def import_(
     from_: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="Parquet or JSON lines, of `jetstream export`."
+            "--from",
+            metavar="FILE",
+            help="Parquet or JSON lines, as `jetstream export` writes them.",
         ),
     ] = None,
     nats: NatsUrl = None,
@@ -73,10 +75,10 @@ def import_(
 ) -> None:
     """Make a new stream of another system's records.
 
-    Offsets, times, subjects, keys and headers are kept: a sequence of JetStream is an offset + 1.
-    In the end the stream is read back and compared, by count and digest; then it listens to its
-    subject. If an import is interrupted, do the same again: it goes on where it was. Partitions of
-    a topic become streams NAME-0, NAME-1 … of one group.
+    The records keep their offsets, times, subjects, keys and headers. A sequence of JetStream is an
+    offset + 1. At the end the stream is read back and compared, by count and digest; then it
+    listens to its subject. If an import is interrupted, run it again: it goes on where it stopped.
+    Partitions of a topic of Kafka become streams NAME-0, NAME-1 … of one group.
 
     Examples:
 
@@ -87,7 +89,7 @@ def import_(
       jetstream import orders --from-kafka orders --kafka old:9092 --subject orders
     """
     if [from_jetstream, from_kafka, from_].count(None) != 2:
-        raise InvalidRequestError("say one of --from-jetstream, --from-kafka, --from")
+        raise InvalidRequestError("use one of --from-jetstream, --from-kafka, --from")
     settings: dict[str, Any] = {"replicas": replicas}
     config = options.config(context, server, timeout)
     with interrupts.interrupted_once(), Client.from_config(config) as client:
@@ -95,7 +97,7 @@ def import_(
             done = [_from_jetstream(client, name, from_jetstream, nats, creds, subject, settings)]
         elif from_kafka:
             if subject is None:
-                raise InvalidRequestError("say the subject of the new streams: --subject")
+                raise InvalidRequestError("name the subject of the new streams: --subject")
             done = _from_kafka(client, name, from_kafka, kafka_servers, subject, settings)
         else:
             assert from_ is not None
@@ -123,9 +125,9 @@ def mirror(
 ) -> None:
     """Follow a stream of NATS JetStream, until it is cut over.
 
-    The new stream has what the other one has, a moment later, and is read as any stream. It does
-    not listen to its subject. Ctrl-C stops the mirror; begun again it goes on where it was. To cut
-    over: let publishers rest, say the same with --cut-over, and let them go on.
+    The new stream gets each record a moment later, and can be read like any stream. It does not
+    listen to its subject. Ctrl-C stops the mirror; the next run goes on where it stopped. To cut
+    over: stop the publishers, run the same command with --cut-over, and start the publishers again.
 
     Examples:
 
@@ -134,7 +136,7 @@ def mirror(
       jetstream mirror orders --from-jetstream ORDERS --cut-over
     """
     if from_jetstream is None:
-        raise InvalidRequestError("say what to mirror: --from-jetstream STREAM")
+        raise InvalidRequestError("name the stream to mirror: --from-jetstream STREAM")
     settings: dict[str, Any] = {"replicas": replicas}
     as_json = options.wants_json(context, json)
     config = options.config(context, server, timeout)
@@ -226,7 +228,7 @@ def _from_file(
             f"{path} is no file; a folder with a backup is restored: jetstream stream restore"
         )
     if subject is None:
-        raise InvalidRequestError("say the subject of the new stream: --subject")
+        raise InvalidRequestError("name the subject of the new stream: --subject")
     source = iter(parquet.read(path) if path.suffix == ".parquet" else json_lines.read(path))
     first = next(source, _NO_RECORDS)
     start = first.offsets[0] if len(first) else 0

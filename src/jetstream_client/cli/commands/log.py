@@ -35,12 +35,12 @@ LogPath = Annotated[
 
 @app.command()
 def verify(context: typer.Context, path: LogPath, json: options.Json = False) -> None:
-    """Name file and position of whatever is wrong. Changes nothing.
+    """Say in which file, at which position, something is wrong. Changes nothing.
 
-    Stop the server first: while it runs, the batch being appended looks torn. Exit code 6:
-    something was found. The server repairs what is repairable at its next start.
+    Stop the server first: while it runs, the batch that it appends looks torn. Exit code 6:
+    something is wrong. The server repairs what can be repaired at its next start.
 
-    Example:  jetstream log verify ./jetstream-data
+    Example: jetstream log verify ./jetstream-data
     """
     findings = list(_examined(verify_files(path)))
     if options.wants_json(context, json):
@@ -60,16 +60,16 @@ def dump(
     context: typer.Context,
     path: LogPath,
     records: Annotated[
-        bool, typer.Option("--records", help="Every record, as `fetch --json` prints them.")
+        bool, typer.Option("--records", help="Also show every record, as `fetch --json` prints it.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Show every batch of a log, also around damage. Exit code 6 says that there is some.
+    """Show every batch of a log, also before and behind damage. Exit code 6: there is damage.
 
-    Of batches that are encrypted at rest it shows the key's id, and no records: those can only be
-    read through a server that has the key.
+    Of batches that are encrypted at rest it shows the key's id, and no records: only a server that
+    has the key can read these.
 
-    Example:  jetstream log dump ./jetstream-data/streams/3 --records
+    Example: jetstream log dump ./jetstream-data/streams/3 --records
     """
     wants_json = options.wants_json(context, json)
     damaged = False

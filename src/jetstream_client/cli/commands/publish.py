@@ -60,7 +60,7 @@ MsgIdOption = Annotated[
     ),
 ]
 ExpectedOffsetOption = Annotated[
-    int | None, typer.Option(min=0, help="Store it only as the record of this offset.")
+    int | None, typer.Option(min=0, help="Store it only if it gets this offset.")
 ]
 AcksOption = Annotated[
     str, typer.Option(help="Wait for all streams, any, or names separated by commas.")
@@ -83,7 +83,7 @@ def publish(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Publish to NATS and wait until the subject's streams have it.
+    """Publish to NATS and wait until the streams have stored it.
 
     Examples:
 
@@ -269,7 +269,7 @@ class _Job:
         if self._json:
             return
         if not self._count:
-            print("standard input was empty: nothing is stored")
+            print("standard input was empty: nothing was stored")
         for stream, stored in sorted(self._stored.items()):
             print(stored.text(stream, self._count))
         if self._count > 1:

@@ -19,11 +19,9 @@ LOOK_SECONDS = 0.2
 
 AtATime = Annotated[
     int,
-    typer.Option(
-        "--at-a-time", min=1, help="How many streams are copied at once: the others wait."
-    ),
+    typer.Option("--at-a-time", min=1, help="How many streams are copied at the same time."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")]
 
 
 def reassign(
@@ -31,13 +29,13 @@ def reassign(
     stream: Annotated[str | None, typer.Argument(help="With --replicas: the stream.")] = None,
     replicas: Annotated[
         str | None,
-        typer.Option(metavar="NODES", help="Its nodes: 0,1,2. As many as it has replicas then."),
+        typer.Option(metavar="NODES", help="The nodes of its replicas: 0,1,2."),
     ] = None,
     drain: Annotated[
         int | None, typer.Option(metavar="NODE", min=0, help="Move every replica off this node.")
     ] = None,
     balance: Annotated[
-        bool, typer.Option("--balance", help="Let all nodes hold as many replicas.")
+        bool, typer.Option("--balance", help="Spread replicas evenly over the nodes.")
     ] = False,
     at_a_time: AtATime = 4,
     yes: options.Yes = False,
@@ -48,8 +46,9 @@ def reassign(
 ) -> None:
     """Move streams to other nodes, with more or fewer replicas.
 
-    Shows the plan and asks. A stream stays on its old nodes too until the new ones have all of it.
-    Interrupted, what has begun goes on; naming the old nodes undoes it.
+    The command shows the plan and asks. A stream stays on its old nodes until the new ones have all
+    of it. If the command is interrupted, moves that have begun go on; to undo one, name the old
+    nodes.
 
     Examples:
 
@@ -81,11 +80,11 @@ def decommission(
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Move everything off a node, for good.
+    """Move all replicas off a node, for good.
 
-    Then stop its process, and take it out of the cluster with `node remove`.
+    Then stop its process, and remove it from the cluster with `node remove`.
 
-    Example:  jetstream node decommission 3
+    Example: jetstream node decommission 3
     """
     with Client.from_config(options.config(context, server, timeout)) as client:
         moves = client.plan_reassignment(drain=node)
@@ -105,9 +104,9 @@ def remove(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Forget a node that has stopped and is empty.
+    """Remove a node that has stopped and is empty.
 
-    Example:  jetstream node remove 3
+    Example: jetstream node remove 3
     """
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.remove_node(node)
@@ -129,7 +128,7 @@ def move_all(
     elif moves:
         print_table(("STREAM", "FROM", "TO"), [_cells(move) for move in moves])
     else:
-        print("nothing has to be moved")
+        print("nothing has to move")
     if dry_run or not moves:
         return
     options.confirm(f"Move {len(moves)} streams?", yes=yes)

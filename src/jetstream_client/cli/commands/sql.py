@@ -36,7 +36,9 @@ _SETTINGS = {
 
 def sql(
     context: typer.Context,
-    query: Annotated[str, typer.Argument(help="One SELECT; streams are its tables.")],
+    query: Annotated[
+        str, typer.Argument(help="One SELECT. Each stream is a table under its name.")
+    ],
     from_: positions.From = "earliest",
     to: positions.To = "latest",
     read_from: options.ReadFromOption = options.ReadFromName.LEADER,
@@ -46,9 +48,9 @@ def sql(
 ) -> None:
     """Query streams in SQL (DuckDB). Needs: pip install 'jetstream-log[sql]'
 
-    Columns: stream, subject, "offset", timestamp, key, value, headers; key, value and headers are
-    BLOBs: decode(value) is text, decode(value)->>'$.price' a field of JSON. Write a stream whose
-    name is ambiguous as "name@subject", in double quotes.
+    Columns: stream, subject, "offset", timestamp, key, value, headers. key, value and headers are
+    BLOBs: decode(value) is text, decode(value)->>'$.price' is a field of JSON. If a stream's name
+    is ambiguous, write "name@subject", in double quotes.
 
     Examples:
 

@@ -45,7 +45,7 @@ MaxAge = Annotated[
     typer.Option(
         parser=parse_duration,
         metavar="DURATION",
-        help="Remove records older than this (90s, 1h30m, 7d). 0: never.",
+        help="Remove records older than this (90s, 1h30m, 7d). 0: no limit.",
     ),
 ]
 MaxBytes = Annotated[
@@ -53,12 +53,12 @@ MaxBytes = Annotated[
     typer.Option(
         parser=parse_size,
         metavar="SIZE",
-        help="Remove the oldest records beyond this size (10GB). 0: unlimited.",
+        help="Remove the oldest records beyond this size (10GB). 0: no limit.",
     ),
 ]
 MaxMessages = Annotated[
     int | None,
-    typer.Option(min=0, help="Remove the oldest records beyond this number. 0: unlimited."),
+    typer.Option(min=0, help="Remove the oldest records beyond this number. 0: no limit."),
 ]
 Compact = Annotated[
     bool | None, typer.Option("--compact/--no-compact", help="Keep the last record of each key.")
@@ -68,7 +68,7 @@ TombstoneGrace = Annotated[
     typer.Option(
         parser=parse_duration,
         metavar="DURATION",
-        help="How long tombstones stay once compacted. Default: 24h.",
+        help="How long tombstones stay after compaction first saw them. Default: 24h.",
     ),
 ]
 DuplicateWindow = Annotated[
@@ -76,13 +76,15 @@ DuplicateWindow = Annotated[
     typer.Option(
         parser=parse_duration,
         metavar="DURATION",
-        help="How long message ids are remembered. 0: not. Default: 2m.",
+        help="How long message ids are remembered. 0: not at all. Default: 2m.",
     ),
 ]
 SegmentBytes = Annotated[
     int | None,
     typer.Option(
-        parser=parse_size, metavar="SIZE", help="Size at which a segment rolls. 0: the server's."
+        parser=parse_size,
+        metavar="SIZE",
+        help="Size at which a segment is sealed. 0: the server's.",
     ),
 ]
 SegmentAge = Annotated[
@@ -90,7 +92,7 @@ SegmentAge = Annotated[
     typer.Option(
         parser=parse_duration,
         metavar="DURATION",
-        help="Age at which a segment rolls. 0: as the other settings need.",
+        help="Age at which a segment is sealed. 0: as the other settings need.",
     ),
 ]
 
@@ -102,7 +104,7 @@ def create(
     replicas: Replicas = None,
     min_insync_replicas: MinInsyncReplicas = None,
     group: Annotated[
-        str, typer.Option(help="Share the subject with the streams of this group.")
+        str, typer.Option(help="Share the subject's messages with the streams of this group.")
     ] = "",
     flush: FlushOption = None,
     acks: AcksOption = None,
@@ -117,16 +119,16 @@ def create(
     allow_same_name: Annotated[
         bool,
         typer.Option(
-            "--allow-same-name", help="Even if another subject has a stream of that name."
+            "--allow-same-name", help="Create it even if another subject has a stream of this name."
         ),
     ] = False,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Create a stream. Creating the same one again is fine.
+    """Create a stream. If the same stream exists already, nothing changes.
 
-    Example:  jetstream stream create orders --subject 'orders.>'
+    Example: jetstream stream create orders --subject 'orders.>'
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         stream = client.create_stream(
@@ -158,7 +160,7 @@ def create_group(
         str, typer.Argument(metavar="NAME", help="The group's name; its streams are NAME-0 and on.")
     ],
     subject: Subject,
-    streams: Annotated[int, typer.Option(min=1, help="How many streams it is to have.")],
+    streams: Annotated[int, typer.Option(min=1, help="How many streams the group has afterwards.")],
     replicas: Replicas = None,
     min_insync_replicas: MinInsyncReplicas = None,
     flush: FlushOption = None,
@@ -173,11 +175,11 @@ def create_group(
 ) -> None:
     """Create streams that share a subject by key.
 
-    They are a keyed group: NAME-0, NAME-1 and so on. The key of a record chooses one of them. Again
-    with the same number this finishes what failed; with a higher one the group grows, and keys are
-    shared out anew. The limits hold for each stream.
+    They are a keyed group: NAME-0, NAME-1 and so on. The key of a record chooses one of them. If
+    the command fails, repeat it: it creates what is missing. With a larger number the group grows,
+    and keys are shared out anew. The limits hold for each stream.
 
-    Example:  jetstream stream create-group orders --subject 'orders.>' --streams 8
+    Example: jetstream stream create-group orders --subject 'orders.>' --streams 8
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         created = client.create_group(
@@ -216,15 +218,15 @@ def alter(
     segment_age: SegmentAge = None,
     stream_epoch: Annotated[
         int | None,
-        typer.Option(min=0, help="Change it only if the stream still has this epoch."),
+        typer.Option(min=0, help="Change settings only if the stream still has this epoch."),
     ] = None,
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Change settings of a running stream; others stay.
+    """Change settings of a running stream; other settings stay.
 
-    Example:  jetstream stream alter orders --max-age 1h --max-bytes 10GB
+    Example: jetstream stream alter orders --max-age 1h --max-bytes 10GB
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.alter_stream(

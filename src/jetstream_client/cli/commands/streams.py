@@ -16,7 +16,7 @@ from jetstream_client.cli.commands.stream_views import describe, list_
 from jetstream_client.cli.output import stream_row
 from jetstream_client.clients.blocking_client import Client
 
-app = options.group("Create, look at, alter and delete streams.")
+app = options.group("Create, show, alter and delete streams.")
 app.command()(create)
 app.command()(create_group)
 app.command()(alter)
@@ -33,7 +33,7 @@ def readonly(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Make a stream refuse every record; it is read as before.
+    """Make a stream refuse every record; it can still be read.
 
     Examples:
 
@@ -57,10 +57,10 @@ def pause(
 ) -> None:
     """Stop listening to a stream's subject, until `resume`.
 
-    What is published meanwhile is not stored, and publishers that ask for no acknowledgement are
-    not told. The stream is read as before.
+    Messages that are published meanwhile are not stored, and publishers that ask for no
+    acknowledgement do not notice. The stream can still be read.
 
-    Example:  jetstream stream pause orders
+    Example: jetstream stream pause orders
     """
     with Client.from_config(options.config_of_one_thing(context, server, timeout)) as client:
         after = client.pause_stream(stream)
@@ -148,8 +148,8 @@ def purge(
 ) -> None:
     """Remove a stream's records, all or the oldest, for good. On a terminal it asks first.
 
-    Only whole batches are removed, so a few records before the position may stay. A log loses
-    records only at its beginning, so the records of one subject cannot be purged.
+    Only whole batches are removed, so a few records before the position may stay. Records can be
+    removed only from the beginning of a log, so the records of one subject cannot be purged.
 
     Examples:
 

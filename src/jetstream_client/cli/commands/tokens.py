@@ -17,7 +17,7 @@ from jetstream_client.values.access import Token
 app = options.group("Make, list and revoke tokens.")
 
 Principal = Annotated[
-    str, typer.Argument(metavar="PRINCIPAL", help="Who it stands for: user:NAME.")
+    str, typer.Argument(metavar="PRINCIPAL", help="The principal that it identifies: user:NAME.")
 ]
 
 
@@ -27,15 +27,15 @@ def create(
     principal: Principal,
     expires: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="For how long it holds (90d, 12h), or never."),
+        typer.Option(metavar="DURATION", help="After how long it expires (90d, 12h), or never."),
     ] = "90d",
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """Make a token, and print it. It is shown this once.
+    """Make a token, and print it. It cannot be shown again.
 
-    Example:  JETSTREAM_TOKEN=$(jetstream token create user:reports --expires 30d)
+    Example: JETSTREAM_TOKEN=$(jetstream token create user:reports --expires 30d)
     """
     lifetime = None if expires == "never" else parse_duration(expires)
     with Client.from_config(options.config(context, server, timeout)) as client:
@@ -50,7 +50,7 @@ def list_tokens(
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """List tokens by id, without their texts, which nobody has."""
+    """List the tokens by id. Their texts are not kept anywhere."""
     with Client.from_config(options.config(context, server, timeout)) as client:
         tokens = client.list_tokens()
     if options.wants_json(context, json):
@@ -64,13 +64,13 @@ def list_tokens(
 def revoke(
     context: typer.Context,
     token_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The token's id: what stands between its two _.")
+        str, typer.Argument(metavar="ID", help="The token's id: the part between its two _.")
     ],
     server: options.Server = None,
     timeout: options.Timeout = options.DEFAULT_TIMEOUT,
     json: options.Json = False,
 ) -> None:
-    """End a token. Connections that came with it are closed."""
+    """Revoke a token. Connections that use it are closed."""
     with Client.from_config(options.config(context, server, timeout)) as client:
         client.revoke_token(token_id)
     options.answer(context, json, {"id": token_id, "revoked": True}, f"token {token_id} is revoked")

@@ -55,7 +55,8 @@ def _rate(stream: StreamDescription, before: int | None, seconds: float) -> Rate
 def top(
     context: typer.Context,
     feeding: Annotated[
-        str, typer.Option(metavar="SUBJECT", help="Only streams a message there goes to.")
+        str,
+        typer.Option(metavar="SUBJECT", help="Only streams that store messages of this subject."),
     ] = "",
     server: options.Server = None,
     timeout: options.Patience = options.DEFAULT_TIMEOUT,
@@ -63,10 +64,10 @@ def top(
 ) -> None:
     """Show the busiest streams, every 2 seconds, until Ctrl-C.
 
-    RATE is records a second that became readable; LAG is how many records the follower that is
-    furthest behind lacks. On a terminal as many streams are shown as fit.
+    RATE is how many records became readable in a second. LAG is how many records the follower that
+    is furthest behind lacks. On a terminal it shows as many streams as fit.
 
-    Example:  jetstream top
+    Example: jetstream top
     """
     as_json = options.wants_json(context, json)
     before: list[Look] = []
