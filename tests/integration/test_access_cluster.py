@@ -95,6 +95,6 @@ def _nodes_still_work_together(cluster: TestCluster, admin: Client) -> None:
     assert all(not node.not_ready for node in admin.describe_cluster().nodes)
     log = "".join(map(cluster.log, cluster.nodes))
     assert "not_handed_over" not in log
-    assert "the proof of a node does not hold" not in log
+    assert "the node's proof is not valid" not in log
     cluster.kill(target)
     admin.publish("orders.eu", b"after a failover", timeout=30)

@@ -42,7 +42,7 @@ def test_a_new_cluster_waits_for_all_voters_and_a_stream_for_as_many_nodes_as_it
                 "the node waits",
                 lambda node=node: WAITING in cluster.log(node),  # type: ignore[misc]
             )
-        cluster.wait_for("it says for what", lambda: "heard of every voter" in cluster.log(0))
+        cluster.wait_for("it says for what", lambda: "heard from every voter" in cluster.log(0))
         time.sleep(2.0)
         assert not any("jetstream-server ready" in cluster.log(node) for node in (0, 1))
         lines = [json.loads(line) for line in cluster.log(0).splitlines() if WAITING in line]

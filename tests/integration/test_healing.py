@@ -280,7 +280,7 @@ def test_a_search_for_a_time_that_meets_rot_has_it_looked_at_and_is_answered_by_
         request = pb.ListOffsetsRequest(queries=[query])
         (result,) = call(cluster.api(leader).reads.ListOffsets, request).results
         assert result.error.retriable
-        assert "looks at its file" in result.error.message
+        assert "is inspecting its file" in result.error.message
         cluster.wait_for("it is repaired", lambda: healed(cluster, leader, name), 30)
         (result,) = call(
             cluster.api(cluster.settled(name).stream.leader).reads.ListOffsets, request
@@ -304,7 +304,7 @@ def test_one_replica_can_be_read_before_and_behind_what_its_disk_has_lost(
             assert bad.base_offset in lost
             if how == "flip":
                 assert lost == range(bad.base_offset, bad.next_offset)
-            assert f"go on from offset {lost.stop}" in told.message
+            assert f"continue from offset {lost.stop}" in told.message
             assert not told.retriable
             load.wait_for_acks(200)  # Appends go on.
             end = client.describe_stream(name).high_watermark or 0

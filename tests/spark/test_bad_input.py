@@ -144,6 +144,6 @@ def test_records_that_a_disk_has_lost_end_the_read_and_say_where_it_can_go_on(
                 log.read(spark).collect()
         said = last_line(raised.value)
         assert re.search(r"node 0 has lost offsets \d+ to \d+ of stream 'rotten'", said)
-        assert re.search(r"reading can go on from offset \d+", said)
+        assert re.search(r"reading can continue from offset \d+", said)
     finally:
         server.kill()

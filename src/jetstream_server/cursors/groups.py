@@ -4,10 +4,10 @@ Pure: takes a state, and returns the next state. A state is written to `__cursor
 learns of it. So the next leader continues from it.
 
     join, leave, streams changed ──> a new generation: new targets
-    owner != target ──> the owner is told to let go ──(release)──> the target becomes the owner
+    owner != target ──> the owner has to release it ──(release)──> the target becomes the owner
 
 Invariants. A stream has at most one owner, and only its owner commits. **safety** A stream gets
-another owner only when its owner has released it, or is no longer a member. Targets are even: the
+another owner only when its owner has released it or has left the group. Targets are even: the
 numbers of two members differ by at most one. They are sticky: no stream moves without need. So a
 change interrupts only the streams that move.
 """

@@ -65,7 +65,7 @@ class LogCheckpointer:
         clean close; -1: the log is not being closed."""
         log, flushed = self._log, self._log.flushed_offset
         if log.is_start_unknown:
-            return  # **safety** Alone it would say that the log starts with what is left.
+            return  # **safety** It would say that the log starts with the rest of it.
         self._save(
             LogCheckpoint(
                 log_start_offset=log.log_start_offset,
@@ -166,4 +166,4 @@ class LogCheckpointer:
             self._offsets.write_bounds(Bounds(offset, offset, Mark.EMPTYING), durable=True)
             self._storage.sync_directories()
         if len(self._storage.segments) or self._health.offline_reason:
-            self._save(LogCheckpoint(segments=()))  # What the checkpoint says is no longer true.
+            self._save(LogCheckpoint(segments=()))  # The old checkpoint is not true any more.

@@ -103,9 +103,9 @@ class DataFolder:
             return
         if self.cluster_id:
             raise PreconditionFailedError(
-                f"{self.path} belongs to cluster {self.cluster_id}, and its metadata group is that "
+                f"{self.path} belongs to cluster {self.cluster_id}, but its metadata group is that "
                 f"of cluster {cluster_id}; if {IDENTITY_NAME} there is wrong, write {cluster_id} "
-                f"as its `cluster_id` and take its `crc` out; if the metadata is, move "
+                f"as its `cluster_id` and take its `crc` out; if the metadata is wrong, move "
                 f"{self.metadata_directory} away while a majority of the other voters runs"
             )
         identity = replace(self._identity, cluster_id=cluster_id)

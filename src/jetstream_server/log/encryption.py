@@ -156,8 +156,8 @@ class Keys:
         prefix = read_prefix(body)
         if stream_id not in (None, prefix.stream_id):
             raise CannotDecryptError(
-                f"the records were encrypted for the stream with id {prefix.stream_id}, and stand "
-                f"in that with id {stream_id}: were files exchanged?"
+                f"the records were encrypted for the stream with id {prefix.stream_id}, but are in "
+                f"the log of the stream with id {stream_id}: were files exchanged?"
             )
         cipher = self._cipher_of(prefix)
         try:
@@ -166,8 +166,8 @@ class Keys:
             )
         except InvalidTag:
             raise CannotDecryptError(
-                f"records encrypted with key {prefix.key_id} are not as they were written, and "
-                "their checksum fits: somebody has changed them; restore them from a backup"
+                f"records encrypted with key {prefix.key_id} were changed, although their checksum "
+                "is right: restore them from a backup"
             ) from None
 
     def _cipher_of(self, prefix: Prefix) -> AESGCM:
@@ -185,8 +185,8 @@ class Keys:
         """Raise CannotDecryptError for a key that this node does not have."""
         if self.is_retired(key_id):
             raise CannotDecryptError(
-                f"the records are encrypted with key {key_id}, which is gone by "
-                "encryption.retired_key_ids: put the key back to read them"
+                f"the records are encrypted with key {key_id}, which encryption.retired_key_ids "
+                "lists as gone: put the key back to read them"
             )
         if key_id not in self._keys:
             raise CannotDecryptError(_missing(key_id))

@@ -156,8 +156,8 @@ class Producers:
             return None
         if producer is None or producer.last_sequence == LOST:
             raise OutOfSequenceError(
-                f"batch {sequence} of producer {producer_id}, of which too little is known here: "
-                "begin with sequence 0, under a new id if that is not its first"
+                f"batch {sequence} of producer {producer_id}, which is not known well enough here: "
+                "begin with sequence 0, under a new id if this is not its first batch"
             )
         if sequence == producer.last_sequence + 1:
             return None

@@ -169,7 +169,7 @@ def _recover(
 
 def _doubt(directory: str, found: Recovered) -> str:
     if found.recorded.mark & Mark.INCOMPLETE:
-        return f"{directory}: an earlier run found that it may lack what was acknowledged"
+        return f"{directory}: an earlier run found that it may lack acknowledged records"
     if found.recorded.is_nothing and found.segments and found.segments[0].base_offset:
         return f"{directory}: nothing says where the log starts, and it does not begin at 0"
     return ""
@@ -188,7 +188,7 @@ def _loss_in_front(directory: str, found: Recovered) -> str:
     recorded, segments = found.recorded, found.segments
     start = recorded.log_start_offset
     if recorded.mark & Mark.EMPTYING:
-        return f"{directory}: the log was being emptied, to be copied anew, and that did not end"
+        return f"{directory}: the log was being emptied, to be copied anew, but that did not end"
     if segments:
         first = segments[0].base_offset
         if start is None or first <= start:
@@ -371,8 +371,8 @@ class _Scan:
         recorded = self._found.recorded
         if recorded.may_be_same_boot and not recorded.is_same_boot:
             self._found.incomplete_reason = (
-                f"{bad.path} was cut off at byte {position}, and what was acknowledged of it is "
-                "not known"
+                f"{bad.path} was cut off at byte {position}, and it is not known whether "
+                "acknowledged records were lost"
             )
             start, flushed = recorded.log_start_offset, recorded.flushed_offset
             start = self._segments[0].base_offset if start is None else start

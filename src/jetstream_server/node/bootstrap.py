@@ -63,7 +63,7 @@ def _proof(config: Config, node: NodeConfig) -> tuple[tuple[str, str]]:
 
 
 def _channel(config: Config, address: str) -> grpc.Channel:
-    """A channel; with TLS, it trusts the node's own certificate: the node is on this machine."""
+    """A channel. With TLS it shows the node's own certificate: the node is on this machine."""
     if config.tls is None:
         return grpc.insecure_channel(address)
     try:

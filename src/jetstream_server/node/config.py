@@ -356,8 +356,8 @@ class Config(BaseSettings):
             )
         if self.security.enabled and not self.credential:
             raise ValueError(
-                "credential: needed with security, also on a single node: it is what tells a node "
-                "from a client; set it (best by JETSTREAM_CREDENTIAL)"
+                "credential: needed with security, also on a single node: it distinguishes "
+                "nodes from clients; set it (best by JETSTREAM_CREDENTIAL)"
             )
         for node in self.nodes:
             for port in PORTS:

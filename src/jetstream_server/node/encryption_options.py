@@ -114,10 +114,10 @@ def _parsed(text: str, where: str) -> list[bytes]:
                 f"make one with `openssl rand -hex {KEY_BYTES}`"
             )
         if key in keys:
-            raise ConfigurationError(f"{where}: key {number} is there twice")
+            raise ConfigurationError(f"{where}: key {number} is given twice")
         keys.append(key)
     if not keys:
-        raise ConfigurationError(f"{where}: no key is there")
+        raise ConfigurationError(f"{where}: no key is given")
     return keys
 
 

@@ -133,8 +133,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The recovered logs of a node, and the counters of their leaderships. damaged: the streams
-    whose logs are damaged."""
+    """The recovered logs of a node, and the parts that follow their leaderships. damaged: the
+    streams whose logs are damaged."""
 
     replicas: ReplicaManager
     leaderships: Leaderships
@@ -233,7 +233,7 @@ class NodeStart:
                 "state_file_damaged",
                 file=runs.path,
                 reason=runs.damage,
-                instead="every log is scanned, and none is believed to be complete",
+                instead="every log is scanned, and none is trusted to be complete",
             )
         if environment.lost_streams:
             runs.streams_lost(self.metadata.registry.revision)

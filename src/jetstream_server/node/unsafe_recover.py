@@ -32,7 +32,7 @@ class Refused(Exception):
 def unsafe_recover(config: Config, node: NodeConfig, *, yes: bool, dry_run: bool) -> None:
     """Show what may be lost, ask, and recover the folder of a stopped node. Raises Refused."""
     if not Path(config.data, "meta.json").exists():
-        raise Refused(f"{config.data} is no data folder of a node: nothing to recover")
+        raise Refused(f"{config.data} is not the data folder of a node: nothing to recover")
     disk = OsDisk()
     try:
         folder = DataFolder.open(

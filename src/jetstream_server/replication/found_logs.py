@@ -51,7 +51,7 @@ def open_log(
     if is_newer and not log.offline_reason:
         log.health.end(
             f"{directory} knows leader epoch {latest_epoch} and the metadata only "
-            f"{stream.leader_epoch}: they are not of one time"
+            f"{stream.leader_epoch}: one of them is older"
         )
     _say_what_was_found(stream, log)
     return log, unreadable_reason

@@ -154,7 +154,7 @@ class ReplicaManager:
         if not ref.name:
             raise InvalidRequestError("the request names no stream: give its name or its id")
         if len(ref.name) + len(ref.subject) > _NAME_AND_SUBJECT_MAX:
-            raise InvalidRequestError("no stream has so long a name or subject")
+            raise InvalidRequestError("no stream has a name or subject of that length")
         return self._registry.resolve(ref.name, ref.subject)
 
     def resolve(self, ref: common_pb2.StreamRef) -> Replica:
@@ -186,7 +186,7 @@ class ReplicaManager:
         stream = self.stream_of(ref)
         replica = self._replicas.get(stream.id)
         if replica is None or replica.leadership is None:
-            who = f"ask node {stream.leader}" if stream.leader != NO_NODE else "nobody does now"
+            who = f"ask node {stream.leader}" if stream.leader != NO_NODE else "no node does now"
             raise NotLeaderError(
                 f"node {self._node_id} does not lead stream {stream.name!r}; {who}",
                 self.address_of(stream.leader),

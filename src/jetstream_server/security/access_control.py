@@ -125,7 +125,7 @@ class AccessControl:
     def _node(self, value: str, method: str, peer: str) -> Identity:
         claim, incarnation = node_proof.claim_of(value), self._incarnation()
         if claim is None or incarnation is None:
-            raise self.unauthenticated(peer, method, "the proof of a node does not hold here")
+            raise self.unauthenticated(peer, method, "the node's proof is not valid here")
         is_bootstrap = claim.run == node_proof.BOOTSTRAP
         if not node_proof.check(
             self._secret,
@@ -134,10 +134,10 @@ class AccessControl:
             target=self._node_id,
             incarnation=node_proof.BOOTSTRAP if is_bootstrap else incarnation,
         ):
-            raise self.unauthenticated(peer, method, "the proof of a node does not hold here")
+            raise self.unauthenticated(peer, method, "the node's proof is not valid here")
         if not self._used_proofs.take(claim, self._wall_clock()):
             raise self.unauthenticated(
-                peer, method, "the proof of a node has come before, or is too old"
+                peer, method, "the node's proof was used before, or is too old"
             )
         return Identity(
             f"node:{claim.sender}", peer, is_node=not is_bootstrap, is_bootstrap=is_bootstrap
@@ -320,12 +320,12 @@ class AccessControl:
     def denied_to_clients(self, identity: Identity, what: str) -> PermissionDeniedError:
         """The error for a client that makes a call between nodes."""
         self.audit.refused(identity, what, "the cluster", "not a node")
-        return PermissionDeniedError(f"{what} is between the nodes of a cluster: no right opens it")
+        return PermissionDeniedError(f"{what} is for the nodes of a cluster: no right allows it")
 
     def denied_to_nodes(self, identity: Identity, what: str) -> PermissionDeniedError:
         """The error for a node that makes a call of clients."""
         self.audit.refused(identity, what, "the cluster", "a node's credential")
-        return PermissionDeniedError(f"{what} is for clients: a node's credential does not open it")
+        return PermissionDeniedError(f"{what} is for clients: a node's credential is not enough")
 
 
 def _words(operation: Operation) -> str:

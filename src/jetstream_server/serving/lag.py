@@ -1,8 +1,8 @@
 """How far readers are behind their streams: in records, and in seconds.
 
-A place is a stream's id and the offset that a reader is to read next. One request asks a node about
-any number of places in streams that it leads. Each place costs the node a lookup in an index and
-the read of one batch header.
+A place is a stream's id and the next offset of a reader. One request asks a node about any number
+of places in streams that it leads. Each place costs the node a lookup in an index and the read of
+one batch header.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Result = pb.ListOffsetsResponse.Result
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """log_start_offset, high_watermark: of the stream. records: committed ones that are not read
-    yet (of a compacted stream at most so many). seconds: the time since the first of them was
-    appended, 0 without any; None: it cannot be read now."""
+    """log_start_offset, high_watermark: of the stream. records: committed records not read yet (for
+    a compacted stream an upper bound). seconds: the time since the first of them was appended; 0:
+    there are none; None: it cannot be read now."""
 
     log_start_offset: int
     high_watermark: int
@@ -35,8 +35,8 @@ class Lag:
 
 
 def lag_of(offset: int, start: int, end: int, appended: WallUs | int | None, now_us: WallUs) -> Lag:
-    """The lag at `offset` of a log with these bounds. appended: the time of the first record that
-    is not read; None: compaction has removed all of them, or there is none."""
+    """The lag at `offset` of a log with these bounds. appended: the time of the first record
+    not read yet; None: compaction has removed all of them, or there is none."""
     records = max(0, end - max(start, offset))
     waiting = records > 0 and appended is not None
     return Lag(start, end, records, max(0.0, (now_us - (appended or 0)) / 1e6) if waiting else 0.0)
@@ -44,7 +44,7 @@ def lag_of(offset: int, start: int, end: int, appended: WallUs | int | None, now
 
 def appended_us(replica: Replica, offset: int) -> WallUs | None:
     """When the batch with the record at `offset`, or with the first one behind it, was appended;
-    None: no such record is committed. Raises as Replica.read and CommitLog.pread."""
+    None: no such record is committed. Raises the errors of Replica.read and CommitLog.pread."""
     offset = max(offset, replica.log.log_start_offset)
     found = replica.read(offset, 1, is_leader=False)
     if found is None:
@@ -53,7 +53,7 @@ def appended_us(replica: Replica, offset: int) -> WallUs | None:
 
 
 def request_for(places: Collection[Place]) -> pb.ListOffsetsRequest:
-    """The question for the node that leads all these streams."""
+    """The request to the node that leads all these streams."""
     refs = {stream_id: common_pb2.StreamRef(id=stream_id) for stream_id, _ in places}
     return pb.ListOffsetsRequest(
         queries=[
@@ -67,7 +67,7 @@ def request_for(places: Collection[Place]) -> pb.ListOffsetsRequest:
 def lags_in(
     places: Collection[Place], answer: pb.ListOffsetsResponse, now_us: WallUs
 ) -> dict[Place, Lag]:
-    """What the node answers; without places in streams that it does not lead."""
+    """The lags in the node's answer, without places in streams that it does not lead."""
     ids = list(dict.fromkeys(stream_id for stream_id, _ in places))
     results = answer.results
     starts = dict(zip(ids, results, strict=False))

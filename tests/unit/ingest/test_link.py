@@ -124,7 +124,7 @@ async def test_a_pong_nobody_asked_for_ends_the_link() -> None:
     async with peer(script) as url:
         link = link_to(url, owner)
         await link.open()
-        assert "nobody asked for" in await link.lost
+        assert "an unexpected PONG" in await link.lost
     assert owner.deliveries == []  # nothing behind it is believed
 
 

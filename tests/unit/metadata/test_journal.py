@@ -340,7 +340,7 @@ class TestEarlierRelease:
             journal.close()
         self.older(tmp_path, 1, 2, tail=bytes([whole[0] ^ 1]) + whole[1:])
         (tmp_path / "synced").unlink()
-        with pytest.raises(StorageError, match="do not read"):
+        with pytest.raises(StorageError, match="its last records cannot be read"):
             Journal.open(str(tmp_path), alone=True)
 
 

@@ -177,7 +177,7 @@ class TestFounding:
             fabric.run(5)
             assert fabric.leader() is None
             assert (
-                "has not heard of every voter" in fabric.nodes[NodeId(0)].core.standing_in_words()
+                "has not heard from every voter" in fabric.nodes[NodeId(0)].core.standing_in_words()
             )
             fabric.start(NodeId(2))
             fabric.run_until_led()

@@ -75,12 +75,12 @@ def test_a_file_of_the_owner_or_for_its_group_is_taken(tmp_path: Path, mode: int
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "no key is there"),
-        ("# only a comment", "no key is there"),
+        ("", "no key is given"),
+        ("# only a comment", "no key is given"),
         (f"{KEY}\npl4nted", "key 2 is not one of 32 bytes"),
         (KEY[:-2], "key 1 is not one of 32 bytes"),
         ("zz" * 32, "key 1 is not one of 32 bytes"),
-        (f"{KEY} {KEY.upper()}", "key 2 is there twice"),
+        (f"{KEY} {KEY.upper()}", "key 2 is given twice"),
     ],
 )
 def test_keys_that_cannot_be_used_are_told_and_not_shown(

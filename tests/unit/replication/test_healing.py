@@ -103,7 +103,7 @@ async def test_a_read_that_fails_is_reported_and_is_to_be_tried_again(tmp_path: 
             suspected.set()
 
         healing_.suspect = noting  # type: ignore[method-assign]
-        with pytest.raises(UnavailableError, match="looks at its file"):
+        with pytest.raises(UnavailableError, match="is inspecting its file"):
             replica.read(bad.base_offset, 1 << 20)
         await healing_.examined(replica, bad.base_offset)
         assert suspected.is_set()

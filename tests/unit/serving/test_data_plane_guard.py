@@ -34,7 +34,7 @@ NODE = Identity("node:1", is_node=True)
 @pytest.mark.parametrize("kind", [Kind.NODE_HELLO, Kind.POSITIONS])
 def test_what_is_between_nodes_is_not_for_clients(kind: Kind) -> None:
     admit(for_the_known(), NODE, kind)
-    with pytest.raises(PermissionDeniedError, match="between the nodes"):
+    with pytest.raises(PermissionDeniedError, match="for the nodes of a cluster"):
         admit(for_the_known(), CLIENT, kind)
 
 

@@ -143,7 +143,7 @@ class NatsLink(asyncio.BufferedProtocol):
             return
         assert self._transport is not None
         if self._parser.held_bytes:
-            raise NatsProtocolError("the server went on in the clear where TLS must begin")
+            raise NatsProtocolError("the server sent unencrypted bytes where TLS must begin")
         transport = await self._loop.start_tls(
             self._transport, self, options.tls_context(), server_hostname=address.tls_name
         )
@@ -331,7 +331,7 @@ class NatsLink(asyncio.BufferedProtocol):
 
     def _pong(self) -> None:
         if not self._pongs:
-            self.abort("protocol error: a PONG that nobody asked for")
+            self.abort("protocol error: an unexpected PONG")
             return
         self.pongs_received += 1
         waiter = self._pongs.popleft()

@@ -198,7 +198,7 @@ class LogCompaction:
         try:
             is_known = self.state != CompactionState()
         except StorageError:
-            is_known = True  # An unreadable state is no longer needed.
+            is_known = True  # An unreadable state is not needed any more.
         if is_known:
             self._state = CompactionState()  # So it is, whatever the disk does.
             self._write(self._state)

@@ -131,7 +131,7 @@ class Member:
             logger.warning("metadata_tail_cut", bytes=journal.cut_bytes, lost=journal.lost)
         if journal.synced.damage or (journal.lost and is_only_voter):
             instead = (
-                "the journal is believed as far as it reads" if is_only_voter or not journal.lost
+                "the readable part of the journal is trusted" if is_only_voter or not journal.lost
                 else "the node is a learner until the others have taken it back"
             )  # fmt: skip
             logger.warning(

@@ -170,7 +170,7 @@ class MemberLoop:
             self.fail(error.message)
 
     async def close(self) -> None:
-        """Close the links; returns when the disk is no longer used."""
+        """Close the links. Returns when the disk is not used any more."""
         self._closed = True
         await self.links.close()
         if self._syncing is not None:

@@ -92,7 +92,7 @@ class CorrectedSyncObj(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                     "--accept-voters to go on with what it has"
                 )
             return f"{reason}; it follows until the others have committed its return"
-        return "its journal is new, and it has not heard of every voter that its is, too"
+        return "its journal is new, and it has not heard from every voter that its own is new, too"
 
     def _check_removal(self, index: int) -> None:
         """Raft never removes applied entries. If it would, this node has another history."""

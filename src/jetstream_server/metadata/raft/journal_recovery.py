@@ -127,7 +127,7 @@ def _check_end(
                 f"{path} at byte {damage.position}: corrupt record with valid ones around it; "
                 f"{WHAT_TO_DO}"
             )
-        found.lost = "its last records do not read, and nothing says whether they had been synced"
+        found.lost = "its last records cannot be read, and nothing says whether they were synced"
         if alone and (found.generation or not _is_cut_short(data[found.end :])):
             raise StorageError(f"{path} at byte {found.end}: {found.lost}; {WHAT_TO_DO}")
     elif alone and promised.doubt.startswith("it is older"):

@@ -16,9 +16,9 @@ def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> Re
     start, end = error.start_offset, error.end_offset
     alone = len(stream.replicas) == 1
     advice = (
-        f"there is no other replica; reading can go on from offset {end}"
+        f"there is no other replica; reading can continue from offset {end}"
         if alone
-        else f"read them from another replica (read_from 'any'), or go on from offset {end}"
+        else f"read them from another replica (read_from 'any'), or continue from offset {end}"
     )
     return RecordsDamagedError(
         f"node {node_id} has lost offsets {start} to {end - 1} of stream {stream.name!r} to its "
@@ -32,16 +32,16 @@ def lost(stream: StreamMetadata, node_id: int, error: RecordsDamagedError) -> Re
 def unread(stream: StreamMetadata, node_id: int, offset: int) -> UnavailableError:
     """The error while suspected damage is being checked."""
     return UnavailableError(
-        f"node {node_id} could not read offset {offset} of stream {stream.name!r}, and looks at "
-        "its file; try again"
+        f"node {node_id} could not read offset {offset} of stream {stream.name!r}, and is "
+        "inspecting its file; try again"
     )
 
 
 def unsearched(stream: StreamMetadata, node_id: int) -> UnavailableError:
     """Like `unread`, for a search by time."""
     return UnavailableError(
-        f"node {node_id} met bytes that do not read while it searched stream {stream.name!r} for a "
-        "time, and looks at its file; try again"
+        f"node {node_id} could not read some bytes while it searched stream {stream.name!r} for a "
+        "time, and is inspecting its file; try again"
     )
 
 

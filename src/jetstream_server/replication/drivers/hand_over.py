@@ -262,7 +262,7 @@ class HandOver:
         if self.fitness.problem:
             raise UnavailableError(f"this node could not serve it: {self.fitness.problem}")
         if not urgent and not self.fitness.is_steady(self._monotonic_clock()):
-            raise UnavailableError("a moment ago this node could not have served it")
+            raise UnavailableError("this node could not have served it a moment ago")
 
     async def stand_by(
         self, stream_id: StreamId, leader_epoch: int, end_offset: int, silent_us: int

@@ -78,7 +78,7 @@ class SegmentRepair:
             except (JetstreamError, OSError, EOFError) as error:
                 problems.append(UnavailableError(f"node {node_id}: {error or 'it hung up'}"))
         raise UnavailableError(
-            "; ".join(map(str, problems)) or "no other replica is alive: they are waited for"
+            "; ".join(map(str, problems)) or "no other replica is alive: waiting for one"
         )
 
     def _sources(self, replica: Replica) -> list[NodeId]:
@@ -132,7 +132,7 @@ class SegmentRepair:
                 [bad], log.tombstones_gone_below, head.tombstones_gone_below
             ):
                 raise DivergedError(
-                    "the log is compacted otherwise there, and tombstones are gone", -1, offset
+                    "the log is compacted differently there, and lacks tombstones", -1, offset
                 )
             if not data:
                 raise UnavailableError(f"it has no records from offset {offset} on yet")

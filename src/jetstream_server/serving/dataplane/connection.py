@@ -210,7 +210,7 @@ class Connection:
                 # Deleted while the answer waited for its turn: the next request gets the reason.
                 await self._answer(correlation, request, queue_us)
         except UnreadableSliceError as error:
-            again = UnavailableError(f"{error.message}; the file is looked at, try again")
+            again = UnavailableError(f"{error.message}; the file is inspected, try again")
             await self._refuse(correlation, again)
         except JetstreamError as error:
             await self._refuse(correlation, error)

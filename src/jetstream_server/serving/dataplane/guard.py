@@ -10,7 +10,7 @@ from jetstream_server.security.requirements import FRAMES, Requirement, Scope
 
 
 def rule_of(kind: int) -> Requirement:
-    """Raises InvalidRequestError, which ends the connection, for a frame without a rule."""
+    """The rule of a frame. Raises InvalidRequestError, which ends the connection, without one."""
     rule = FRAMES.get(Kind(kind))
     if rule is None:
         raise InvalidRequestError(f"no rule says who may send {Kind(kind).name}: nobody may")
@@ -18,11 +18,11 @@ def rule_of(kind: int) -> Requirement:
 
 
 def admit(access: AccessControl, identity: Identity, kind: Kind) -> Requirement:
-    """The rule of a frame that the sender may send. What the frame does to a stream is still to be
+    """The rule of a frame that the sender may send. The right to the frame's stream must still be
     checked. identity: of a node, once it has proved that it is one.
 
-    Raises PermissionDeniedError for a client that sends what is between nodes, and for a node that
-    sends what is for clients.
+    Raises PermissionDeniedError for a client that sends a frame of nodes, and for a node that sends
+    a frame of clients.
     """
     rule = rule_of(kind)
     if not access.enabled or rule.scope is Scope.PUBLIC:

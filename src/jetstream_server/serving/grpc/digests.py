@@ -56,7 +56,7 @@ class Digests:
 
 async def read_checked(replica: Replica, offset: int, bytes_max: int) -> bytes:
     """Committed batches as they are stored, from the one that holds `offset` on; b"" at their end.
-    Raises as Digests.digest, and UnavailableError when compaction was faster: read them again."""
+    Raises the errors of Digests.digest; UnavailableError if compaction was faster: try again."""
     slice_ = replica.read(offset, bytes_max, is_leader=False)
     if slice_ is None:
         return b""
@@ -93,7 +93,7 @@ def _cleaned_to(replica: Replica) -> int:
     if not replica.stream.was_compacted:
         return 0
     try:
-        # Copied from a log that was compacted, or under way here, there may be gaps below this.
+        # There may be gaps below this, from the log it was copied from or from a pass under way.
         state = replica.log.compaction.state
         return max(state.cleaned_to, state.committed_below)
     except JetstreamError:

@@ -1,16 +1,16 @@
-"""A digest of what a reader of a compacted log ends with: the last record of each key.
+"""A digest of the final state of a compacted log: of the last record of each key.
 
-Replicas compact at their own times, so the bytes of two of them differ although a reader ends with
-the same. The digest covers offset, time, subject, key, headers and value of each record that no
-later one replaces, and of each without a key. It is a sum, so it does not depend on batches.
-Tombstones do not count, for a replica may have removed them.
+Replicas compact at their own times, so the bytes of two replicas differ although their readers end
+in the same state. The digest covers offset, time, subject, key, headers and value of each record
+without a key, and of each that no later record replaces. It is a sum, so it does not depend on
+batches. Tombstones do not count, because a replica may have removed them.
 
-Records are gone over twice: first keys and offsets only, behind what is compacted here; then those
-that are left are hashed, each alone. Memory: KEYS_MAX keys. Where there are more, the keys are
-divided into parts by their hashes, and each part goes over the log by itself.
+The log is read twice: first only keys and offsets, behind the compacted part; then the remaining
+records are hashed one by one. Memory: KEYS_MAX keys. If there are more, the keys are divided into
+parts by their hashes, and the log is read for each part.
 
-All is read from the files, and both CRCs of each batch are checked. Worker threads share Python's
-lock with the event loop: after each step the work rests for as long as it took.
+Everything is read from the files, and both CRCs of each batch are checked. Worker threads share
+Python's lock with the event loop: after each step the work pauses for as long as the step took.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from jetstream_server.serving.decryption import decrypted
 from jetstream_server.serving.grpc.digests import read_checked
 
 KEYS_MAX: Final = 1 << 18
-"""In memory at a time: about 40 MB."""
+"""Keys in memory at a time: about 40 MB."""
 _STEP_BYTES: Final = 256 * 1024
 _READS_MAX: Final = 10
-"""Of one place in the log, when compaction swaps the file meanwhile."""
+"""Attempts to read one place in the log: compaction may swap the file meanwhile."""
 _KEYS: Final = int(Flags.KEYS)
 _SUMS: Final = 1 << 256
 _HEAD: Final = Struct("<qqiiii")
@@ -59,7 +59,7 @@ class _Part:
                     self.latest[key] = offset
 
     def halve(self) -> _Part:
-        """Keep half of the keys; the other half is for the part that is returned."""
+        """Keep half of the keys. Returns the part with the other half."""
         other = _Part(self.index + self.count, 2 * self.count)
         self.count *= 2
         self.latest = {key: offset for key, offset in self.latest.items() if self.holds(key)}
@@ -67,8 +67,8 @@ class _Part:
 
 
 class KeyDigest:
-    """Of the records in [start, end) of one replica. `steps` does the work; then there are
-    `digest` and `records`. keys_max: see the module."""
+    """The digest of the records in [start, end) of one replica. `steps` does the work; then
+    `digest` and `records` are set. keys_max: see the module."""
 
     def __init__(
         self, replica: Replica, start_offset: int, end_offset: int, keys_max: int = KEYS_MAX
@@ -87,13 +87,16 @@ class KeyDigest:
         return blake2b(summed, digest_size=16).digest()
 
     async def steps(self) -> AsyncIterator[float]:
-        """How much is done, again and again. Raises InvalidRequestError for an end that is not
-        committed here, OffsetOutOfRangeError, RecordsDamagedError, CorruptBatchError, and
-        StorageError for what cannot be read or decrypted."""
+        """Do the work, and yield the progress after each step.
+
+        Raises InvalidRequestError for an end that is not committed here, OffsetOutOfRangeError,
+        RecordsDamagedError, CorruptBatchError, and StorageError for records that cannot be read
+        or decrypted.
+        """
         if self._end > self._replica.high_watermark:
             raise InvalidRequestError(
-                f"node {self._replica.node_id} knows of records up to offset "
-                f"{self._replica.high_watermark} that they are committed, not up to {self._end}"
+                f"node {self._replica.node_id} knows that records up to offset "
+                f"{self._replica.high_watermark} are committed, not up to {self._end}"
             )
         parts = [_Part(0, 1)]
         while parts:
@@ -107,14 +110,14 @@ class KeyDigest:
             self._done += 1 / part.count
 
     def _mapped_from(self) -> int:
-        """Below it no two records have the same key."""
+        """The offset below which no two records have the same key."""
         try:
             return max(self._start, self._replica.log.compaction.state.cleaned_to)
         except JetstreamError:
             return self._start
 
     async def _over(self, start: int, look: Look) -> AsyncIterator[float]:
-        """Call `look` with each batch, in a thread; says how far it is."""
+        """Call `look` with each batch, in a thread. Yields the progress."""
         offset, clock = start, asyncio.get_running_loop().time
         while offset < self._end:
             begun = clock()
@@ -135,7 +138,7 @@ class KeyDigest:
         raise AssertionError("the last attempt returns or raises")
 
     def _look(self, data: bytes, offset: int, look: Look) -> int:
-        """Returns where the data ends."""
+        """Call `look` with the batches in `data`. Returns the offset where the data ends."""
         for batch in iterate(decrypted(self._replica, data, offset)):
             look(batch)
             offset = batch.header.next_offset
@@ -165,8 +168,8 @@ class KeyDigest:
 
 
 def hashed(keys: Sequence[bytes | None]) -> list[bytes | None]:
-    """16 bytes for each, so that memory is bounded by the number of keys. Two keys share one with a
-    chance that no amount of data makes real."""
+    """16 bytes for each key, so that the number of keys bounds the memory. The chance that two keys
+    share them is negligible for any amount of data."""
     return [None if key is None else blake2b(key, digest_size=16).digest() for key in keys]
 
 

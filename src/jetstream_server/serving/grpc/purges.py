@@ -45,7 +45,7 @@ class Purges:
         except TimeoutError:
             raise UnavailableError(
                 f"purging {replica.stream.full_name} takes longer than {PURGE_SECONDS:.0f} s; it "
-                "goes on, and asking again waits for it"
+                "continues, and another request waits for it"
             ) from None
 
     async def _purge(self, replica: Replica, offset: int | None) -> int:

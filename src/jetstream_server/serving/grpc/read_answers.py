@@ -76,7 +76,7 @@ async def _read_for(replica: Replica, found: LogSlice) -> bytes:
                 "the records were removed or compacted while they were read; try again"
             ) from error
         replica.on_unreadable(replica, found.base_offset)
-        raise UnavailableError(f"{error.message}; the file is looked at, try again") from error
+        raise UnavailableError(f"{error.message}; the file is inspected, try again") from error
 
 
 async def _read(found: LogSlice) -> bytes:

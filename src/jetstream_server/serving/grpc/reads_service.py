@@ -154,8 +154,8 @@ class ReadsService(api_pb2_grpc.ReadsServicer):
 
 
 def _resolve(replica: Replica, query: pb.ListOffsetsRequest.Query) -> tuple[int, int | None]:
-    """The offset that a query asks for; the high watermark when no record is late enough. Of a
-    query by offset also when the record was appended."""
+    """The offset that a query asks for; the high watermark when no record is late enough. For a
+    query by offset also the time at which the record was appended."""
     replica.check_readable()
     position = query.WhichOneof("position")
     start, end = replica.log.log_start_offset, replica.high_watermark

@@ -49,8 +49,8 @@ class Restores:
             batches = await asyncio.to_thread(_opened, replica, data)
         if batches[-1].timestamp > self._wall_clock() + AHEAD_US_MAX:
             raise InvalidRequestError(
-                f"the batch at offset {batches[-1].base_offset} was appended in the future, by the "
-                "clock of this node: correct one of the two"
+                f"the batch at offset {batches[-1].base_offset} was appended in the future by the "
+                "clock of this node: correct that clock, or the time of the batch"
             )
         self._append(replica, batches)
         await self._committed(replica, replica.stream.leader_epoch, batches[-1].next_offset)

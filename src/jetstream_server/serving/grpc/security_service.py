@@ -135,7 +135,7 @@ class SecurityService(api_pb2_grpc.SecurityServicer):
             operation = Operation(request.operation)
         except ValueError:
             known = ", ".join(Operation)
-            raise InvalidRequestError(f"no operation is called that: they are {known}") from None
+            raise InvalidRequestError(f"there is no such operation: use one of {known}") from None
         if (operation in CLUSTER_OPERATIONS) is bool(request.stream):
             where = "the cluster: name no stream" if request.stream else "streams: name one"
             raise InvalidRequestError(f"{operation} is an operation on {where}")

@@ -236,7 +236,7 @@ def _is_current(cursor: cursors_pb2.Cursor) -> bool:
 
 
 def _offset_of(cursor: cursors_pb2.Cursor | None) -> int:
-    """Where a share's member reads on."""
+    """The offset at which a share's member continues."""
     return 0 if cursor is None else cursor.offset
 
 
@@ -253,7 +253,7 @@ def _cursor(cursor: cursors_pb2.Cursor, lag: Lag | None) -> dict[str, Any]:
 
 
 def _told(lag: Lag | None) -> dict[str, Any]:
-    """None is what nobody knows now."""
+    """The lag as JSON; null: unknown."""
     if lag is None:
         return {"lag": None, "lag_seconds": None}
     return {"lag": lag.records, "lag_seconds": lag.seconds}

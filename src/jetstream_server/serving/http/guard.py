@@ -23,7 +23,7 @@ async def admit(access: AccessControl, request: web.Request, path: str) -> None:
         return
     rule = PATHS.get(path)
     if rule is None:
-        raise PermissionDeniedError(f"no rule says who may ask for {path}: nobody may")
+        raise PermissionDeniedError(f"no rule says who may request {path}: nobody may")
     if rule.scope in (Scope.PUBLIC, Scope.RPCS):
         return
     assert rule.operation is not None

@@ -54,7 +54,7 @@ _GAUGES = (
     ),
     _Number(
         "streams_leaderless",
-        "Streams of the cluster that nobody leads",
+        "Streams of the cluster without a leader",
         lambda s: len(s.leaderships.leaderless),
     ),
     _Number("log_bytes", "Bytes in all logs", lambda s: s.streams.log_bytes),
@@ -98,7 +98,7 @@ _COUNTERS = (
     _Number("acks_sent", "Acknowledgements sent", lambda s: s.streams.counters.acks_sent),
     _Number(
         "acks_suppressed",
-        "Acks asked for on subjects outside ack_subjects",
+        "Acks requested on subjects outside ack_subjects",
         lambda s: s.streams.counters.acks_suppressed,
     ),
     _Number(
@@ -116,13 +116,13 @@ _COUNTERS = (
     ),
     _Number(
         "hand_over_gap_seconds",
-        "For how long nobody listened at them, in all",
+        "Time during hand-overs in which nobody listened",
         lambda s: s.streams.counters.hand_over_gaps_us / 1e6,
     ),
     _Number("elections", "Leaderships begun here", lambda s: s.leaderships.elections),
     _Number(
         "lossy_elections",
-        "Of these, those that may have cost committed records: act on this",
+        "Of these, those that may have lost committed records: act on this",
         lambda s: s.leaderships.lossy_elections,
     ),
     _Number("isr_shrinks", "Changes that removed replicas", lambda s: s.leaderships.isr_shrinks),
@@ -154,7 +154,7 @@ _COUNTERS = (
     ),
     _Number(
         "authentication_failures",
-        "Requests of callers who did not show who they are",
+        "Requests of callers that were not identified",
         lambda s: s.authentication_failures,
     ),
     _Number(
@@ -164,7 +164,7 @@ _COUNTERS = (
     ),
     _Number(
         "quota_refusals",
-        "Requests refused to a principal that has as much as it may",
+        "Requests refused to a principal that has reached its limit",
         lambda s: s.quota_refusals,
     ),
     _Number("scrubbed_bytes", "Read by the scrub", lambda s: s.scrubbed_bytes),

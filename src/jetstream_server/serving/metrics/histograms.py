@@ -25,7 +25,7 @@ class Histograms:
         )
         self.event_loop_lag_seconds = Histogram(
             "jetstream_event_loop_lag_seconds",
-            "How late the event loop was, looked at ten times a second",
+            "How late the event loop was, measured ten times a second",
             registry=None,
             buckets=_LAG_BUCKETS,
         )
