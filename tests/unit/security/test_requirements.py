@@ -9,6 +9,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from jetstream_protocol.frames import Kind
 from jetstream_protocol.generated import api_pb2, cursors_pb2, groups_pb2
+from jetstream_server.clocks import wall_clock
 from jetstream_server.security.acl import CLUSTER_OPERATIONS, STREAM_OPERATIONS
 from jetstream_server.security.requirements import FRAMES, PATHS, RPCS, Scope
 from jetstream_server.serving.grpc.server import service_names
@@ -45,7 +46,7 @@ def test_every_frame_that_a_server_takes_has_a_rule() -> None:
 
 def test_every_http_path_has_a_rule() -> None:
     gateway = cast(Gateway, None)
-    apis = [*Api(gateway).routes(), *ConsumersApi(gateway).routes()]
+    apis = [*Api(gateway).routes(), *ConsumersApi(gateway, wall_clock).routes()]
     files = console.routes()
     served = [*Pages(list, cast(MetricsPage, None)).routes(), *files, *apis]
     assert {route.path for route in served} == set(PATHS)
