@@ -25,8 +25,8 @@ CURSORS_MAX = 1000
 """Upper bound on cursors in one answer: the first by cursor and stream."""
 _KEYS_PER_TURN = 2_000
 """Cursors per turn: about 2 ms of the event loop."""
-_PLACES_PER_TURN = 50
-"""Places per turn: about 2 ms of the event loop."""
+_PLACES_PER_TURN = 20
+"""Places per turn: about 3 ms of the event loop."""
 
 logger = structlog.get_logger("jetstream.cursors")
 

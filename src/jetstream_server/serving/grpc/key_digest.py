@@ -101,9 +101,8 @@ class KeyDigest:
         parts = [_Part(0, 1)]
         while parts:
             part = parts.pop()
-            async for done in self._over(self._mapped_from(), partial(part.add, self._end)):
-                while len(part.latest) > self._keys_max:
-                    parts.append(part.halve())
+            mapping = partial(self._map, part, parts)
+            async for done in self._over(self._mapped_from(), mapping):
                 yield self._done + done / 2 / part.count
             async for done in self._over(self._start, partial(self._hash, part)):
                 yield self._done + (0.5 + done / 2) / part.count
@@ -143,6 +142,12 @@ class KeyDigest:
             look(batch)
             offset = batch.header.next_offset
         return offset
+
+    def _map(self, part: _Part, parts: list[_Part], batch: Batch) -> None:
+        """Add the batch to `part`; what is too much for it goes to `parts`."""
+        part.add(self._end, batch)
+        while len(part.latest) > self._keys_max:
+            parts.append(part.halve())
 
     def _hash(self, part: _Part, batch: Batch) -> None:
         keys = batch.keys()
