@@ -269,7 +269,7 @@ class _Job:
         if self._json:
             return
         if not self._count:
-            print("standard input was empty: nothing was stored")
+            print("standard input was empty: nothing is stored")
         for stream, stored in sorted(self._stored.items()):
             print(stored.text(stream, self._count))
         if self._count > 1:
