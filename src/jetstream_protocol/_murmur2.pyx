@@ -11,7 +11,7 @@ if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") !=
 
 
 def murmur2(bytes key not None):
-    """A number of 32 bits."""
+    """The hash of the key, a number of 32 bits."""
     cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(key)
     cdef Py_ssize_t length = PyBytes_GET_SIZE(key)
     cdef uint32_t multiplier = 0x5BD1E995

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Rows cut out of a column of byte strings: the compiled twin of columns.pure_slices."""
+"""Cuts rows out of a column of byte strings: the compiled twin of columns.pure_slices."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -36,10 +36,10 @@ def offsets_grow(body, Py_ssize_t offsets_at, Py_ssize_t count):
 
 
 def slices(body, Py_ssize_t offsets_at, Py_ssize_t data_at, Py_ssize_t count):
-    """The items of a column of byte strings; None: its offsets do not start at 0 and grow.
+    """The items of a column of byte strings; None if its offsets do not start at 0 or ever fall.
 
-    The column must lie within `body`, which Layout sees to: `count + 1` offsets, and as much data
-    as the last one says.
+    The column must lie within `body`, which Layout ensures: `count + 1` offsets, and as much data
+    as the last offset says. Raises ValueError otherwise.
     """
     cdef Py_buffer view
     cdef const int32_t* offsets

@@ -30,7 +30,7 @@ class Refused(Exception):
 def bootstrap(config: Config, node: NodeConfig, principal: str, lifetime_us: int) -> str:
     """Make the administrator. Returns the text of the new token. Raises Refused."""
     if not config.credential:
-        raise Refused("credential: not set here; it is what the node knows its machine by")
+        raise Refused("credential: not set here; the node recognises its own machine by it")
     request = pb.BootstrapRequest(principal=principal, lifetime_us=lifetime_us)
     deadline = time.monotonic() + TIMEOUT_SECONDS
     with _channel(config, node.grpc.advertise) as channel:

@@ -4,7 +4,7 @@
 
 A delivery is a table of positions in the bytes that were read. From it a batch body is built with
 one copy of each value, and acks are formatted from the replies, without a Python object per
-message. Lists of objects are made only for those who ask for them.
+message. Lists of objects are made only for callers that need them.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -20,14 +20,14 @@ if getenv("JETSTREAM_PURE") != NULL and strcmp(getenv("JETSTREAM_PURE"), "0") !=
     raise ImportError("JETSTREAM_PURE is set")
 
 cdef uint8_t _COOKIE_START = COOKIE[0]
-# As gathering.py has it, which cannot be imported here: it imports this.
+# The same as in gathering.py, which cannot be imported here because it imports this.
 cdef int64_t _PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 cdef int _SUBJECT_COLUMN = int(Flags.SUBJECT_COLUMN)
 cdef int _FIELDS_MAX = 6
 
 
 cdef struct Message:
-    # Positions and lengths in the bytes that were read. The header block ends where the value begins.
+    # Positions and lengths in the bytes of the read. The header block ends where the value begins.
     int32_t subject
     int32_t subject_length
     int32_t reply
@@ -50,7 +50,7 @@ cdef struct Part:
 
 
 cdef inline Part _part(const Message* message, Field field) noexcept nogil:
-    """Where a field of a message lies."""
+    """Position and length of a field of a message."""
     cdef Part part
     if field == SUBJECT:
         part.start, part.length = message.subject, message.subject_length
@@ -69,17 +69,17 @@ cdef inline Py_ssize_t _padded(Py_ssize_t length) noexcept nogil:
 
 
 cdef inline void _pad(char* column, Py_ssize_t length) noexcept nogil:
-    """Zeros behind a column, up to the next multiple of 8."""
+    """Write zeros behind a column, up to the next multiple of 8."""
     memset(column + length, 0, _padded(length) - length)
 
 
 cdef inline Py_ssize_t _column_length(Py_ssize_t count, Py_ssize_t data_length) noexcept nogil:
-    """Of a column of byte strings: offsets and data."""
+    """Bytes of a column of byte strings: offsets and data."""
     return _padded(4 * (count + 1)) + _padded(data_length)
 
 
 cdef inline int64_t _number(const uint8_t* text, Py_ssize_t length) noexcept nogil:
-    """A length field as a number; -1 when it is none, or out of bounds."""
+    """Parse a length field; -1 when it is invalid or out of bounds."""
     cdef int64_t number = 0
     cdef Py_ssize_t at
     if length == 0 or length > 8:
@@ -92,7 +92,7 @@ cdef inline int64_t _number(const uint8_t* text, Py_ssize_t length) noexcept nog
 
 
 cdef inline int64_t _sid_number(const uint8_t* text, Py_ssize_t length) noexcept nogil:
-    """A subscription id as a number; -1 when we cannot have given it."""
+    """Parse a subscription id; -1 when it cannot be one of ours."""
     cdef int64_t number = 0
     cdef Py_ssize_t at
     if length == 0 or length > 18 or text[0] == 48:
@@ -113,7 +113,7 @@ cdef inline bint _is_ascii(const uint8_t* text, Py_ssize_t length) noexcept nogi
 
 
 cdef class Columns:
-    """Messages of one subscription. The interface of delivery.Delivery."""
+    """Messages of one subscription. Has the interface of delivery.Delivery."""
 
     cdef readonly int64_t sid
     cdef readonly bint may_be_enveloped
@@ -171,7 +171,7 @@ cdef class Columns:
         return f"Columns(sid={self.sid}, {self._count} messages)"
 
     cdef list _list(self, Field field):
-        """One object per message."""
+        """A list with one object per message."""
         cdef Py_ssize_t at
         cdef Part part
         cdef const char* data = PyBytes_AS_STRING(self._data)
@@ -231,7 +231,7 @@ cdef class Columns:
         return self._value_bytes
 
     def encode(self):
-        """A plain delivery as a batch, not yet stamped."""
+        """Encode a plain delivery as a batch, not yet stamped."""
         cdef Py_ssize_t count = self._count, at, subject_bytes = 0
         cdef Py_ssize_t values_length = _column_length(count, self._value_bytes)
         cdef Py_ssize_t length
@@ -258,7 +258,7 @@ cdef class Columns:
         return seal(_SUBJECT_COLUMN, body, count, count - 1, length)
 
     cdef void _write_column(self, char* out, Field field) noexcept:
-        """Offsets, then the items back to back, each padded."""
+        """Write the offsets, then the items back to back, each part padded."""
         cdef const char* data = PyBytes_AS_STRING(self._data)
         cdef Py_ssize_t at, offsets_length = 4 * (self._count + 1)
         cdef int32_t* offsets = <int32_t*>out
@@ -275,14 +275,14 @@ cdef class Columns:
         _pad(items, end)
 
     def select(self, policy):
-        """The messages that are to be answered."""
+        """The messages that may be answered."""
         if self._replies is not None:
             return policy.select(self._replies)
         return (<ReplyMatcher>policy.matcher)._select(self)
 
 
 cdef class Gathering:
-    """The interface of gathering.Gathering."""
+    """Has the interface of gathering.Gathering."""
 
     cdef list _order
     cdef dict _by_sid
@@ -292,7 +292,8 @@ cdef class Gathering:
         self._by_sid = {}
 
     def take(self, bytes data not None, Py_ssize_t position):
-        """Gather the whole messages from `position` on. Returns where something else begins."""
+        """Gather the whole messages from `position` on. Returns the position where something else
+        begins."""
         cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
         cdef Py_ssize_t starts[6]
@@ -305,7 +306,7 @@ cdef class Gathering:
         cdef Columns current = None
         cdef Message message
         while position + 3 < end:
-            # A verb that is not a message's ends the run quickly.
+            # Any other verb than a message's ends the run quickly.
             has_headers = text[position] == b"H"
             if text[position + has_headers] != b"M":
                 break
@@ -382,7 +383,8 @@ cdef class Gathering:
         return columns
 
     def finish(self):
-        """What was gathered, in the order of each subscription's first message; begins anew."""
+        """Return what was gathered, in the order of each subscription's first message, and begin
+        again."""
         cdef list order = self._order
         if order:
             self._order = []
@@ -432,7 +434,7 @@ cdef class ReplyMatcher:
 
 
 cdef inline bint _is_special(uint8_t byte) noexcept nogil:
-    """What no plain subject has: white space, controls, wildcards."""
+    """Whether no plain subject has this byte: white space, control characters, wildcards."""
     return byte <= 32 or byte == 127 or byte == 42 or byte == 62
 
 
@@ -471,7 +473,7 @@ cdef bint _matches(list tokens, const uint8_t* reply, Py_ssize_t length):
 
 
 cdef class Replies:
-    """The interface of replies.Replies."""
+    """Has the interface of replies.Replies."""
 
     cdef readonly Py_ssize_t refused
     cdef char* _text
@@ -507,7 +509,7 @@ cdef class Replies:
         return self._count
 
     def to_list(self):
-        """Where to, for those that need objects."""
+        """The replies as objects."""
         cdef Py_ssize_t at, start = 0
         cdef list replies = []
         for at in range(self._count):
@@ -516,12 +518,12 @@ cdef class Replies:
         return replies
 
     def positions(self):
-        """Of each in its delivery."""
+        """The position of each message in its delivery."""
         cdef Py_ssize_t at
         return [self._positions[at] for at in range(self._count)]
 
     def acks(self, bytes before not None, bytes after not None, int64_t base_offset):
-        """One PUB each: `before`, the sequence (offset + 1), `after`."""
+        """One PUB for each reply: `before`, the sequence (offset + 1), `after`."""
         cdef Py_ssize_t before_length = PyBytes_GET_SIZE(before)
         cdef Py_ssize_t after_length = PyBytes_GET_SIZE(after)
         cdef const char* before_text = PyBytes_AS_STRING(before)

@@ -1,5 +1,5 @@
 "use strict";
-// The console. It only shows what /api/v1/ answers. Text from outside becomes text nodes, never markup.
+// The console. It only shows the answers of /api/v1/. Text from outside becomes text nodes, never markup.
 
 const POLL_MS = 2000;
 const SAMPLES_MAX = 60;
@@ -28,7 +28,7 @@ function svg(tag, attributes, ...children) {
   return element;
 }
 
-/** Put new content in place of the old; whoever was in a field or on a button stays there. */
+/** Replace the content. A field or button that has the focus keeps it. */
 function put(where, ...content) {
   const focused = document.activeElement;
   const id = where.contains(focused) ? focused.id : "";
@@ -72,7 +72,7 @@ const fullName = (stream) => (stream.subject ? `${stream.name}@${stream.subject}
 const path = (name) => `streams/${encodeURIComponent(name)}`;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
 
-// Asking.
+// Requests.
 
 class Refused extends Error {}
 
@@ -93,7 +93,7 @@ async function api(what, body, signal) {
   throw error;
 }
 
-// What the commands to copy begin with.
+// The beginning of the commands to copy.
 let server = "";
 const command = (...words) => ["jetstream", ...(server ? ["--server", server] : []), ...words].map(quoted).join(" ");
 
@@ -128,7 +128,7 @@ function section(title, text, content, ...more) {
 
 const card = (title, value, kind = "") => h("div", { class: "card" }, h("span", { class: "dim" }, title), h("b", { class: kind }, value));
 
-// Rates, from one look to the next.
+// Rates between two requests.
 
 const seen = new Map();
 
@@ -158,7 +158,7 @@ function chart(samples, width, height, kind = "") {
   return picture;
 }
 
-// Changing.
+// Changes.
 
 const mayChange = () => $("changes").checked;
 
@@ -202,7 +202,7 @@ function login() {
 
 const showLogin = () => { $("login").textContent = sessionStorage.getItem(TOKEN) ? "Logged in" : "Log in"; };
 
-// Pages. Each: look() asks, draw(found) shows. `stop` ends what runs on.
+// Pages. Each has look(), which requests, and draw(found), which shows. `stop` ends running requests.
 
 const clusterPage = () => ({
   title: "Cluster",
@@ -505,7 +505,7 @@ function messageBody(message) {
     message.value === null ? h("p", { class: "dim" }, "No value: a tombstone.") : h("pre", { tabindex: "0" }, ...laidOut(message.value))];
 }
 
-/** JSON with an indent, its numbers as they are written; all else as it is. */
+/** Indented JSON, with its numbers as they are written. Other text is not changed. */
 function laidOut(value) {
   if (value.text === undefined) return [`base64 ${value.base64}`];
   const text = value.text;
@@ -524,7 +524,7 @@ function laidOut(value) {
   return parts;
 }
 
-// Going from page to page, and looking again.
+// Navigation and refreshing.
 
 let page = null, timer = 0, turn = 0, asked = false;
 
@@ -572,7 +572,7 @@ async function refresh() {
       login();
     }
   }
-  // A look that takes long is not taken more often.
+  // A request that takes long is not repeated more often.
   timer = setTimeout(refresh, Math.max(POLL_MS, 5 * (performance.now() - begun)));
 }
 

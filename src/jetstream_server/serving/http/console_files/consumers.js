@@ -1,5 +1,5 @@
 "use strict";
-// Consumers: groups and cursors, how far behind they are, and moving cursors. Uses what console.js has.
+// Consumers: groups and cursors, their lag, and moving cursors. Uses the functions of console.js.
 
 const lagOf = (value) => value === null || value === undefined ? "unknown" : count(value);
 const behindOf = (seconds) => seconds === null || seconds === undefined ? "unknown" : span(Math.round(seconds * (seconds < 10 ? 10 : 1)) * (seconds < 10 ? 1e5 : 1e6));
@@ -124,7 +124,7 @@ const groupPage = (name) => ({
   },
 });
 
-/** Who reads a stream: part of its page. */
+/** The readers of a stream: part of its page. */
 async function cursorsOf(name) {
   return api(`cursors?${new URLSearchParams({ stream: name, limit: PAGE })}`);
 }
