@@ -37,7 +37,7 @@ LET_GO_SECONDS = 60.0
 """Seconds after which a member that does not release a stream is removed from its group."""
 LOOK_SECONDS = 0.25
 STREAMS_EVERY = 8
-"""Every so many looks the streams of a group are listed, which takes a walk over all streams."""
+"""Checks between two listings of a group's streams: a listing walks over all streams."""
 SESSION_MS = (1_000, 300_000)
 
 Save = Callable[[Group], Awaitable[None]]

@@ -65,7 +65,8 @@ class LogCheckpointer:
         clean close; -1: the log is not being closed."""
         log, flushed = self._log, self._log.flushed_offset
         if log.is_start_unknown:
-            return  # **safety** It would say that the log starts with the rest of it.
+            # **safety** The checkpoint would record the first segment that is left as the start.
+            return
         self._save(
             LogCheckpoint(
                 log_start_offset=log.log_start_offset,

@@ -11,8 +11,10 @@ and a salt of 16 random bytes, which each `Keys` draws when it is made and again
 BATCHES_PER_SALT batches; the nonce counts what was encrypted under the salt. Neither depends on
 offset, epoch or anything on disk: a truncated offset that is written again, a restored folder, or
 two nodes that lead one after the other cannot repeat one.
+
 **safety** A batch of another stream, or moved to another place, is not decrypted: stream id,
 offset, epoch, times and producer are authenticated.
+
 Randomness is handed in.
 """
 

@@ -17,7 +17,7 @@ from jetstream_server.node.run_state import RunState, StartError
 from jetstream_server.node.server import Server
 
 ANNOUNCE_SECONDS = 1.0
-"""Seconds after the start after which a node that is not ready says why."""
+"""If a node is not ready this many seconds after its start, it says why."""
 READY_CHECK_SECONDS = 0.1
 
 logger = structlog.get_logger("jetstream.server")

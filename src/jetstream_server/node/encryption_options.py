@@ -1,8 +1,8 @@
 """Makes keys from the configuration's `encryption` section.
 
-The data folder notes the ids of all keys with which it was ever opened, in the file `encryption`
-beside `runs`. **safety** A node does not start without one of them unless `retired_key_ids` says
-that it is gone: otherwise a forgotten key would be noticed only when records cannot be read.
+The file `encryption` beside `runs` lists the ids of all keys with which the data folder was opened.
+**safety** A node does not start without one of them unless `retired_key_ids` says that it is gone:
+otherwise a forgotten key would be noticed only when records cannot be read.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _key(word: str) -> bytes | None:
 
 
 def note_keys(disk: Disk, folder: str, node_id: int, keys: Keys | None, config: Config) -> None:
-    """Compare the keys with those with which the data folder was opened before, and note them.
+    """Compare the keys with those that the data folder was opened with before, and note them.
     Durable on return. Raises ConfigurationError, StorageError."""
     path, owner = f"{folder}/{_STATE}", str(node_id)
     try:

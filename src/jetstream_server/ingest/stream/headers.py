@@ -10,7 +10,7 @@
 | `Jetstream-Ack: none\\|leader\\|all` | this message's ack level instead of the stream's |
 | `Jetstream-Tombstone: true` | the record's value is null; the payload must be empty |
 | `Nats-Expected-Stream` | refuse the message unless the stream has this name |
-| `Nats-Msg-Id` | what a repetition of this message is known by |
+| `Nats-Msg-Id` | by this id a repetition of the message is recognised |
 | `Nats-Expected-Last-Sequence` | refuse the message unless it gets this offset |
 
 Every other header of `UNSUPPORTED` asks for something that NATS JetStream would do and this server

@@ -8,6 +8,7 @@ Bytes, little-endian; A accepted the connection, D dialled it:
                        cluster 16s, nonce 32s, mac 32s
     A → D  answer      magic 8s, status u8, 3x, sender u32, instance 16s, mac 32s
     both   frames      length u32, tag 16s, payload; an empty payload keeps the link alive
+
 MACs are HMAC-SHA256 with the cluster's shared credential, over both nonces and every field, so that
 neither side can be impersonated and no message replayed. A refusal of the credential has no MAC.
 Frame tags use a key per connection and direction, and a counter, so that no frame can be forged,

@@ -6,7 +6,7 @@ The fields are those of the command's class (commands.py), in their order. A fie
 default need not be written; a field that is absent or null has its default. Reading is strict:
 types, ranges and unknown fields are checked (fields.py).
 
-Invariant: at a feature level, all versions refuse what the level does not know, in the same words.
+Invariant: at a feature level, all versions refuse what that level does not have, in the same words.
 So a node with newer software decides like the others until the level is raised.
 """
 

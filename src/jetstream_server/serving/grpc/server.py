@@ -204,7 +204,7 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         present(),
-        changed,  # type: ignore[arg-type]  # None says: no news.
+        changed,  # type: ignore[arg-type]  # None: nothing has changed.
         require_client_authentication=certificates.requires_clients,
     )
 
