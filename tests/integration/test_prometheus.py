@@ -67,16 +67,22 @@ def test_a_cursor_s_lag_is_known_whichever_nodes_lead_it_and_its_stream(
         if client.describe_stream(STREAM).leader != leader:
             client.transfer_leader(STREAM, leader)
 
-    def lags() -> list[str]:
-        lines = []
+    def told(name: str) -> list[str]:
+        lines: list[str] = []
         for address in addresses:
             with urllib.request.urlopen(f"http://{address}/metrics?streams={STREAM}") as answer:
                 lines += answer.read().decode().splitlines()
-        return [line for line in lines if line.startswith("jetstream_cursor_lag_records{")]
+        return [line for line in lines if line.startswith(f"{name}{{")]
+
+    def is_waiting() -> bool:
+        seconds = told("jetstream_cursor_lag_seconds")
+        return len(seconds) == 1 and float(seconds[0].rpartition(" ")[2]) > 0
 
     label = f'cursor="{CURSOR}",stream="{STREAM}",subject="orders.>"'
     wanted = [f"jetstream_cursor_lag_records{{{label}}} 3.0"]
-    assert eventually(lambda: lags() == wanted)  # Leaderships may move between two answers.
+    # Leaderships may move between two answers.
+    assert eventually(lambda: told("jetstream_cursor_lag_records") == wanted)
+    assert eventually(is_waiting)
 
 
 class Prometheus:
