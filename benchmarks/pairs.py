@@ -1,4 +1,4 @@
-"""Throughput of two sides, measured alternately: whoever goes first alternates, too."""
+"""Throughput of two sides, measured alternately; the side that goes first alternates, too."""
 
 from __future__ import annotations
 

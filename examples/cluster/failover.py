@@ -86,7 +86,7 @@ async def perform(cluster: LocalCluster, scene: Scene, rate: int) -> Outcome:
 async def _until(
     client: AsyncClient, holds: Callable[[StreamDescription], bool]
 ) -> StreamDescription:
-    """The stream's description once that is true of it."""
+    """The stream's description, once `holds` is true of it."""
 
     async def look() -> StreamDescription | None:
         try:

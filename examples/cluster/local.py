@@ -77,11 +77,11 @@ class LocalCluster:
         return config
 
     def check(self) -> None:
-        """That there is a cluster here."""
+        """Raise ClusterError unless there is a cluster in the folder."""
         _ = self.config
 
     def check_node(self, node: int) -> None:
-        """That the cluster has it."""
+        """Raise ClusterError unless the cluster has that node."""
         if node not in self.node_ids:
             nodes = ", ".join(map(str, self.node_ids))
             raise ClusterError(f"there is no node {node}; nodes are {nodes}")
@@ -100,7 +100,7 @@ class LocalCluster:
         return url
 
     def create(self, nodes: int | None = None, port_base: int | None = None) -> None:
-        """Write the configuration; of a cluster that is there, check what is asked for."""
+        """Write the configuration. If the cluster exists, check that it is the one asked for."""
         with self.processes.changing():
             if self.config_file.exists():
                 self._check_is(nodes, port_base)
@@ -241,7 +241,7 @@ class LocalCluster:
         return http.client.HTTPConnection(host, port, timeout=1.0)
 
     def _missing_majority(self) -> str:
-        """What a node waits for when too few of those run that decide; "" when enough do."""
+        """What a node waits for while too few voters run; "" once enough do."""
         first = sorted(self.node_ids)[: voter_count(len(self.node_ids))]
         voters = self.config.get("voters") or first
         running = [self.processes.pid(node_name(node)) is not None for node in voters]

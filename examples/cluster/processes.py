@@ -1,9 +1,9 @@
 """The processes of one folder: started, found again, ended.
 
-Nothing about them is written down. Each carries its folder and its name in its environment, where
-/proc shows them: so there is no record that could be damaged or outlive its process, and nobody
-else's process is ever signalled. Two that start or end processes wait for each other by a lock on
-the folder; the kernel releases it however its holder ends.
+Nothing about them is written down. Each process carries its folder and its name in its environment,
+where /proc shows them. So there is no record that could be damaged or outlive its process, and no
+process of others is ever signalled. A lock on the folder lets one program at a time start or end
+processes; the kernel releases it however its holder ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Processes:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """For whoever starts or ends some: one at a time. The folder is made if need be."""
+        """For callers that start or end processes: one at a time. The folder is made if it does not
+        exist."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -119,7 +120,8 @@ class Processes:
         )
 
     def end(self, name: str, number: int) -> bool:
-        """Signal it and wait for its end, which SIGKILL brings at last; whether it ran."""
+        """Signal a process and wait for its end; if it does not end, SIGKILL ends it. Returns
+        whether it ran."""
         pid = self.pid(name)
         if pid is None:
             return False

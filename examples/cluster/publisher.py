@@ -1,7 +1,8 @@
 """A publisher that never pauses, and its books: what was acknowledged, and where it must be.
 
-Open loop: so many messages a second whatever became of those before, so that a failover shows as
-what it is. Each message is its number, published once; the SDK says what became of it.
+Open loop: it publishes a fixed number of messages a second and does not wait for earlier ones, so
+that a failover shows in full. Each message is its number, published once; the SDK reports its
+outcome.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Publisher:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> Books:
-        """Publish no more, and wait until the SDK has said what became of everything."""
+        """Publish no more, and wait until the SDK has reported the outcome of every message."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)

@@ -50,7 +50,7 @@ def _streams(context: typer.Context) -> list[Stream]:
 
 
 def _said(context: typer.Context, option: str) -> Any:
-    """What the half-written command says, wherever it says it; None: nothing."""
+    """The option's value in the half-written command, at any level; None: it is not there."""
     level: Any = context
     while level is not None:
         if level.params.get(option):

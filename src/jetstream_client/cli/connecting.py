@@ -12,7 +12,7 @@ from jetstream_client.values.tls import TlsConfig
 
 @dataclass(slots=True)
 class Common:
-    """What was said in front of the command."""
+    """The options that stand in front of the command."""
 
     server: str | None = None
     json: bool = False

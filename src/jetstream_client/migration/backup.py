@@ -1,15 +1,15 @@
 """Backups: the batches of a stream as files, taken while it runs.
 
     FOLDER/manifest.json                what the backup holds; says last that it is complete
-    FOLDER/00000000000000000000.log     batches as they are stored, at most FILE_BYTES or so a file
+    FOLDER/00000000000000000000.log     batches as they are stored, about FILE_BYTES in each file
 
 A file is a segment (docs/file_formats.md): `jetstream log verify` and `dump` read it. Every batch
 is checked when it is copied and when it is restored.
 
 Batches that are encrypted at rest stay encrypted: restoring needs a server with their keys.
 
-A backup that was interrupted, or that is complete, is continued by taking it again: what is there
-stays, and what the stream has got since comes behind it.
+Taking a backup again, whether it was interrupted or is complete, continues it: its batches stay,
+and newer ones are added behind them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ Advance = Callable[[int], None]
 
 
 def back_up(client: Client, stream: StreamLike, folder: Path, advance: Advance) -> Manifest:
-    """Copy what is committed when this begins; returns what the folder holds then.
+    """Copy the records that are committed when this begins. Returns the manifest of what the folder
+    holds then.
 
-    Raises InvalidRequestError for a folder that holds something else, PreconditionFailedError
-    where the stream does not continue what it holds.
+    Raises InvalidRequestError for a folder that holds something else, PreconditionFailedError if
+    the stream does not continue what the folder holds.
     """
     described = client.describe_stream(stream)
     if described.log_start_offset is None or described.high_watermark is None:
@@ -195,13 +196,14 @@ class _Files:
 
 
 def kept(records: Records, start_offset: int) -> Records:
-    """Those from `start_offset` on: the first batch of a log may begin before its first record."""
+    """The records from `start_offset` on: the first batch of a log may begin before its first
+    record."""
     start = sum(1 for offset in records.offsets if offset < start_offset)
     return records.rows(start, len(records)) if start else records
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises InvalidRequestError where there is no backup."""
+    """Raises InvalidRequestError if the folder holds no backup."""
     path = folder / MANIFEST
     if not path.exists():
         raise InvalidRequestError(f"{folder} holds no backup: it has no {MANIFEST}")

@@ -30,7 +30,7 @@ class Import:
 
     @property
     def next_offset(self) -> int:
-        """Where the next record is expected: what comes before is there already."""
+        """Where the next record is expected: the stream has all records before it already."""
         return self._writer.next_offset
 
     def begin(self, start_offset: int) -> None:
@@ -51,7 +51,7 @@ class Import:
         self._writer.flush()
 
     def verify(self, end_offset: int) -> RecordDigest:
-        """Compare what was read with what the stream holds. The stream's next record is to have
+        """Compare the records that were read with what the stream holds; its log must end at
         `end_offset`. Raises CorruptBatchError."""
         self._writer.cover(end_offset)
         self._writer.flush()

@@ -68,7 +68,7 @@ class _Delivered:
 class NatsStream:
     """`with NatsStream(…) as source`: `info` and `records`. Blocks.
 
-    Raises NotFoundError for a stream there is none of, UnavailableError.
+    Raises NotFoundError if there is no such stream, UnavailableError.
     """
 
     def __init__(self, urls: Sequence[str], options: NatsOptions, name: str) -> None:
@@ -93,8 +93,8 @@ class NatsStream:
         return self._thread.run(self._info())
 
     def records(self, start: int, stop: int | None, *, wait: float = 0.0) -> Iterator[Records]:
-        """Messages with offsets from `start` on, before the offset `stop`. With None it does not
-        end: where nothing comes for `wait` seconds, there are no records in what is yielded."""
+        """Yields messages with offsets from `start` on, before the offset `stop`. With None it does
+        not end: if nothing comes for `wait` seconds, it yields columns without records."""
         offset, has_consumer, sequence = start, False, 0
         while stop is None or offset < stop:
             if not has_consumer:

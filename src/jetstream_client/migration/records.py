@@ -63,7 +63,7 @@ class Records:
 
 
 class RecordDigest:
-    """`add` records in order; `count` and `hexdigest` tell what was added."""
+    """Call `add` with records in order; `count` and `hexdigest` then describe all of them."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -3,8 +3,8 @@
 Each node digests its own replica and sends only the digests. Replicas are equal to the byte, except
 for compacted parts: each replica compacts at its own time. So the part of a compacted stream that
 some replica has compacted is compared by what a reader ends with there, the last record of each
-key, and the rest by its bytes. If compaction goes on meanwhile, that part has grown, and a
-difference may be no difference: then all is compared again.
+key; the rest is compared by its bytes. If compaction goes on meanwhile, that part grows, and a
+difference may have no meaning: then everything is compared again.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Comparing:
     async def _keys_of(
         self, node: int, request: pb.DigestKeysRequest, told: Callable[[float], None]
     ) -> pb.DigestKeysResponse:
-        """The last answer. Raises JetstreamError."""
+        """Returns the last answer. Raises JetstreamError."""
         address = self._addresses.get(node)
         answer: pb.DigestKeysResponse | None = None
         if address is not None:

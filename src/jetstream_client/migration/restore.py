@@ -26,12 +26,12 @@ def restore(
     begin: Callable[[Manifest], Advance],
     **changed: Any,
 ) -> tuple[Stream, RecordDigest]:
-    """Make the stream anew under `name` (its own, by default), with the same offsets and times.
+    """Make the stream anew under `name` (by default its own), with the same offsets and times.
 
-    begin: told what the backup holds; returns who is told of each offset. changed: settings that
-    are to be others than those of the backup. Interrupted, it is taken up again by doing the same
-    again. Raises CorruptBatchError for a damaged backup, StreamExistsError for another stream of
-    that name.
+    begin: called with what the backup holds; returns a function that is called with each offset.
+    changed: settings that differ from those of the backup. If a restore was interrupted, the same
+    call goes on where it stopped. Raises CorruptBatchError for a damaged backup, StreamExistsError
+    for another stream of that name.
     """
     manifest = read_manifest(folder)
     if not manifest.is_complete:
@@ -94,8 +94,11 @@ def finish(
     start_offset: int,
     each: Callable[[Records], None] = lambda records: None,
 ) -> RecordDigest:
-    """Remove what only covers the offsets before the first, and read back what the stream holds.
-    each: told of all that is read."""
+    """Remove what only covers the offsets before the first record, and read back what the stream
+    holds.
+
+    each: called with all records that are read.
+    """
     if start_offset:
         client.purge_stream(stream, start_offset)
     digest = RecordDigest()

@@ -1,11 +1,11 @@
 """Fills a new stream with records that already have offsets and times.
 
 Records are added in order, and sent in requests of about REQUEST_BYTES. Records that the source
-does not have (deleted, compacted) leave a gap. Batches without records cover it, and readers skip
-it.
+does not have (deleted, compacted) leave a gap. Batches without records cover the gap, and readers
+skip it.
 
-A restore that was interrupted goes on where the stream's log ends. After a failure whose outcome is
-unknown, the log's end says what was done.
+A restore that was interrupted goes on where the stream's log ends. After a failure with an unknown
+outcome, the log's end shows what was done.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class _Sent(NamedTuple):
 
 
 class RestoreWriter:
-    """`put` records, or `put_batches`, in order; `flush` at the end. `next_offset` is where the
-    next record is expected: what comes before it is there already, and is passed over."""
+    """Call `put` with records, or `put_batches`, in order, and `flush` at the end. `next_offset` is
+    where the next record is expected; earlier records are in the stream already, and are skipped.
+    """
 
     def __init__(
         self, client: Client, stream: Stream, *, now_us: Callable[[], int] | None = None

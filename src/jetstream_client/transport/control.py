@@ -1,14 +1,15 @@
 """gRPC calls: one call to any server that answers; errors are raised as their classes.
 
-Which attempts may follow which failures is decided by `next_step`, a pure function:
+`next_step`, a pure function, decides which attempt may follow a failure:
 
-* a server that cannot be reached did nothing: the next one is asked, with back-off;
-* a retriable error means, by its definition (jetstream_protocol.errors), that nothing was done;
-* a redirect names the node to ask instead;
-* without an answer in time, or after a connection lost in the middle, it is unknown what was done.
-  Calls that may be repeated are; all calls of the API may (a create finds its own stream, a delete
-  goes by id, and ids are never used again). When time runs out on such a failure, a call that
-  changes something ends with UnknownOutcomeError, a read with UnavailableError.
+* A server that cannot be reached did nothing: the next one is asked, with back-off.
+* A retriable error means, by its definition (jetstream_protocol.errors), that nothing was done.
+* A redirect names the node to ask instead.
+* If no answer came in time, or the connection was lost in the middle, nobody knows what was done.
+  Then calls that may be repeated are repeated, and all calls of the API may (a create finds its own
+  stream, a delete goes by id, and ids are never used again). When time runs out after such a
+  failure, a call that changes something ends with UnknownOutcomeError, and a read with
+  UnavailableError.
 
 Until a server has answered for the first time, it is more likely that an address is wrong than that
 a server is away. So if every given address refuses connections, or is no gRPC port, the call fails
@@ -103,10 +104,10 @@ def outcome(error: JetstreamError, what: str, changes: bool, lost: bool) -> Jets
 def reason(
     error: JetstreamError, said: JetstreamError | None, unreached: Iterable[UnreachedError]
 ) -> JetstreamError:
-    """Why a call failed whose last attempt failed with `error`, in a class that is everybody's.
+    """Why a call failed whose last attempt failed with `error`, as a public class of error.
 
-    said: what a server answered to an earlier attempt; it tells more than that another is dead.
-    unreached: the last error of each server that could not be reached.
+    said: what a server answered to an earlier attempt; that tells more than that another one is
+    dead. unreached: the last error of each server that could not be reached.
     """
     if not isinstance(error, UnreachedError | LostCallError):
         return error
@@ -175,10 +176,11 @@ class ControlPlane:
         address: str | None = None,
         timeout: float | None = None,
     ) -> _Answer:
-        """Ask until a server answers or `timeout` (the configured one) has passed.
+        """Ask until a server answers or `timeout` (by default the configured one) has passed.
 
-        what: the call in words, for errors. changes: see `outcome`. done_already: the error that
-        means that an attempt whose answer was lost has done it. address: whom to ask first.
+        what: the call in words, for errors. changes: see `outcome`. done_already: the error which
+        means that an earlier attempt, whose answer was lost, has done it. address: the server to
+        ask first.
         """
         loop = asyncio.get_running_loop()
         deadline = self._deadline(loop.time(), self.timeout if timeout is None else timeout)
@@ -219,8 +221,8 @@ class ControlPlane:
     async def stream(
         self, rpc: Rpc, request: Message, answer: type[_Answer], *, address: str
     ) -> AsyncIterator[_Answer]:
-        """The answers of one server, until it has no more. Raises the first JetstreamError: no
-        attempt is repeated. `timeout` may pass without an answer."""
+        """Yields the answers of one server until it has no more. Raises the first JetstreamError:
+        no attempt is repeated. `timeout` may pass between two answers."""
         stubs = self._stubs.get(address) or self._connect(address)
         found = ask_for_many(rpc(stubs), request, self.timeout, address, self._current_token())
         async with aclosing(found):
@@ -244,7 +246,7 @@ class ControlPlane:
             self._events.failed(error)
 
     def _learn_from(self, answer: Message) -> None:
-        """A server answers: learn the other nodes now, for the time when the given ones do not
+        """A server has answered: learn the other nodes now, for the time when the given ones do not
         answer."""
         if isinstance(answer, api_pb2.DescribeClusterResponse):
             self._servers.learn(node.address.grpc for node in answer.nodes)
@@ -290,8 +292,8 @@ class ControlPlane:
         return stubs
 
     def _renew(self, address: str) -> None:
-        """gRPC goes on with the certificates that a channel was made with: with new files the next
-        attempt makes another. Calls on the old one go on."""
+        """gRPC keeps the certificates with which a channel was made. If the files are new, the next
+        attempt makes another channel; calls on the old one go on."""
         if self._tls is not None and self._tls.signature() != self._tls_files.get(address):
             old = self._stubs.pop(address, None)
             self._probed.pop(address, None)
@@ -351,7 +353,8 @@ async def _explained(
     looking: asyncio.Task[UnreachedError | None],
     deadline: float,
 ) -> UnreachedError | LostCallError:
-    """What was found about the port in place of the failure, if that is known in time."""
+    """The error with what was found about the port, if that is known in time; otherwise the error
+    itself."""
     if isinstance(failure, RefusedError):
         return failure
     with suppress(TimeoutError):

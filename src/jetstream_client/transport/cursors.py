@@ -44,7 +44,8 @@ class Cursors:
         self._sending: asyncio.Task[None] | None = None
 
     async def commit(self, commit: Commit) -> Result:
-        """What became of it, `error` included. Raises what the whole call fails with."""
+        """The result of the commit, with its `error` if it has one. Raises the error of the whole
+        call."""
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((commit, answer))
         if self._sending is None:
@@ -103,9 +104,9 @@ class Cursors:
     async def set(
         self, name: str, stream: StreamLike, offset: int, last_epoch: int, metadata: str
     ) -> Cursor:
-        """Whatever was committed before. It follows the revision found: a copy of the call that
-        arrives late takes nothing back. Raises PreconditionFailedError where others commit all the
-        time."""
+        """Commit a position, no matter which was committed before. The commit follows the revision
+        that was found, so a copy of the call that arrives late changes nothing. Raises
+        PreconditionFailedError if others commit all the time."""
         check_text("the cursor's name", name)
         check_text("the metadata", metadata)
         ref = wire.to_ref(stream)
@@ -165,8 +166,8 @@ def commit_of(
     expected_revision: int | None,
     member: tuple[str, int] = ("", 0),
 ) -> Commit:
-    """last_epoch: -1: not known. expected_revision: None: whatever it is. member: id and generation
-    of a consumer group's."""
+    """A commit for the wire. last_epoch: -1: not known. expected_revision: None: any. member: id
+    and generation of a consumer group's member."""
     return Commit(
         name=name,
         stream=ref,
@@ -200,5 +201,5 @@ def error_of(result: Result) -> JetstreamError | None:
 
 
 def is_passing(error: JetstreamError) -> bool:
-    """Whether a later commit may succeed where this one did not."""
+    """Whether a later commit may succeed after this one failed."""
     return error.retriable or isinstance(error, UnavailableError | UnknownOutcomeError)

@@ -36,7 +36,7 @@ TLS_RECORD_BYTES = 16 * 1024
 
 
 class Fetched(NamedTuple):
-    """The head of an answer, and whole batches, back to back. address: who has sent it."""
+    """The head of an answer, and whole batches, back to back. address: the node that sent it."""
 
     head: pb.DataFetchResponse
     batches: bytearray | bytes
@@ -65,7 +65,8 @@ class DataConnection(asyncio.BufferedProtocol):
     async def open(
         cls, address: str, timeout: float, token: str = "", tls: TlsConfig | None = None
     ) -> DataConnection:
-        """Connect and greet. Raises UnavailableError, or what the server refuses with."""
+        """Connect and greet. Raises UnavailableError, or the error with which the server
+        refuses."""
         context = None if tls is None else tls.ssl_context()
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
@@ -183,8 +184,9 @@ class DataConnection(asyncio.BufferedProtocol):
             self._wake_after(decoder.missing)
 
     def _wake_after(self, missing: int) -> None:
-        """A large answer comes in hundreds of segments: the loop need not turn for each. Where
-        systems do not make room for as much as is asked for, a part of what they have is safe."""
+        """A large answer comes in hundreds of segments; the loop need not wake up for each. Some
+        systems make less room than they were asked for, so only a part of the room that they have
+        is used."""
         if self._transport is None or (not missing and self._wakes_after == 1):
             return
         sock = self._transport.get_extra_info("socket")

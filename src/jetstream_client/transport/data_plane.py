@@ -1,9 +1,9 @@
-"""Fetches over the data plane: over which connection, and what to do when it fails.
+"""Fetches over the data plane: which connection they use, and what follows a failure.
 
 Reads may always be repeated: a fetch is tried on node after node, with back-off, until it is
-answered or its time is up. routes.py decides which node to ask. It is the leader by default,
-because a follower hears of a commit a moment later, and a program that has just published wants to
-read its record.
+answered or its time is up. routes.py decides which node to ask. By default it is the leader: a
+follower hears of a commit a moment later, and a program that has just published wants to read its
+record.
 """
 
 from __future__ import annotations

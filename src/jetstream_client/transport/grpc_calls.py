@@ -4,7 +4,7 @@ gRPC's own asyncio has one poller for all loops of a process, and complains on s
 one of them is closed or two are used at a time. Its plain channels do not have these problems: they
 answer in a thread of their own, which passes the answer to the waiting loop.
 
-Nothing else here imports gRPC, which is told before that to keep its log to itself.
+No other module of the client imports gRPC. This one first tells it not to log.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ async def ask(
 async def ask_for_many(
     method: Any, request: Message, silence: float, address: str, token: str = ""
 ) -> AsyncGenerator[Message, None]:
-    """The answers of the server at `address`, until it has no more. silence: so many seconds may
-    pass without one. Raises JetstreamError. Closed, it cancels the call."""
+    """Yields the answers of the server at `address` until it has no more. silence: how many seconds
+    may pass without an answer. Raises JetstreamError. Closing it cancels the call."""
     metadata = (("authorization", f"Bearer {token}"),) if token else None
     call = method(request, metadata=metadata)
     try:

@@ -67,11 +67,11 @@ def login_of(urls: Sequence[str], options: NatsOptions) -> tuple[list[str], Nats
 
 
 class NatsInbox:
-    """A connection and the subscription that all answers come to.
+    """A connection and the subscription that gets all answers.
 
     on_answer(token, payload): payload None says that nobody listens on the subject at all.
-    on_refusal(subject, error): NATS forbids a subject; "" where no single one is meant. An answer
-    to a publish with a token comes to `prefix` + token.
+    on_refusal(subject, error): NATS forbids a subject; "" if the error names none. An answer to a
+    publish with a token comes to `prefix` + token.
     """
 
     def __init__(
@@ -105,9 +105,10 @@ class NatsInbox:
     async def connect(
         self, urls: Sequence[str], options: NatsOptions, timeout: float, *, patient: bool = True
     ) -> None:
-        """Raises UnavailableError or UnauthenticatedError, InvalidRequestError for what is no NATS.
+        """Raises UnavailableError or UnauthenticatedError, and InvalidRequestError if something
+        other than NATS answers.
 
-        patient: try on where all servers refuse connections; without, that is said at once.
+        patient: go on trying if all servers refuse connections; otherwise raise at once.
         """
         from nats.aio.client import Client as NatsClient
 
@@ -179,9 +180,9 @@ class NatsInbox:
     async def publish(
         self, subject: str, payload: bytes, token: str, headers: list[tuple[str, str]]
     ) -> None:
-        """Hand over to the connection; `token` "" asks for no answer.
+        """Hand over to the connection; with `token` "" no answer is asked for.
 
-        Whatever is raised, nothing was sent.
+        If it raises, nothing was sent.
         """
         from nats import errors
 

@@ -1,9 +1,9 @@
 """Finds out what listens on a port with an unexpected protocol: perhaps another port of a Jetstream
 server.
 
-Clients are given addresses by hand, and a server has five ports. Each answers a question of its own
-at once: NATS greets whoever connects, so does the metadata group; HTTP, the data plane and gRPC
-answer the first bytes of their protocols. Asked only after a failure.
+People type addresses by hand, and a server has five ports. Each port answers a question of its own
+at once: NATS and the metadata group greet every client; HTTP, the data plane and gRPC answer the
+first bytes of their protocols. The client asks only after a failure.
 """
 
 from __future__ import annotations

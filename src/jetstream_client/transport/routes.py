@@ -1,14 +1,14 @@
-"""Which replica of a stream a reader asks, and for how long it stays with it.
+"""Chooses the replica of a stream that a reader asks, and for how long the reader stays with it.
 
-    leader    the leader. Where nobody leads, or it is not reached, another replica, in sync if
-              one is; the leader is looked for again every AVOID_SECONDS
-    nearest   a replica in sync in the client's `rack`; where none is, or no rack is given, the one
-              whose data plane greets quickest
-    any       a replica in sync, drawn by lot: readers spread over the cluster
+    leader    the leader. If nobody leads, or it cannot be reached, another replica, if possible
+              one in sync; the leader is looked for again every AVOID_SECONDS
+    nearest   a replica in sync in the client's `rack`; if there is none, or no rack is given, the
+              one whose data plane greets most quickly
+    any       a replica in sync, chosen at random: readers spread over the cluster
 
 A reader stays with its replica while that serves it. A replica that failed, is out of sync, or is
-behind what the reader has read is avoided for AVOID_SECONDS. If all are avoided, the one avoided
-first is asked. Any node knows which replicas are in sync: reading needs no leader.
+behind what the reader has read is avoided for AVOID_SECONDS. If all are avoided, the one that was
+avoided first is asked. Any node knows which replicas are in sync: reading needs no leader.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def check_read_from(read_from: str) -> None:
 
 
 class Routes:
-    """By stream and preference: the data-plane address to ask.
+    """The data-plane address to ask, by stream and preference.
 
-    cluster: asks for the nodes. leader_of(stream, timeout): asks who leads it, -1 for nobody.
+    cluster: returns the nodes. leader_of(stream, timeout): returns the leader, -1 for none.
     registered(stream, timeout): the stream as any node knows it. greet(address): returns when that
     data plane has greeted; raises a JetstreamError.
     """

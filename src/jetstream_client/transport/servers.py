@@ -1,8 +1,8 @@
-"""Which server a call goes to: one that was given, else one that the cluster has named since.
+"""Chooses the server of a call: one of the given ones, else one that the cluster has named since.
 
-A client is often given one node of several, and that node may die. So the client learns the other
-nodes while it lives. Learned addresses are used only when the given ones have failed, because they
-may not be reachable from the client. A server that answers is asked first from then on.
+A client often knows only one node of several, and that node may die. So the client learns the other
+nodes while it runs. It uses learned addresses only when the given ones have failed, because it may
+not be able to reach them. A server that answers is asked first from then on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 
 class Servers:
-    """first: whom to ask first. needs_learning: the cluster should be asked who its nodes are."""
+    """first: the address to ask first. needs_learning: the client should ask the cluster for its
+    nodes."""
 
     def __init__(self, given: Iterable[str]) -> None:
         self._given = list(given)
@@ -23,8 +24,8 @@ class Servers:
         return len(self._given) + len(self._learned)
 
     def learn(self, named: Iterable[str]) -> None:
-        """What the cluster names now, in place of what it named before. A node that is alone is
-        known already, under whatever address."""
+        """The nodes that the cluster names now replace those that it named before. A node that is
+        alone is known already, even if its address differs."""
         addresses = [address for address in named if address]
         self._learned = [each for each in addresses if each not in self._given]
         if len(addresses) == 1:

@@ -131,8 +131,8 @@ class Streams:
         )
 
     async def find(self, feeding_subject: str = "", *, internal: bool = False) -> list[Stream]:
-        """Those that a message on `feeding_subject` goes to; without, all. internal: the server's
-        own as well."""
+        """The streams that a message on `feeding_subject` goes to; without a subject, all streams.
+        internal: the server's own streams as well."""
         check_text("the subject", feeding_subject)
         answer = await self._control.call(
             lambda stubs: stubs.streams.ListStreams,
@@ -145,8 +145,8 @@ class Streams:
     async def describe_all(
         self, feeding_subject: str, *, internal: bool = False
     ) -> list[StreamDescription]:
-        """One question to each node that leads any of them; of those it does not answer about,
-        what the registry knows."""
+        """Makes one call to each node that leads any of these streams. For a stream whose leader
+        does not answer, returns what the registry knows."""
         check_text("the subject", feeding_subject)
         listed = await self._led(feeding_subject, internal, None, self._control.timeout)
         found = {each.stream.id: each for each in listed.led}
@@ -245,7 +245,7 @@ class Streams:
         return wire.stream_of(answer.stream)
 
     async def restore_batches(self, stream: StreamLike, batches: bytes) -> int:
-        """Not repeated once it may have been done: the caller sees where the log ends, and goes on
+        """Not repeated once it may have been done: the caller looks where the log ends, and goes on
         there."""
         answer = await self._control.call(
             lambda stubs: stubs.streams.RestoreBatches,

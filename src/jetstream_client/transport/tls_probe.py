@@ -1,7 +1,7 @@
-"""Why a connection to a gRPC port fails that should speak TLS, or should not.
+"""Finds out why a connection to a gRPC port fails: it should speak TLS, or should not.
 
-gRPC says little more than that it cannot connect. Asked only after a failure, and before any server
-has answered.
+gRPC says little more than that it cannot connect. The client asks only after a failure, and before
+any server has answered.
 """
 
 from __future__ import annotations
