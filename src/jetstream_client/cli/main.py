@@ -41,7 +41,6 @@ from jetstream_client.cli.exits import (
     prepare_output,
 )
 from jetstream_client.cli.suggestions import Commands
-from jetstream_command import end_at_interrupt
 from jetstream_protocol.errors import JetstreamError
 
 app = typer.Typer(
@@ -112,13 +111,12 @@ def root(
     context.obj.context = context_name
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
+def main() -> NoReturn:
     """Run the command and exit."""
-    end_at_interrupt()
     prepare_output()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # Warnings are for developers, not for users.
-    code = run(arguments)
+    code = run()
     if code == Exit.INTERRUPTED:
         # After an interrupt an orderly clean-up is not possible.
         with suppress(OSError):
