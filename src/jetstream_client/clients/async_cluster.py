@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from jetstream_client.clients.async_methods import AsyncMethods
 from jetstream_client.transport.streams import Streams
 from jetstream_client.values.types import (
     ClusterInfo,
@@ -16,13 +16,10 @@ from jetstream_client.values.types import (
 )
 
 
-class AsyncClusterMethods(ABC):
+class AsyncClusterMethods(AsyncMethods):
     """What follows is part of `AsyncClient`, which sets these."""
 
     _streams: Streams
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
 
     async def describe_cluster(self) -> ClusterInfo:
         """Describe the cluster: its nodes and why some are not ready, the controller, and the URLs

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from jetstream_client.clients.async_streams import AsyncStreamMethods
 from jetstream_client.reading.cursor import ConsumerCursor
 from jetstream_client.reading.lags import Lags
-from jetstream_client.reading.reader import Reader
 from jetstream_client.transport import wire
 from jetstream_client.transport.cursors import Cursors
-from jetstream_client.transport.streams import Streams
 from jetstream_client.values.config import ClientConfig
 from jetstream_client.values.positions import Position, check_offset
 from jetstream_client.values.types import Cursor, CursorDescription, OnReset, StreamLike
 from jetstream_protocol.errors import NotFoundError
 
 
-class AsyncCursorMethods(ABC):
+class AsyncCursorMethods(AsyncStreamMethods):
     """What follows is part of `AsyncClient`, which sets these."""
 
     config: ClientConfig
     _cursors: Cursors
     _lags: Lags
-    _reader: Reader
-    _streams: Streams
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
-
-    @abstractmethod
-    async def offset_at(self, stream: StreamLike, position: Position) -> int: ...
 
     def _consumer_cursor(
         self,

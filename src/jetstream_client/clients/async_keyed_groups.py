@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jetstream_client.clients.async_methods import AsyncMethods
 from jetstream_client.publishing.keyed_group import check_room, names_of
 from jetstream_client.publishing.subject_routes import SubjectRoutes
 from jetstream_client.transport.streams import Streams
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-class AsyncKeyedGroupMethods:
+class AsyncKeyedGroupMethods(AsyncMethods):
     """What follows is part of `AsyncClient`, which sets these."""
 
     _routes: SubjectRoutes
@@ -52,6 +53,3 @@ class AsyncKeyedGroupMethods:
             ]
         finally:
             self._routes.forget_all()
-
-    def _check_open(self) -> None:
-        raise NotImplementedError

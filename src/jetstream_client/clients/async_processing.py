@@ -19,7 +19,7 @@ from jetstream_client.reading.consumer import AsyncConsumer
 from jetstream_client.reading.group_consumer import Listener, tell
 from jetstream_client.reading.messages import Message
 from jetstream_client.values.headers import HeadersLike
-from jetstream_client.values.types import Payload, Stream
+from jetstream_client.values.types import Payload
 from jetstream_protocol.errors import InvalidRequestError, NoStreamError
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         headers: HeadersLike | None = None,
         msg_id: str | None = None,
     ) -> Coroutine[Any, Any, Any]: ...
-
-    @abstractmethod
-    async def list_streams(
-        self, feeding_subject: str = "", *, internal: bool = False
-    ) -> list[Stream]: ...
 
     @abstractmethod
     def _tracked(self, consumer: AsyncConsumer) -> AsyncConsumer: ...

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from jetstream_client.clients.async_methods import AsyncMethods
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.security import Security
 from jetstream_client.values.access import AclDecision, AclRule, NewToken, Operation, Token
 from jetstream_client.values.settings import Seconds
 
 
-class AsyncSecurityMethods:
+class AsyncSecurityMethods(AsyncMethods):
     """A part of AsyncClient."""
 
     _control: ControlPlane
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
     @property
     def _security(self) -> Security:
