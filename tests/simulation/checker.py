@@ -143,8 +143,8 @@ class Checker:
         """A new process recovered the log."""
         shadow = self._shadows[node_id]
         entries = entries_of(log)
-        is_damaged = shadow.suspect or shadow.is_unread or bool(log.offline_reason)
-        shadow.is_unread = False
+        shadow.opened()
+        is_damaged = shadow.suspect or bool(log.offline_reason)
         if not is_damaged and shadow.entries and shadow.end_offset > log.log_end_offset:
             raise Violation(
                 f"node {node_id} lost [{log.log_end_offset}, {shadow.end_offset}) "

@@ -47,6 +47,12 @@ class Shadow:
         self.is_unread = False
         """A start could not open it."""
 
+    def opened(self) -> None:
+        """A start reads it. Of a log that the start before could not read, the group does not know
+        yet what a power failure took."""
+        self.suspect = self.suspect or self.is_unread
+        self.is_unread = False
+
     @property
     def end_offset(self) -> int:
         return self.entries[-1].next_offset if self.entries else self.start_offset
