@@ -482,7 +482,8 @@ class Checker:
         self._lost_at_epoch = after.leader_epoch
         for node_id in self._eligible:
             shadow = self._shadows[node_id]
-            if not shadow.suspect and shadow.holds(last):
+            # One that has lost all but where it ends begins behind everything, and holds nothing.
+            if not shadow.suspect and shadow.entries and shadow.holds(last):
                 raise Violation(
                     f"node {after.leader} was elected and lacks {last}, which node {node_id} holds"
                 )

@@ -178,8 +178,8 @@ class LostBeginnings(Scenario):
 
     def strike(self) -> None:
         stream = self.led_stream()
-        if stream is None or len(stream.isr) < 2:
-            return
+        if stream is None or not 2 <= len(stream.isr) == len(stream.replicas):
+            return  # One log at a time: the others are there to be copied.
         world, machines = self.world, self.cluster.machines
         node_id = stream.isr[world.between(0, len(stream.isr) - 1)]
         if world.chance(0.7):
