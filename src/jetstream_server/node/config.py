@@ -202,7 +202,7 @@ class LimitsConfig(_Section):
     connections: Annotated[int, Field(ge=16, le=65536)] = 4096
     """Connections to the data plane; fewer if the process may open fewer files."""
     connections_per_address: Annotated[int, Field(ge=1)] | None = None
-    """Of one address, to the data plane and to the gRPC port; None: half of `connections`."""
+    """Connections of one address to data plane or gRPC port; None: half of `connections`."""
 
 
 class TracingConfig(_Section):

@@ -31,8 +31,8 @@ class StreamAccess:
     def resolve(
         self, identity: Identity, operation: Operation, ref: common_pb2.StreamRef
     ) -> StreamMetadata:
-        """Raises UnauthenticatedError, PermissionDeniedError, and those of
-        ReplicaManager.stream_of."""
+        """The stream of a request. Raises UnauthenticatedError, PermissionDeniedError, and the
+        errors of ReplicaManager.stream_of."""
         access = self.control
         if not access.enabled or identity.is_node:
             return self._replicas.stream_of(ref)

@@ -151,10 +151,10 @@ class Placer:
 
 
 def balancing_moves(tables: Tables, moves_max: int) -> list[tuple[StreamId, NodeId]]:
-    """Leaderships to transfer, as (stream, new leader), until max − min ≤ 1 among alive nodes.
+    """Leaderships to hand over, as (stream, new leader), until max − min ≤ 1 among alive nodes.
 
     A leadership goes to an ISR member only. If the busiest and the idlest node share no stream, a
-    chain of transfers through other nodes has the same effect. Returns about `moves_max`, so that
+    chain of hand-overs through other nodes has the same effect. Returns about `moves_max`, so that
     balancing never floods the metadata log; the next call continues.
     """
     load = {
@@ -196,7 +196,7 @@ def _movable_leaderships(tables: Tables, load: Mapping[NodeId, int]) -> _Movable
 
 
 def _shortest_chain(load: Mapping[NodeId, int], movable: _Movable) -> list[tuple[NodeId, NodeId]]:
-    """Transfers (from, to) that move one leadership off a busy node to one with 2 fewer."""
+    """Hand-overs (from, to) that move one leadership off a busy node to one with 2 fewer."""
     for source in sorted(load, key=lambda node_id: (-load[node_id], node_id)):
         came_from: dict[NodeId, NodeId] = {source: source}
         waiting = deque([source])
