@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishers ask often which streams there are."""
     monkeypatch.setattr(subject_routes, "FRESH_SECONDS", 0.1)
     monkeypatch.setattr(subject_routes, "STALE_SECONDS", 0.1)
-    monkeypatch.setattr(sender, "_FEED_SECONDS", 0.1)
+    monkeypatch.setattr(sender, "_ROUTE_SECONDS", 0.1)
 
 
 def streams_of_keys(client: Client, group: str, count: int) -> dict[bytes, set[int]]:
