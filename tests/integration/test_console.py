@@ -238,6 +238,24 @@ async def _follows(page: Page, client: Client, stream: str) -> None:
 
 
 @needs_chromium
+def test_a_compacted_stream_is_not_said_to_hold_a_record_for_each_offset(
+    server: ServerProcess, client: Client, name: str, tmp_path: Path
+) -> None:
+    client.create_stream(name, subject=name, compact=True)
+    for value in (b"1", b"2"):
+        client.publish(name, value, key="same")
+
+    async def walk() -> None:
+        async with browser(tmp_path) as page:
+            await page.open(f"{server.http}/#/streams/{name}")
+            cards = "document.querySelector('.cards')"
+            await page.until(f"{cards} && {cards}.textContent.includes('Records≤ 2Offsets0 – 1')")
+            assert page.problems == []
+
+    asyncio.run(walk())
+
+
+@needs_chromium
 def test_a_change_is_made_in_a_browser_only_once_changes_are_allowed(
     server: ServerProcess, client: Client, name: str, tmp_path: Path
 ) -> None:

@@ -270,7 +270,7 @@ const streamsPage = (query) => ({
       ["Subject", (s) => h("span", { class: "mono" }, s.stream.subject || "–")],
       ["Leader", (s) => s.stream.leader < 0 ? h("span", { class: "bad" }, "none") : String(s.stream.leader), true],
       ["In sync", (s) => sync(s.stream), true],
-      ["Records", (s) => count(s.high_watermark - s.log_start_offset), true],
+      ["Records", (s) => records(s), true],
       ["Size", (s) => size(s.size_bytes), true],
       ["Lag", (s) => lag(s), true],
       ["Records/s", (s) => rate(s.samples.length ? s.samples.at(-1) : null), true],
@@ -291,6 +291,10 @@ const sync = (stream) => {
   const all = stream.replicas.length, now = stream.isr.length;
   return h("span", { class: now < (stream.config.min_insync_replicas || 1) ? "bad" : now < all ? "warn" : "" }, `${now} of ${all}`);
 };
+
+/** Compaction leaves offsets without a record: nobody counts those. */
+const records = (found) => `${(found.stream.config || {}).compact ? "≤ " : ""}${count(found.high_watermark - found.log_start_offset)}`;
+const offsets = (found) => Number(found.high_watermark) === Number(found.log_start_offset) ? `none below ${count(found.high_watermark)}` : `${count(found.log_start_offset)} – ${count(found.high_watermark - 1)}`;
 
 function lag(described) {
   const lags = (described.progress || []).map((p) => p.offset < 0 ? null : described.log_end_offset - p.offset);
@@ -382,7 +386,7 @@ function streamOverview(name, found) {
     h("h1", {}, stream.name),
     online ? null : h("div", { class: "error", role: "alert" }, found.state),
     h("div", { class: "cards" },
-      card("Records", count(found.high_watermark - found.log_start_offset)), card("Offsets", `${count(found.log_start_offset)} – ${count(found.high_watermark)}`),
+      card("Records", records(found)), card("Offsets", offsets(found)),
       card("Size", size(found.size_bytes)), card("Not committed", count(found.log_end_offset - found.high_watermark)),
       card("Last record", found.last_append_us ? `${span(Math.max(0, Math.round((Date.now() * 1000 - found.last_append_us) / 1e6)) * 1e6)} ago` : "–")),
     section("Records a second", "", h("div", { class: "body" }, h("b", {}, rate(samples.length ? samples.at(-1) : null)), chart(samples, 600, 60, "wide"))),
