@@ -25,7 +25,7 @@ def client() -> None:
 def server() -> None:
     """`jetstream-server`."""
     end_at_interrupt()
-    from jetstream_server.node.cli import main
+    from jetstream_server.node.entry import main
 
     main()
 

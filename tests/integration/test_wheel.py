@@ -76,14 +76,27 @@ def test_the_sdk_alone_is_small_and_has_no_command_line() -> None:
     assert size < SDK_BYTES_MAX, f"{size:,} bytes in {sorted(found)}"
 
 
-def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "extra"), [("client", "cli"), ("server", "server")], ids=["client", "server"]
+)
+def test_without_its_extra_a_command_says_what_to_install(
+    tmp_path: Path, command: str, extra: str
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u\nfind = u.find_spec\n"
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "import importlib.util as u\n"
+        "find = u.find_spec\n"
         "u.find_spec = lambda name, *more: None if name == 'typer' else find(name, *more)\n"
     )
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import sitecustomize; " + (
-        "from jetstream_client.cli import main; main()"
+        f"from jetstream_command import {command}; {command}()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == "  pip install 'jetstream-log[cli]'"
+    assert done.stderr.splitlines()[-1] == f"  pip install 'jetstream-log[{extra}]'"
+    assert done.stderr.count("\n") == 2

@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,16 +17,6 @@ import typer
 
 if TYPE_CHECKING:
     from jetstream_server.node.config import Config, NodeConfig
-
-_NEEDED = (
-    "aiohttp",
-    "cryptography",
-    "grpc_health",
-    "pydantic_settings",
-    "structlog",
-    "uvloop",
-    "yaml",
-)
 
 # typer contains its own copy of click; older versions use click itself. This is the one in use.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -41,15 +30,7 @@ command = typer.Typer(
 
 
 def main() -> None:
-    """Run the command. If only the client is installed, print how to install the server."""
-    missing = [module for module in _NEEDED if find_spec(module) is None]
-    if missing:
-        print(
-            "jetstream-server needs the server extra; install it with:\n"
-            "  pip install 'jetstream-log[server]'",
-            file=sys.stderr,
-        )
-        raise SystemExit(1)
+    """Run the command and exit."""
     try:
         code = command(standalone_mode=False)
     except _UsageError as error:
