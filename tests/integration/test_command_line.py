@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import pytest
 
 from jetstream_client import Client
+from jetstream_client.cli import options
 from tests.support import command
 from tests.support.server import ServerProcess
 
@@ -414,15 +415,23 @@ def test_an_output_that_lacks_a_letter_gets_an_escape(
     assert jetstream("fetch", "letters").stdout.endswith("ü  é\n")
 
 
-def on_a_terminal(arguments: list[str], environment: dict[str, str], typed: bytes = b"") -> str:
-    """What the command prints when it thinks that a person is watching."""
+def on_a_terminal(
+    arguments: list[str],
+    environment: dict[str, str],
+    typed: bytes = b"",
+    *,
+    columns: int = 100,
+    stdout: int | None = None,
+) -> str:
+    """What the command prints when it thinks that a person is watching. stdout: where else its
+    standard output goes."""
     primary, secondary = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, *arguments],
         stdin=secondary,
-        stdout=secondary,
+        stdout=secondary if stdout is None else stdout,
         stderr=secondary,
-        env={**environment, "TERM": "xterm", "COLUMNS": "100"},
+        env={**environment, "TERM": "xterm", "COLUMNS": str(columns)},
     ) as process:
         os.close(secondary)
         os.write(primary, typed)
@@ -442,7 +451,10 @@ def test_on_a_terminal_deleting_asks_first(jetstream: Run, environment: dict[str
     jetstream("stream", "create", "asked", "--subject", "asked.>")
     on_a_terminal(["stream", "delete", "asked"], environment, b"n\n")
     assert "asked" in jetstream("stream", "list").stdout
-    on_a_terminal(["stream", "delete", "asked"], environment, b"y\n")
+    delete = ["stream", "delete", "asked"]
+    assert "?" in on_a_terminal(delete, environment, b"n\n", stdout=subprocess.DEVNULL)
+    assert "asked" in jetstream("stream", "list").stdout
+    on_a_terminal(delete, environment, b"y\n")
     assert "asked" not in jetstream("stream", "list").stdout
 
 
@@ -451,6 +463,27 @@ def test_on_a_terminal_tables_are_for_people(jetstream: Run, environment: dict[s
     shown = on_a_terminal(["stream", "list"], environment)
     assert "\x1b[1m" in shown
     assert re.search(r"shown +shown\.>", shown)
+
+
+@pytest.mark.parametrize("columns", [30, 75, 200])
+def test_on_a_narrow_terminal_headings_and_numbers_stay_whole(
+    jetstream: Run, environment: dict[str, str], columns: int
+) -> None:
+    subject = "narrow." + "x" * 60
+    jetstream("stream", "create", "narrow", "--subject", subject)
+    shown = on_a_terminal(["stream", "list"], environment, columns=columns)
+    words = re.sub(r"\x1b\[\d*m", "", shown).split()
+    assert {"SUBJECT", "REPLICAS", "STATE", "narrow", "1/1"} <= set(words)
+    assert (subject in words) is (columns != 75)
+    jetstream("stream", "delete", "narrow", "--yes")
+
+
+def test_without_a_terminal_it_says_which_options_there_are(jetstream: Run) -> None:
+    done = jetstream("cursor", "delete", "nobody", "nowhere", code=2)
+    assert "--yes" in done.stderr
+    assert "--dry-run" not in done.stderr
+    with pytest.raises(options.UsageError, match="--yes .*, --dry-run"):
+        options.confirm("?", yes=False, dry_run=True)
 
 
 @pytest.fixture(scope="module")

@@ -118,23 +118,25 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="A node's num
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes`; without a terminal, raise a usage error."""
+def confirm(question: str, *, yes: bool, dry_run: bool = False) -> None:
+    """Ask, unless `yes`; without a terminal, raise a usage error. dry_run: the command has
+    --dry-run."""
     if not yes and not _on_terminal():
-        raise UsageError(
-            "it asks first, and this is no terminal: --yes goes on without, --dry-run only tells"
-        )
+        instead = "--yes goes on without" + (", --dry-run only tells" if dry_run else "")
+        raise UsageError(f"it asks first, and this is no terminal: {instead}")
     confirm_on_terminal(question, yes=yes)
 
 
 def confirm_on_terminal(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes`; without a terminal, go on."""
+    """Ask, unless `yes`; without a terminal, go on. Asks on standard error, because standard output
+    may be a pipe."""
     if not yes and _on_terminal():
-        typer.confirm(question, abort=True)
+        typer.confirm(question, abort=True, err=True)
 
 
 def _on_terminal() -> bool:
-    return all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
+    """Whether somebody can be asked."""
+    return all(each is not None and each.isatty() for each in (sys.stdin, sys.stderr))
 
 
 class ReadFromName(StrEnum):

@@ -108,10 +108,10 @@ def printable(text: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns with headings. A number column is right-aligned."""
+    """Columns with headings. On a terminal long cells are folded into their columns, unless it is
+    narrower than the headings."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich(columns, cells)
+    if sys.stdout.isatty() and _print_rich(columns, cells):
         return
     lines = [list(columns), *cells]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
@@ -120,17 +120,22 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         sys.stdout.write("  ".join(padded).rstrip() + "\n")
 
 
-def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+    """False: nothing is printed, because the terminal is too narrow."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    if sum(len(column) + 2 for column in columns) - 2 > console.width:
+        return False
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", min_width=len(column))
     for row in cells:
         table.add_row(*map(Text, row))
-    Console().print(table)
+    console.print(table)
+    return True
 
 
 def print_fields(fields: dict[str, object]) -> None:

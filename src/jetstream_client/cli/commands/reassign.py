@@ -90,7 +90,7 @@ def decommission(
         moves = client.plan_reassignment(drain=node)
         as_json = options.wants_json(context, json)
         if not dry_run:
-            options.confirm(f"Empty node {node} ({len(moves)} replicas)?", yes=yes)
+            options.confirm(f"Empty node {node} ({len(moves)} replicas)?", yes=yes, dry_run=True)
             client.drain_node(node)
         move_all(client, moves, at_a_time=at_a_time, yes=True, dry_run=dry_run, as_json=as_json)
     if not (as_json or dry_run):
@@ -131,7 +131,7 @@ def move_all(
         print("nothing has to move")
     if dry_run or not moves:
         return
-    options.confirm(f"Move {len(moves)} streams?", yes=yes)
+    options.confirm(f"Move {len(moves)} streams?", yes=yes, dry_run=True)
     with progress_bar(len(moves)) as advance:
         _carry_out(client, moves, at_a_time, advance)
 
