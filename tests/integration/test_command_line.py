@@ -482,7 +482,7 @@ def test_without_a_terminal_it_says_which_options_there_are(jetstream: Run) -> N
     done = jetstream("cursor", "delete", "nobody", "nowhere", code=2)
     assert "--yes" in done.stderr
     assert "--dry-run" not in done.stderr
-    with pytest.raises(options.UsageError, match="--yes .*, --dry-run"):
+    with pytest.raises(options.UsageError, match=r"--yes .*, --dry-run"):
         options.confirm("?", yes=False, dry_run=True)
 
 
