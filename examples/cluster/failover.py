@@ -24,7 +24,7 @@ AFTER_SECONDS = 2.0
 LOOK_SECONDS = 0.02
 PATIENCE_SECONDS = 30.0
 ASK_TIMEOUT = 0.5
-"""Whoever looks for a new leader would rather ask again than wait."""
+"""While it looks for a new leader, it asks again soon instead of waiting."""
 
 Found = TypeVar("Found")
 

@@ -75,7 +75,7 @@ def up(folder: Folder = DEFAULT) -> None:
     print(f"✓ profiles  {', '.join(plain)}; with monitoring also {', '.join(MONITORING)}")
     compose.write()
     compose("down", "--volumes")
-    if taken := compose.ports_taken():  # The health checks would ask whoever listens there.
+    if taken := compose.ports_taken():  # The health checks would ask the wrong process.
         print(f"error: something listens on {', '.join(map(str, taken))}", file=sys.stderr)
         raise typer.Exit(1)
     begun = time.monotonic()

@@ -218,8 +218,8 @@ class Processor:
                     await self._until(lambda: not self._schedule.is_busy(streams))
             except TimeoutError:
                 logger.warning(
-                    "%r: records of %s are still being handled after %g s; whoever reads the "
-                    "stream next repeats them",
+                    "%r: records of %s are still being handled after %g s; the next reader of the "
+                    "stream repeats them",
                     self._options.name,
                     ", ".join(names),
                     LETTING_GO_SECONDS,
@@ -427,7 +427,7 @@ class Processor:
                 if not is_passing(error) and not self._source.is_shared:
                     self._fail(error)
                     continue
-                # Whoever resumes repeats what was done since the last commit.
+                # The next reader repeats the records since the last commit.
                 logger.warning("cursor not committed at the end: %s", error.message)
 
 

@@ -393,7 +393,7 @@ class PlainPublisher:
     def _forget_connecting(self, task: asyncio.Task[NatsInbox]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # Whoever waited has seen it; perhaps nobody waits any more.
+            task.exception()  # Waiting callers have seen it; perhaps none waits any more.
 
     async def _connect(self) -> NatsInbox:
         urls = self._config.nats or await self._nats_urls()

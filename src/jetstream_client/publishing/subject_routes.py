@@ -255,7 +255,7 @@ class SubjectRoutes:
     def _asked(self, subject: str, task: asyncio.Task[SubjectRoute]) -> None:
         self._asking.pop(subject, None)
         if not task.cancelled():
-            task.exception()  # Whoever waited has seen it; perhaps nobody waits any more.
+            task.exception()  # Waiting callers have seen it; perhaps none waits any more.
 
     async def _ask(self, subject: str) -> SubjectRoute:
         streams = await self._streams_on(subject)

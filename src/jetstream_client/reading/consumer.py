@@ -370,7 +370,7 @@ class AsyncConsumer(AsyncClosing):
         try:
             await self.checkpoint()
         except JetstreamError as error:
-            # Whoever resumes repeats what was done since the last commit.
+            # The next consumer of the cursor repeats the records since the last commit.
             logger.warning("cursor not committed at the end: %s", error.message)
 
     @property

@@ -53,7 +53,7 @@ there is one."""
 
 class DataPlane:
     """Belongs to the event loop it is first used on. cluster, leader_of, registered: see Routes.
-    has_met_one: whether any server has answered yet; until then asking again is of no use, because
+    has_met_one: whether any server has answered yet; until then asking again does not help, because
     the calls of Routes are repeated themselves."""
 
     def __init__(

@@ -272,7 +272,7 @@ class NatsInbox:
         try:
             await client.close()
         except (OSError, TypeError):
-            # The connection is lost already: what was handed over is not sent, and whoever waits
-            # for an answer to it is told that the outcome is unknown. From Python 3.12 on asyncio
+            # The connection is lost already: what was handed over is not sent, and callers that
+            # wait for an answer get an error with an unknown outcome. From Python 3.12 on asyncio
             # may raise TypeError then (python/cpython#136234).
             return

@@ -30,7 +30,7 @@ async def why_tls_fails(address: str, tls: TlsConfig) -> str:
     try:
         if await _connect(address, tls.ssl_context(_ALPN)):
             return ""
-        # gRPC closes without a word when it does not take the client for one.
+        # gRPC closes the connection silently if it does not accept the client.
         return _WANTS_ONE if tls.cert is None else _REFUSES_IT
     except ssl.SSLCertVerificationError as error:
         return (

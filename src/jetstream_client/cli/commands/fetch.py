@@ -186,7 +186,7 @@ def _writer(as_json: bool, format_: str | None) -> Write:
 def _line_writer(line: Callable[[Message], str]) -> Write:
     def write(messages: Iterable[Message]) -> None:
         # Line by line: unbuffered (PYTHONUNBUFFERED), Python drops the rest of one long write when
-        # the reader leaves in the middle, without a word.
+        # the reader leaves in the middle, and reports no error.
         sys.stdout.writelines(map(line, messages))
 
     return write

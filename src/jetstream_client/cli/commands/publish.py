@@ -233,7 +233,7 @@ class _Job:
         while (delivery := await sent.get()) is not None:
             self._settled(await delivery)
             if sent.empty():
-                sys.stdout.flush()  # Whoever reads this does not wait for the end of the lines.
+                sys.stdout.flush()  # The reader of this output need not wait for the last line.
 
     async def _publish_on(self, client: AsyncClient, payload: bytes, turns: Iterator[int]) -> None:
         for _ in turns:
