@@ -23,6 +23,7 @@ from jetstream_client.migration.restore_writer import RestoreWriter
 from jetstream_protocol.batch import Batch, decode_header, encode
 from tests.support import command
 from tests.support.cluster import TestCluster, running_cluster
+from tests.support.digests import digests_while_compacting
 
 
 @pytest.fixture(scope="module")
@@ -220,27 +221,12 @@ def test_digests_tell_whether_replicas_are_equal(cluster: TestCluster, client: C
 def test_a_compacted_part_is_compared_by_what_a_reader_ends_with(
     cluster: TestCluster, client: Client
 ) -> None:
-    stream = client.create_stream(
-        "compacted", "compacted.>", segment_bytes=65_536, compact=True, replicas=3
-    )
-    client.publish("compacted.a", b"without a key: it stays")
-    looked: list[dict[str, Any]] = []
-
-    def is_compacted() -> bool:
-        with client.publisher("compacted.a", linger=0) as publisher:
-            values = [b"%d" % len(looked) * 500 for _ in range(500)]
-            publisher.publish_many(values, keys=[b"key-%d" % (each % 50) for each in range(500)])
-        done = command.jetstream(
-            "--server", cluster.servers, "stream", "digest", "compacted", "--json"
-        )
-        looked.append(json.loads(done.stdout))
-        return bool(looked[-1]["bytes_from"] > 2_000)
-
-    cluster.wait_for("compaction", is_compacted, 120)
+    looked = digests_while_compacting(cluster, client, "compacted")
     assert [each for each in looked if not each["equal"]] == [], "while some compact, some have"
     said = cluster.jetstream("stream", "digest", "compacted")
     assert " by the last record of each key" in said
 
+    stream = client.describe_stream("compacted")
     follower = next(node for node in stream.replicas if node != stream.leader)
     _forge_first_batch(cluster, follower, stream.id)
     found = _differing(cluster, "compacted")
