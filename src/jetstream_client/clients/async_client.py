@@ -64,6 +64,9 @@ class AsyncClient(
 ):
     """A connection to a cluster, made on first use; `async with` closes it.
 
+        async with AsyncClient("localhost:9292") as client:
+            await client.publish("orders.eu", b"3 pears")
+
     servers: "host:port" of any node; several as a list or separated by commas. nats: URLs to
     publish to, instead of those that the cluster names. timeout: seconds that a call may take,
     retries included. in_flight_max: how many calls of `publish` may wait for acknowledgements at a
@@ -177,6 +180,9 @@ class AsyncClient(
         Raises NoStreamError at once if no stream listens; the error of a stream that refuses, which
         has then stored nothing (PreconditionFailedError: another record has the expected offset);
         UnknownOutcomeError if `timeout` passes without an answer.
+
+            ack = await client.publish("orders.eu", b"3 pears", key=b"42")
+            print(ack.stream, ack.offset)
         """
         self._check_open()
         options = PublishOptions(acks, ack_level, msg_id, expected_offset)
@@ -267,6 +273,9 @@ class AsyncClient(
         not allowed then.
 
         Raises OffsetOutOfRangeError for an offset below the log's start or beyond its end.
+
+            for message in await client.fetch("orders", "earliest", max_messages=100):
+                print(message.offset, message.value)
         """
         self._check_open()
         return await self._reader.fetch(
@@ -360,6 +369,10 @@ class AsyncClient(
         longer holds the position, because records were removed or lost, or the stream was created
         anew: raise the "error" (OffsetOutOfRangeError, DivergedError), or log it and go on from
         "earliest" or "latest". docs/consumers.md has more.
+
+            async with client.consume("orders", cursor="billing") as consumer:
+                async for message in consumer:
+                    print(message.offset, message.value)
         """
         self._check_open()
         if reverse and (last_epoch >= 0 or cursor is not None):
@@ -440,6 +453,9 @@ class AsyncClient(
         raises UnavailableError; default: the table returns what it knows (see `is_current`, `lag`).
         key_deserializer, value_deserializer: as in `consume`; look keys up in their deserialised
         form.
+
+            async with client.table("prices", key_deserializer=bytes.decode) as prices:
+                print(prices["pears"])
         """
         self._check_open()
         deserializers = Deserializers(key_deserializer, value_deserializer)

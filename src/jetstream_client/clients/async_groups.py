@@ -49,6 +49,10 @@ class AsyncGroupMethods(AsyncCursorMethods):
         as in `consume`, for each stream. session_timeout: seconds after which a member that sends
         nothing is removed. on_assigned, on_revoked: called between two records with the names of
         streams that come and go; the streams that go are committed afterwards.
+
+            async with client.consume_group("orders", "billing") as member:
+                async for message in member:
+                    print(message.stream, message.offset)
         """
         self._check_open()
         check_text("the source", source)

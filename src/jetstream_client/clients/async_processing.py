@@ -77,6 +77,11 @@ class AsyncProcessingMethods(AsyncGroupMethods):
         Raises the error that ended it; PreconditionFailedError if another consumer uses the cursor;
         InvalidRequestError if a stream of `source` listens on `dead_letter`; NoStreamError if no
         stream does.
+
+            async def handle(message):
+                print(message.value)
+
+            await client.process("orders", handle, cursor="printing", dead_letter="dead.orders")
         """
         options = ProcessOptions.of(cursor, group, settings)
         deserializers = options.deserializers

@@ -39,6 +39,8 @@ class AsyncStreamMethods(AsyncMethods):
         defaults. allow_same_name: create it although another subject has a stream of this name.
         Raises StreamExistsError if the stream exists with another configuration, or if another
         subject has a stream of this name.
+
+            await client.create_stream("orders", subject="orders.>", max_age=7 * 86_400)
         """
         self._check_open()
         stream = await self._streams.create(
