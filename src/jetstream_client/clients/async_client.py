@@ -34,6 +34,7 @@ from jetstream_client.reading.reader import FETCH_BYTES, Reader, filter_of
 from jetstream_client.reading.scan import AsyncScan
 from jetstream_client.reading.table import AsyncTable
 from jetstream_client.transport import wire
+from jetstream_client.transport.cluster import Cluster
 from jetstream_client.transport.connection_events import Callbacks, ConnectionEvents
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.cursors import Cursors
@@ -129,10 +130,11 @@ class AsyncClient(
         self._closed = False
         self._events = ConnectionEvents(callbacks)
         self._control = ControlPlane(config, self._events)
+        self._cluster = Cluster(self._control)
         self._streams = Streams(self._control)
         streams, met = self._streams, self._control.has_met_one
         data_plane = DataPlane(
-            streams.cluster, streams.leader_of, streams.registered, met, config, self._events
+            self._cluster.describe, streams.leader_of, streams.registered, met, config, self._events
         )
         self._cursors = Cursors(self._control)
         self._reader = Reader(self._streams, data_plane, self._control, config.timeout)
@@ -146,7 +148,7 @@ class AsyncClient(
         self._publishers: weakref.WeakSet[AsyncPublisher] = weakref.WeakSet()
 
     async def _nats_urls(self) -> Sequence[str]:
-        return (await self._streams.cluster()).nats
+        return (await self._cluster.describe()).nats
 
     def _check_open(self) -> None:
         if self._closed:

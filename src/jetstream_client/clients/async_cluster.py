@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jetstream_client.clients.async_methods import AsyncMethods
-from jetstream_client.transport.streams import Streams
+from jetstream_client.transport.cluster import Cluster
 from jetstream_client.values.types import (
     ClusterInfo,
     NodeDebug,
@@ -19,13 +19,13 @@ from jetstream_client.values.types import (
 class AsyncClusterMethods(AsyncMethods):
     """What follows is part of `AsyncClient`, which sets these."""
 
-    _streams: Streams
+    _cluster: Cluster
 
     async def describe_cluster(self) -> ClusterInfo:
         """Describe the cluster: its nodes and why some are not ready, the controller, and the URLs
         of NATS."""
         self._check_open()
-        return await self._streams.cluster(readiness=True)
+        return await self._cluster.describe(readiness=True)
 
     async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
         """Hand a stream's leadership to another node, which must be in its ISR and not draining.
@@ -34,7 +34,7 @@ class AsyncClusterMethods(AsyncMethods):
         lead it now.
         """
         self._check_open()
-        return await self._streams.transfer_leader(stream, node)
+        return await self._cluster.transfer_leader(stream, node)
 
     async def elect_uncleanly(
         self,
@@ -51,7 +51,7 @@ class AsyncClusterMethods(AsyncMethods):
         cannot lead.
         """
         self._check_open()
-        return await self._streams.elect_uncleanly(
+        return await self._cluster.elect_uncleanly(
             stream, node, dry_run=dry_run, stream_epoch=stream_epoch
         )
 
@@ -61,13 +61,13 @@ class AsyncClusterMethods(AsyncMethods):
         leaderships have moved: `describe_stream` shows when they have. undo: remove the mark.
         """
         self._check_open()
-        await self._streams.drain_node(node, not undo)
+        await self._cluster.drain_node(node, not undo)
 
     async def debug_node(self, node: int) -> NodeDebug:
         """Return what support needs to know of a node: its configuration without secrets, its
         metrics, and its last log lines. Raises NotFoundError."""
         self._check_open()
-        return await self._streams.debug_node(node)
+        return await self._cluster.debug_node(node)
 
     async def record_activity(self) -> Stream:
         """Write every change of the metadata to the stream `__activity` from now on.
@@ -75,7 +75,7 @@ class AsyncClusterMethods(AsyncMethods):
         Returns this stream, which can be read like any other. Idempotent; it cannot be undone.
         """
         self._check_open()
-        return await self._streams.record_activity()
+        return await self._cluster.record_activity()
 
     async def reassign_stream(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
         """Move a stream to these nodes. It then has one replica on each of them.
@@ -86,7 +86,7 @@ class AsyncClusterMethods(AsyncMethods):
         `min_insync_replicas`.
         """
         self._check_open()
-        return await self._streams.reassign(stream, replicas)
+        return await self._cluster.reassign(stream, replicas)
 
     async def plan_reassignment(self, *, drain: int | None = None) -> list[ReplicaMove]:
         """Plan which streams to move where, so that all nodes hold as many replicas. Moves nothing.
@@ -95,10 +95,10 @@ class AsyncClusterMethods(AsyncMethods):
         stream has no other node to go to.
         """
         self._check_open()
-        return await self._streams.plan_reassignment(drain)
+        return await self._cluster.plan_reassignment(drain)
 
     async def remove_node(self, node: int) -> None:
         """Remove a stopped node from the cluster's metadata. Raises PreconditionFailedError if it
         is alive or holds replicas."""
         self._check_open()
-        await self._streams.remove_node(node)
+        await self._cluster.remove_node(node)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 
+from jetstream_client.transport.cluster import Cluster
 from jetstream_client.transport.control import ControlPlane
 from jetstream_client.transport.streams import Streams
 from jetstream_client.transport.wire import to_ref
@@ -73,9 +74,8 @@ async def compare(config: ClientConfig, name: str, progress: Progress) -> Compar
     replica answers."""
     control = ControlPlane(config)
     try:
-        streams = Streams(control)
-        stream = await streams.registered(to_ref(name), config.timeout)
-        addresses = {node.id: node.grpc for node in (await streams.cluster()).nodes}
+        stream = await Streams(control).registered(to_ref(name), config.timeout)
+        addresses = {node.id: node.grpc for node in (await Cluster(control).describe()).nodes}
         return await _Comparing(control, stream, addresses).run(progress)
     finally:
         await control.close()

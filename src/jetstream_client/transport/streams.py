@@ -1,24 +1,19 @@
-"""Streams and the cluster: the calls of the control plane."""
+"""Calls of the control plane about streams."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
 from typing import Any
 
 from jetstream_client.transport import wire
+from jetstream_client.transport.cluster import Cluster
 from jetstream_client.transport.control import ControlPlane, Rpc
 from jetstream_client.values.settings import AlterableSettings, StreamSettings
 from jetstream_client.values.text import check_text
 from jetstream_client.values.types import (
-    ClusterInfo,
-    NodeDebug,
-    ReplicaMove,
     Stream,
     StreamDescription,
     StreamLike,
-    UncleanElection,
 )
 from jetstream_protocol.errors import (
     AmbiguousStreamError,
@@ -37,6 +32,7 @@ class Streams:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
+        self._cluster = Cluster(control)
         self._names: dict[int, str] = {}
 
     async def create(
@@ -152,7 +148,7 @@ class Streams:
         found = {each.stream.id: each for each in listed.led}
         leaders = {stream.leader for stream in listed.streams if stream.id not in found} - {-1}
         if leaders:
-            nodes = [node for node in (await self.cluster()).nodes if node.id in leaders]
+            nodes = [node for node in (await self._cluster.describe()).nodes if node.id in leaders]
             patience = self._control.timeout / _LEADER_SHARE
             asked = (self._led(feeding_subject, internal, node.grpc, patience) for node in nodes)
             for answer in await asyncio.gather(*asked, return_exceptions=True):
@@ -256,105 +252,6 @@ class Streams:
         )
         return int(answer.next_offset)
 
-    async def transfer_leader(self, stream: StreamLike, node: int) -> Stream:
-        """A retry finds the leadership at its target."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.TransferLeader,
-            pb.TransferLeaderRequest(stream=wire.to_ref(stream), node_id=node),
-            pb.TransferLeaderResponse,
-            what=f"handing the leadership to node {node}",
-            changes=True,
-        )
-        return wire.stream_of(answer.stream)
-
-    async def elect_uncleanly(
-        self, stream: StreamLike, node: int, *, dry_run: bool, stream_epoch: int | None
-    ) -> UncleanElection:
-        """A retry after success finds a leader and is refused."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.ElectLeader,
-            pb.ElectLeaderRequest(
-                stream=wire.to_ref(stream),
-                node_id=node,
-                dry_run=dry_run,
-                stream_epoch=stream_epoch,
-            ),
-            pb.ElectLeaderResponse,
-            what=f"electing node {node}",
-            changes=not dry_run,
-        )
-        return wire.election_of(answer)
-
-    async def drain_node(self, node: int, draining: bool) -> None:
-        """A retry finds the mark as it should be."""
-        await self._control.call(
-            lambda stubs: stubs.cluster.DrainNode,
-            pb.DrainNodeRequest(node_id=node, draining=draining),
-            pb.DrainNodeResponse,
-            what=f"draining node {node}",
-            changes=True,
-        )
-
-    async def debug_node(self, node: int) -> NodeDebug:
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.DebugNode,
-            pb.DebugNodeRequest(node_id=node),
-            pb.DebugNodeResponse,
-            what=f"asking node {node} about itself",
-        )
-        return NodeDebug(
-            config=json.loads(answer.config),
-            metrics=answer.metrics,
-            log=tuple(answer.log),
-            versions=json.loads(answer.versions),
-        )
-
-    async def reassign(self, stream: StreamLike, replicas: Sequence[int]) -> Stream:
-        """Repeated, it finds the stream on its way, or there."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.ReassignStream,
-            pb.ReassignStreamRequest(stream=wire.to_ref(stream), replicas=replicas),
-            pb.ReassignStreamResponse,
-            what="reassigning a stream",
-            changes=True,
-        )
-        return wire.stream_of(answer.stream)
-
-    async def plan_reassignment(self, drain: int | None) -> list[ReplicaMove]:
-        """drain: the node to empty; None: all nodes are to hold as much."""
-        request = pb.PlanReassignmentRequest(balance=True)
-        if drain is not None:
-            request = pb.PlanReassignmentRequest(drain_node=drain)
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.PlanReassignment,
-            request,
-            pb.PlanReassignmentResponse,
-            what="planning a reassignment",
-        )
-        return [
-            ReplicaMove(wire.stream_of(move.stream), tuple(move.replicas)) for move in answer.moves
-        ]
-
-    async def remove_node(self, node: int) -> None:
-        await self._control.call(
-            lambda stubs: stubs.cluster.RemoveNode,
-            pb.RemoveNodeRequest(node_id=node),
-            pb.RemoveNodeResponse,
-            what=f"removing node {node}",
-            changes=True,
-        )
-
-    async def record_activity(self) -> Stream:
-        """Repeated, it finds the stream."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.RecordActivity,
-            pb.RecordActivityRequest(),
-            pb.RecordActivityResponse,
-            what="recording activity",
-            changes=True,
-        )
-        return wire.stream_of(answer.stream)
-
     async def _registered(self, stream: StreamLike) -> Stream:
         """As the registry has it. Unlike `describe` this needs no leader that is alive."""
         ref = wire.to_ref(stream)
@@ -372,16 +269,6 @@ class Streams:
                 f"several streams are named {ref.name!r}: say {' or '.join(candidates)}", candidates
             )
         return found[0]
-
-    async def cluster(self, *, readiness: bool = False) -> ClusterInfo:
-        """readiness: with why nodes are not ready, for which they are asked."""
-        answer = await self._control.call(
-            lambda stubs: stubs.cluster.DescribeCluster,
-            pb.DescribeClusterRequest(readiness=readiness),
-            pb.DescribeClusterResponse,
-            what="describing the cluster",
-        )
-        return wire.cluster_of(answer)
 
     async def name_of(self, stream: StreamLike) -> str:
         """The bare name. Only an id has to be asked for, once."""
